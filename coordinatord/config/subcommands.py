@@ -23,7 +23,17 @@ from coordinatord.config.store_flags import CopyConfig, StepDownConfig, add_copy
 from coordinatord.config.token_flags import TokenConfig, add_token, read_token
 from coordinatord.protocol.access_token import holds_token
 from coordinatord.protocol.text import clip
-from coordinatord.runtime.settings import SettingsParser, add_completion, with_help_flag
+from coordinatord.runtime.settings import SettingsParser, add_completion, help_texts, with_help_flag
+
+_COMMANDS = {
+    "state": ("show what a state directory holds", "coordinatord state --json"),
+    "store": ("copy a state directory to etcd, or back", "coordinatord store copy DIR etcd://e1,e2,e3"),
+    "replay": ("step through the history of a run", "coordinatord replay mnist --step"),
+    "token": ("make, list or revoke access tokens", "coordinatord token new --role read --output FILE"),
+}
+"""The subcommands, each with what it does and an example."""
+
+_EXIT_CODES = "0 done, 64 wrong flags, 65 the state cannot be read, 66 there is none, 74 the disk"
 
 Config = ServeConfig | StateConfig | ReplayConfig | CopyConfig | StepDownConfig | TokenConfig
 
@@ -86,10 +96,9 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
     # The first parser has read the environment; a flag after the command wins over both.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
-    state = commands.add_parser("state", help="show what a state directory holds", **common)
-    store = commands.add_parser("store", help="copy a state directory to etcd, or back", **common)
-    replay = commands.add_parser("replay", help="step through the history of a run", **common)
-    token = commands.add_parser("token", help="make, list or revoke access tokens", **common)
+    state, store, replay, token = (
+        commands.add_parser(name, **help_texts(*texts, _EXIT_CODES), **common) for name, texts in _COMMANDS.items()
+    )
     add_state(state)
     add_copy(store)
     add_replay(replay)

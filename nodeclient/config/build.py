@@ -125,6 +125,13 @@ def join_config(
     return config
 
 
+def check_script(parser: SettingsParser, script: str) -> None:
+    """Check that the file that each worker runs is there. Raises `SettingsError`."""
+    if not Path(script).exists():
+        folder = "" if Path(script).is_absolute() else f" in {Path.cwd()}"
+        parser.error(f"there is no script {script!r}{folder}: is it on this host, and is this the right folder?")
+
+
 def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, SchedulerValue]) -> None:
     """Note for `--show-config` the values that were derived and not given."""
     least, most = config.spec.nodes_min, config.spec.nodes_max

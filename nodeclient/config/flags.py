@@ -20,9 +20,8 @@ ROTATIONS_KEPT = 5
 """How many old logs are kept, as in logrotate's examples."""
 
 
-def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_default: str | None = None) -> None:
+def add_size(parser: SettingsParser, *, nodes: str, workers: str, workers_default: str | None = None) -> None:
     """Add the flags for the number of nodes, workers and restarts; `nodes` and `workers` describe the defaults."""
-    parser.add_heading("nodes and workers of the job")
     add = parser.add_setting
     add(
         "--nnodes",
@@ -46,6 +45,12 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
         metavar="N",
         help="worker failures the whole job survives (default: 0)",
     )
+
+
+def add_nodes(parser: SettingsParser) -> None:
+    """Add the other flags for nodes and rounds of a job."""
+    parser.add_heading("nodes and workers of the job")
+    add = parser.add_setting
     add_own(
         parser,
         "--scale-up",

@@ -9,9 +9,10 @@ from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import flag_values, flags
 from nodeclient.config.access_flags import own_variable
-from nodeclient.config.build import FrontEnd, join_config
+from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join_config import JoinConfig
+from nodeclient.forkserver.eligibility import script_of
 
 UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
 
@@ -45,10 +46,11 @@ def add_join(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient join`."""
     parser.usage = "nodeclient join --coord HOST[:PORT] [flags] -- COMMAND ..."
     parser.epilog = (
+        f"{parser.epilog}\n"
         "Each flag can also be given as the environment variable in brackets, or in the file that --config names;"
         " with - or _ in its name. The file may also have the command, as an array of texts."
     )
-    parser.add_heading("where nodes meet")
+    parser.add_heading("what most jobs need")
     add = parser.add_setting
     add(
         "--coord",
@@ -62,13 +64,15 @@ def add_join(parser: SettingsParser) -> None:
     add(
         "--job-id", type=flag_values.name, metavar="ID", help="nodes with the same id train together (default: default)"
     )
+    flags.add_size(parser, nodes="1:", workers="one a GPU, else 1")
+    parser.add_heading("where nodes meet")
     add(
         "--advertise-addr",
         type=flag_values.address,
         metavar="ADDR",
         help="the address at which other nodes reach this one, if the one found is wrong",
     )
-    flags.add_nodes(parser, nodes="1:", workers="one a GPU, else 1")
+    flags.add_nodes(parser)
     flags.add_node(parser)
     flags.add_output(parser, template_variable=own_variable("--log-line-prefix-template"))
     flags.add_workers(
@@ -89,6 +93,9 @@ def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     command = tuple(given.command)
     if not command:
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")
+    script = script_of(command)
+    if script is not None and "${" not in script:  # a value of each worker's own is filled in later
+        check_script(parser, script)
     nodes = (1, 1 if given.standalone else RANKS_MAX)
     return join_config(
         parser, given, environ, FrontEnd(nodes, command, remark_if_unnamed="" if given.standalone else UNNAMED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -155,7 +155,6 @@ OperateConfig = (
 
 def add_status(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient status`."""
-    _add_coordinators(parser)
     parser.add_setting(
         "--watch", "-w", action="store_true", help="look again every second; off a terminal, at each change"
     )
@@ -172,7 +171,6 @@ def read_status(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
 
 def add_events(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient events`."""
-    _add_coordinators(parser)
     parser.add_setting("--follow", "-f", action="store_true", help="go on as events happen; begins with the last 10")
     parser.add_setting(*_LAST, type=flag_values.count, variables=(), metavar="N", help="only the newest N, up to 1000")
     parser.add_setting(
@@ -204,7 +202,6 @@ def read_events(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
 
 def add_logs(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient logs`."""
-    _add_coordinators(parser)
     _add_ranks(parser)
     add = parser.add_setting
     add(
@@ -257,7 +254,6 @@ def explain_logs(flag: str) -> str | None:
 
 def add_stacks(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient stacks`."""
-    _add_coordinators(parser, required=False)
     _add_ranks(parser)
     parser.add_setting(
         "--dumps",
@@ -282,7 +278,6 @@ def read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
 
 def add_report(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient report`."""
-    _add_coordinators(parser)
     parser.add_setting("--json", action="store_true", help="print JSON, for programs; null if nothing has failed")
     _add_job(parser, "may be left out where there is only one")
 
@@ -294,7 +289,6 @@ def read_report(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
 
 def add_wait(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient wait`."""
-    _add_coordinators(parser)
     parser.add_setting(
         "--timeout",
         type=flag_values.duration,
@@ -323,7 +317,6 @@ def add_drain(parser: SettingsParser) -> None:
 
 def add_for_nodes(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient undrain`."""
-    _add_coordinators(parser)
     _add_command(parser)
     parser.add_argument(
         "nodes", nargs="+", type=flag_values.name, metavar="NODE", help="the id of a node, or a host's name"
@@ -332,14 +325,12 @@ def add_for_nodes(parser: SettingsParser) -> None:
 
 def add_for_live_job(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient stop` and `restart`."""
-    _add_coordinators(parser)
     _add_command(parser)
     _add_job(parser, "may be left out where there is only one, or only one that has not ended")
 
 
 def add_forget(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient forget`."""
-    _add_coordinators(parser)
     _add_command(parser)
     _add_job(parser, "may be left out where there is only one")
 
@@ -354,7 +345,8 @@ def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Map
     return CommandConfig(given.coord, verb, job, nodes, given.reason, given.dry_run, ahead, access=access)
 
 
-def _add_coordinators(parser: SettingsParser, *, required: bool = True) -> None:
+def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
+    parser.add_heading("how the coordinator is reached")
     parser.add_setting(
         "--coord",
         type=flag_values.endpoints,
@@ -415,17 +407,33 @@ def _last(text: str) -> Last:
         raise argparse.ArgumentTypeError(f"{text!r}: expected lines, a size such as 64KB, or all") from None
 
 
+def _line(
+    add_flags: Callable[[SettingsParser], None],
+    read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], OperateConfig],
+    explain: Callable[[str], str | None] = lambda _: None,
+    *,
+    needs_coordinator: bool = True,
+) -> CommandLine[OperateConfig]:
+    """Return a command line with the flags that all commands have behind its own."""
+
+    def add(parser: SettingsParser) -> None:
+        add_flags(parser)
+        _add_coordinators(parser, required=needs_coordinator)
+
+    return CommandLine(add, read, explain)
+
+
 COMMAND_LINES = {
-    "status": CommandLine(add_status, read_status),
-    "events": CommandLine(add_events, read_events),
-    "logs": CommandLine(add_logs, read_logs, explain_logs),
-    "stacks": CommandLine(add_stacks, read_stacks),
-    "report": CommandLine(add_report, read_report),
-    "wait": CommandLine(add_wait, read_wait),
-    "page": CommandLine(_add_coordinators, read_page),
-    "drain": CommandLine(add_drain, read_command),
-    "undrain": CommandLine(add_for_nodes, read_command),
-    "stop": CommandLine(add_for_live_job, read_command),
-    "restart": CommandLine(add_for_live_job, read_command),
-    "forget": CommandLine(add_forget, read_command),
+    "status": _line(add_status, read_status),
+    "events": _line(add_events, read_events),
+    "logs": _line(add_logs, read_logs, explain_logs),
+    "stacks": _line(add_stacks, read_stacks, needs_coordinator=False),
+    "report": _line(add_report, read_report),
+    "wait": _line(add_wait, read_wait),
+    "page": _line(lambda _: None, read_page),
+    "drain": _line(add_drain, read_command),
+    "undrain": _line(add_for_nodes, read_command),
+    "stop": _line(add_for_live_job, read_command),
+    "restart": _line(add_for_live_job, read_command),
+    "forget": _line(add_forget, read_command),
 }

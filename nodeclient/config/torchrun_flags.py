@@ -13,7 +13,7 @@ from pathlib import Path
 
 from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
 from nodeclient.config import flag_values, flags
-from nodeclient.config.build import FrontEnd, join_config
+from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join import MOVED
 from nodeclient.config.join_config import JoinConfig
@@ -61,11 +61,14 @@ def add_launch(parser: SettingsParser) -> None:
 def _add_both(parser: SettingsParser) -> None:
     """Add the flags that the two have in common."""
     parser.epilog = (
+        f"{parser.epilog}\n"
         "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets,"
         " and in the file that --config names."
         " TORCHRUN.md says what differs."
     )
-    flags.add_nodes(parser, nodes="1", workers="1", workers_default="1")
+    parser.add_heading("what most jobs need")
+    flags.add_size(parser, nodes="1", workers="1", workers_default="1")
+    flags.add_nodes(parser)
     add_rendezvous(parser)
     _add_program(parser)
     flags.add_output(parser, template_variable="PET_LOG_LINE_PREFIX_TEMPLATE")
@@ -205,7 +208,7 @@ def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: M
     python = environ.get("PYTHON_EXEC") or sys.executable
     arguments = (*(() if given.use_env else (_local_rank_flag(given) + LOCAL_RANK,)), *given.arguments)
     if given.run_path:
-        _check_script(parser, given.script)
+        check_script(parser, given.script)
         return (python, "-u", "-c", RUN_PATH, given.script, *arguments)
     if given.no_python:
         if given.module:
@@ -213,7 +216,7 @@ def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: M
         return (given.script, *arguments)
     if given.module:
         return (python, "-u", "-m", given.script, *arguments)
-    _check_script(parser, given.script)
+    check_script(parser, given.script)
     return (python, "-u", given.script, *arguments)
 
 
@@ -225,12 +228,6 @@ def _local_rank_flag(given: argparse.Namespace) -> str:
             text = file.read(SCRIPT_BYTES_MAX)
     has_old_only = b"--local_rank" in text and b"--local-rank" not in text
     return "--local_rank" if has_old_only else "--local-rank"
-
-
-def _check_script(parser: SettingsParser, script: str) -> None:
-    if not Path(script).exists():
-        folder = "" if Path(script).is_absolute() else f" in {Path.cwd()}"
-        parser.error(f"there is no script {script!r}{folder}: is it on this host, and is this the right folder?")
 
 
 COMMAND_LINES = {

@@ -55,6 +55,16 @@ def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[
     return (argv[0], *options)
 
 
+def script_of(argv: Sequence[str]) -> str | None:
+    """Return the file that a Python would run; None for a module, a text, standard input, or another program."""
+    try:
+        options, main = _split(argv)
+    except ColdError:
+        return None
+    is_script = _PYTHON.fullmatch(Path(argv[0]).name) and main < len(argv) and [*options] == [*argv[1:main]]
+    return argv[main] if is_script and not argv[main].startswith("-") else None
+
+
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
     """Return the options of the interpreter, and the index of the program: the script, the module, or the text of -c.
 

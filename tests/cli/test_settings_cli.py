@@ -12,7 +12,7 @@ import pytest
 from coordinatord.config import subcommands
 from coordinatord.runtime.settings import SettingsError
 from nodeclient.config.join_config import JoinConfig
-from nodeclient.config.parse import parse
+from nodeclient.config.parse import SUBCOMMANDS, parse
 from tests.support.programs import BIN, clean_environ, run
 
 JOIN = ("join", "--coord", "127.0.0.1", "--", "true")
@@ -107,6 +107,8 @@ WRONG_NODECLIENT = [
     (("join", "--stop-timeout", "-1", *JOIN[1:]), "argument --stop-timeout"),
     (("join", "--nproc", "2", *JOIN[1:]), "nproc"),
     (("join", "--coord", "127.0.0.1", "--", "no-such-command"), "the command 'no-such-command' was not found"),
+    (("join", "--standalone", "--", "python", "nosuch.py"), "there is no script 'nosuch.py' in /"),
+    (("join", "--standalone", "--", sys.executable, "-u", "-X", "dev", "/no/x.py", "1"), "no script '/no/x.py': is"),
     (("join", "--coord", "127.0.0.1", "--", "/no/such/file"), "the command '/no/such/file' was not found"),
     (("join", "--coord", "127.0.0.1", "--", "/etc"), "/etc"),
     (("join", "--coord", "127.0.0.1", "--", ""), "command"),
@@ -222,6 +224,40 @@ def test_a_wrong_value_in_the_environment_is_refused_by_the_name_of_its_variable
     else:
         arguments = ("run", SCRIPT) if program == "nodeclient run" else JOIN
         check_refusal(parse, arguments, name, **{variable: value})
+
+
+@pytest.mark.parametrize(
+    ("parse", "command"), [(parse, command) for command in SUBCOMMANDS] + [(subcommands.parse, "token")]
+)
+def test_the_help_of_a_command_says_what_it_does_with_an_example_and_its_exit_codes(
+    parse: Callable[[list[str], dict[str, str]], object], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse([command, "--help"], {})
+    _, what, *_, last = capsys.readouterr().out.split("\n\n")
+    assert re.fullmatch(r"[A-Z].*\.", what)
+    assert re.match(
+        rf"Example: (nodeclient|coordinatord) {command} .*\nExit codes: 0 .*docs/exit-codes.md", last, re.DOTALL
+    )
+
+
+@pytest.mark.parametrize("command", ["status", "stacks", "drain", "wait"])
+def test_the_help_of_an_operators_command_ends_with_how_the_coordinator_is_reached(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse([command, "--help"], {})
+    *_, own, connection, _ = capsys.readouterr().out.split("\n\n")
+    assert own.startswith("options:\n")
+    assert connection.startswith("how the coordinator is reached:\n  --coord ")
+
+
+def test_the_help_of_join_begins_with_what_most_jobs_need(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["join", "--help"], {})
+    first = capsys.readouterr().out.split("\nwhat most jobs need:\n")[1].split("\n\n")[0]
+    flags = ["--coord", "--standalone", "--job-id", "--nnodes", "--nproc-per-node", "--max-restarts"]
+    assert re.findall(r"^  (--[a-z-]+)", first, re.MULTILINE) == flags
 
 
 @pytest.mark.parametrize("command", ["join", "run", "launch"])

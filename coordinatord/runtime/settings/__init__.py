@@ -8,7 +8,7 @@ line. `toml_file` reads and writes the file, and `completion` writes what a shel
 """
 
 from coordinatord.runtime.settings.completion import add_completion
-from coordinatord.runtime.settings.parser import SettingsError, SettingsParser, with_help_flag
+from coordinatord.runtime.settings.parser import SettingsError, SettingsParser, help_texts, with_help_flag
 from coordinatord.runtime.settings.setting import Rank
 from coordinatord.runtime.settings.setting_values import NUMBER, WHOLE, WHOLE_OR_TEXT, joined, port, seconds
 
@@ -20,6 +20,7 @@ __all__ = [
     "SettingsError",
     "SettingsParser",
     "add_completion",
+    "help_texts",
     "joined",
     "port",
     "seconds",

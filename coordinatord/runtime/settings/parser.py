@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -329,6 +330,15 @@ class SettingsParser(argparse.ArgumentParser):
         raise SettingsError(self.prog, line)
 
 
+def help_texts(summary: str, example: str, exit_codes: str) -> dict[str, Any]:
+    """Return what the help of a program and that of one of its commands say: what it does, an example, its codes."""
+    return {
+        "help": summary,
+        "description": f"{summary[:1].upper()}{summary[1:]}.",
+        "epilog": f"Example: {example}\nExit codes: {exit_codes}; docs/exit-codes.md has all of them.",
+    }
+
+
 def with_help_flag(arguments: Sequence[str]) -> Sequence[str]:
     """Return a command line with the flag for help in place of the word: `help status` becomes `status --help`."""
     return [*arguments[1:2], "--help"] if arguments and arguments[0] == "help" else arguments
@@ -363,10 +373,14 @@ def _underscored(flag: str) -> str:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Shows one spelling of each name of a flag."""
+    """Shows one spelling of each name of a flag, and keeps the lines of the text below."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=110)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = (textwrap.fill(line, width, break_on_hyphens=False) for line in text.splitlines())
+        return textwrap.indent("\n".join(lines), indent)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.option_strings[0] == "-h":

@@ -38,7 +38,7 @@ PYTHON = sys.executable
 
 
 def join(*arguments: str, **environ: str) -> JoinConfig:
-    config = parse(["join", *arguments, "--", PYTHON, "train.py", "--nnodes", "9"], {"PATH": "", **environ})
+    config = parse(["join", *arguments, "--", PYTHON, __file__, "--nnodes", "9"], {"PATH": "", **environ})
     assert isinstance(config, JoinConfig)
     return config
 
@@ -49,7 +49,7 @@ def test_the_defaults_need_no_thought() -> None:
     assert config.job == "default"
     assert config.spec == JobSpec(1, RANKS_MAX, 0)
     assert config.workers >= 1
-    assert config.command == (PYTHON, "train.py", "--nnodes", "9")
+    assert config.command == (PYTHON, __file__, "--nnodes", "9")
     assert (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s) == (600, 30, 0.5)
     assert config.nccl_abort_timeout_s == 3
     assert (config.group_rank, config.numa, config.virtual_local_rank) == (None, None, False)

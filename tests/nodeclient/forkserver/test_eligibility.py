@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.forkserver.eligibility import ColdError, check
+from nodeclient.forkserver.eligibility import ColdError, check, script_of
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO
 
 WARM = [
@@ -64,3 +64,21 @@ def test_a_link_to_an_interpreter_is_one(tmp_path: Path) -> None:
     link = tmp_path / "our-python"
     link.symlink_to(sys.executable)
     check([str(link), "train.py"], os.environ, LOCAL_RANK_MACRO)
+
+
+@pytest.mark.parametrize(
+    ("argv", "script"),
+    [
+        (["python", "train.py", "-m"], "train.py"),
+        (["/opt/bin/python3.13t", "-uO", "-X", "dev", "-Wignore", "a/b.py"], "a/b.py"),
+        (["python", "-um", "package"], None),
+        (["python", "-mpackage"], None),
+        (["python", "-c", "print(1)"], None),
+        (["python", "-", "train.py"], None),
+        (["python", "-u"], None),
+        (["python", "-I", "train.py"], None),
+        (["bash", "train.py"], None),
+    ],
+)
+def test_the_script_of_a_python_is_found(argv: list[str], script: str | None) -> None:
+    assert script_of(argv) == script
