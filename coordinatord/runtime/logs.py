@@ -1,7 +1,8 @@
 """One log line an event, with structured fields, as text for people or as JSON for machines.
 
-Text is `time LEVEL program: message key=value ...`, JSON one object a line that also names the event. In systemd's
-journal each line begins with its priority (sd-daemon(3)), and text has no time, which the journal adds.
+Text is `time LEVEL program: message key=value ...`, JSON one object a line that also names the event. On a terminal
+text has the time of day only, and no level but those above INFO, in colour. In systemd's journal each line begins with
+its priority (sd-daemon(3)), and text has no time, which the journal adds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +34,9 @@ STDERR = 2
 
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
 """The priority of syslog from each level upward (RFC 5424, 6.2.1)."""
+
+COLOURS = ((logging.ERROR, 31), (logging.WARNING, 33))
+"""The colour of a level's name on a terminal, from each level upward (ECMA-48, SGR): red and yellow."""
 
 END = "\n"
 
@@ -76,7 +81,7 @@ def configure(level: str, name: str, form: str = "text") -> None:
 
 def install(handler: logging.Handler, level: str, name: str, form: str) -> None:
     """Send all log lines of this process through one handler, which writes them in this form to standard error."""
-    handler.setFormatter(FORMATTERS[form](name, for_journal=leads_to_journal(STDERR)))
+    handler.setFormatter(FORMATTERS[form](name, for_journal=leads_to_journal(STDERR), on_terminal=os.isatty(STDERR)))
     root = logging.getLogger()
     for other in root.handlers[:]:
         if other is not handler:
@@ -97,6 +102,12 @@ def leads_to_journal(fd: int) -> bool:
     except OSError:
         return False
     return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def colours_wanted(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether the user allows colours on a terminal (NO_COLOR, no-color.org)."""
+    environ = os.environ if environ is None else environ
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def prioritized(text: str, level: int) -> str:
@@ -171,10 +182,11 @@ def _encoded(text: str) -> bytes:
 class _Formatter(logging.Formatter):
     """The common part of both forms."""
 
-    def __init__(self, program: str, *, for_journal: bool = False) -> None:
+    def __init__(self, program: str, *, for_journal: bool = False, on_terminal: bool = False) -> None:
         super().__init__()
         self._program = program
         self._for_journal = for_journal
+        self._on_terminal = on_terminal
 
     def format(self, record: logging.LogRecord) -> str:
         """Render a record; for the journal each line begins with its priority."""
@@ -194,10 +206,15 @@ class LineFormatter(_Formatter):
     """
 
     def _render(self, record: logging.LogRecord) -> str:
-        when = [] if self._for_journal else [moment(local(record.created), "milliseconds", "T")]
+        at = local(record.created)
+        if self._on_terminal:
+            before = [f"{at:%H:%M:%S}", *([_coloured(record)] if record.levelno != logging.INFO else [])]
+        else:
+            when = [] if self._for_journal else [moment(at, "milliseconds", "T")]
+            before = [*when, f"{record.levelname:<7}"]
         message = _printable(_one_line(record))
         pairs = [f"{name}={_value(value)}" for name, value in getattr(record, "fields", {}).items()]
-        line = " ".join([*when, f"{record.levelname:<7}", f"{self._program}:", message, *pairs])
+        line = " ".join([*before, f"{self._program}:", message, *pairs])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -224,6 +241,11 @@ class JsonFormatter(_Formatter):
 
 
 FORMATTERS: dict[str, type[_Formatter]] = {"text": LineFormatter, "json": JsonFormatter}
+
+
+def _coloured(record: logging.LogRecord) -> str:
+    colour = next((colour for least, colour in COLOURS if record.levelno >= least), None)
+    return f"\x1b[{colour}m{record.levelname}\x1b[0m" if colour and colours_wanted() else record.levelname
 
 
 def _one_line(record: logging.LogRecord) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-from collections.abc import Mapping
 from string import Template
 
 from coordinatord.protocol.frozen_class import frozen
@@ -39,12 +37,6 @@ def make_prefix(label: WorkerLabel, template: str | None, *, several_hosts: bool
     if coloured:
         text = f"\x1b[{_COLOURS[label.rank % len(_COLOURS)]}m{text}\x1b[0m"
     return f"{text}{gap}".encode()
-
-
-def colours_wanted(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether the user allows colours on a terminal (NO_COLOR, no-color.org)."""
-    environ = os.environ if environ is None else environ
-    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def _short(host: str) -> str:

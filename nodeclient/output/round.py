@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from coordinatord.runtime.logs import colours_wanted
 from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
 from nodeclient.output.file_thread import FileSink, FileThread, Filter
 from nodeclient.output.files import LogFileErrors, Rotation
-from nodeclient.output.line_prefix import WorkerLabel, colours_wanted, make_prefix
+from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 from nodeclient.output.lines import plain
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.streams import Prefixed, Raw, Sink, Tail, WorkerStream

@@ -42,7 +42,7 @@ class TerminalLines(Protocol):
 
 
 class Console:
-    """One node's terminal. Every line carries the fields that `context` returns: job, round, node."""
+    """One node's terminal. Off a terminal every line carries the fields that `context` returns: job, round, node."""
 
     def __init__(
         self, level: str, form: str, context: Callable[[], dict[str, object]], terminal: TerminalLines
@@ -96,7 +96,8 @@ class Console:
         return True
 
     def _log(self, level: int, text: str, event: str, **more: object) -> None:
-        log.log(level, "%s", text, extra=fields(event, **{**self._context(), **more}))
+        context = self._context() if self._for_machines or not self._terminal.is_live else {}
+        log.log(level, "%s", text, extra=fields(event, **{**context, **more}))
 
     def _forget_wait(self) -> None:
         self._waiting = None

@@ -159,6 +159,11 @@ sys.exit("isatty" if os.isatty(2) else 0)
             found = [line.rpartition(prefix)[2] for line in drawn.split("\r\n") if prefix in line]
             assert [line for line in found if line.startswith("line")] == [f"line {n} of {rank}" for n in range(200)]
             assert "100%" in found
+        own = [line for line in drawn.split("\r\n") if "nodeclient: " in line]
+        assert own
+        for line in own:
+            assert re.match(r"(.*\x1b\[K)?\d\d:\d\d:\d\d (\S+ )?nodeclient: ", line)
+            assert f"job={cluster.job}" not in line
         assert node.wait() == 0
         os.close(other)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinatord.runtime import logs
-from coordinatord.runtime.logs import JsonFormatter, LineFormatter, fields
+from coordinatord.runtime.logs import JsonFormatter, LineFormatter, colours_wanted, fields
 
 
 def a_record(message: str, event: str = "", **values: object) -> logging.LogRecord:
@@ -150,6 +151,36 @@ def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
 
 
 # Logs for systemd's journal
+
+
+@pytest.mark.parametrize(
+    ("level", "environ", "shown"),
+    [
+        (logging.INFO, {}, "program: no room job=mnist"),
+        (logging.WARNING, {}, "\x1b[33mWARNING\x1b[0m program: no room job=mnist"),
+        (logging.ERROR, {}, "\x1b[31mERROR\x1b[0m program: no room job=mnist"),
+        (logging.DEBUG, {}, "DEBUG program: no room job=mnist"),
+        (logging.ERROR, {"NO_COLOR": "1"}, "ERROR program: no room job=mnist"),
+    ],
+)
+def test_a_line_on_a_terminal_is_short(
+    monkeypatch: pytest.MonkeyPatch, level: int, environ: dict[str, str], shown: str
+) -> None:
+    monkeypatch.setattr(os, "environ", environ)
+    record = a_record("no room", "", job="mnist")
+    record.levelno, record.levelname = level, logging.getLevelName(level)
+    text = LineFormatter("program", on_terminal=True).format(record)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d ", text[:9])
+    assert text[9:] == shown
+    assert JsonFormatter("program", on_terminal=True).format(record).startswith('{"ts": "')
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_who_wants_no_colours_gets_none(environ: dict[str, str], wanted: bool) -> None:
+    assert colours_wanted(environ) is wanted
 
 
 def test_the_journal_gets_the_urgency_of_each_line_and_not_the_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeclient.output.line_prefix import WorkerLabel, colours_wanted, make_prefix
+from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 
 SPEAKER = WorkerLabel(rank=11, local_rank=3, role="trainer", host="gpu1.example.org")
 
@@ -36,11 +36,3 @@ def test_neighbouring_ranks_have_different_colours() -> None:
     ]
     assert all(prefix.startswith(b"\x1b[") and prefix.endswith(b"\x1b[0m ") for prefix in prefixes)
     assert len({prefix.partition(b"[rank")[0] for prefix in prefixes}) == 8
-
-
-@pytest.mark.parametrize(
-    ("environ", "wanted"),
-    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
-)
-def test_who_wants_no_colours_gets_none(environ: dict[str, str], wanted: bool) -> None:
-    assert colours_wanted(environ) is wanted
