@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from torch.distributed.elastic.utils.logging import get_logger
 
@@ -12,6 +13,17 @@ from nodeclient.torchrun.parameters import with_torchrun_names
 logger = get_logger("torch.distributed.elastic.rendezvous.coordinatord")
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
+
+
+def write_found(job: str, text: str) -> None:
+    """Log at INFO which coordinator was found, also without LOGLEVEL, with which torch shows warnings only.
+
+    Otherwise nothing would tell a job of this backend from one of another.
+    """
+    if "LOGLEVEL" in os.environ:
+        write(job, Level.INFO, text)
+    else:
+        logger.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, "job %s: %s", (job, text), None))
 
 
 def write(job: str, level: Level, text: str) -> None:

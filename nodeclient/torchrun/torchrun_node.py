@@ -45,7 +45,7 @@ from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.introduction import Introduction
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
-from nodeclient.torchrun.log import write
+from nodeclient.torchrun.log import write, write_found
 from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names
 
 STOP_TIMEOUT_S = 35.0
@@ -166,7 +166,7 @@ class TorchrunNode:
 
     # Effects
 
-    def _carry_out(self, effect: Effect, event: Event) -> None:  # noqa: C901 - one plain case an effect
+    def _carry_out(self, effect: Effect, event: Event) -> None:  # noqa: C901, PLR0912 - one plain case an effect
         job = self._config.job
         match effect:
             case Probe():
@@ -184,6 +184,8 @@ class TorchrunNode:
                 self._session.send(observed)
             case Reconnect(reason):
                 self._session.close(reason)
+            case Notice(_, text, "connected"):
+                write_found(job, text)
             case Notice(level, text, _):
                 # torchrun itself has reported already that its workers ended.
                 write(job, Level.INFO if isinstance(event, WorkerExited) else level, text)

@@ -64,6 +64,7 @@ def test_three_nodes_go_on_without_the_one_of_rank_0_and_then_with_another(
     kill_quietly(shrunk["pid"], signal.SIGUSR1)
     assert (b.wait(), d.wait()) == (0, 0)
     coordinator.await_job(job, state="succeeded")
+    d.await_line(f"job {job}: connected to the coordinator at {coordinator.endpoint}")
 
 
 def test_two_jobs_do_not_disturb_each_other_and_a_spare_is_released(
