@@ -98,7 +98,8 @@ class TurnsToLead:
                 log.info("this coordinator leads", extra=fields("leading"))
                 await self._lead(store, [listener.dup() for listener in listeners], candidate, access)
         except LeadershipLostError as error:
-            log.warning("%s", error, extra=fields("leadership_lost"))
+            remedy = candidate.election.remedy
+            log.warning("%s%s", error, f"; {remedy}" if remedy else "", extra=fields("leadership_lost"))
             if isinstance(error, CutOffError):
                 self._hindrance, self._rest_s = CUT_OFF, LET_LEAD_S
         except UnreadableStoreError:

@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+import math
+
 RENEWALS = 3
 """How often a lease is renewed in its length: two may fail."""
 
 TRY_SHARE = 0.4
 """The part of a lease that one member of etcd has to renew it: two tries fit into it."""
+
+SLOW_SHARE = 0.1
+"""etcd is too slow for a lease of which one answer takes more than this part."""
 
 RETRY_S = 0.5
 """The pause before a request that etcd did not answer is sent again."""
@@ -46,6 +51,9 @@ class Election:
         """The pause between two renewals that are answered."""
         self.try_within_s = lease_s * TRY_SHARE
         """How long one member of etcd has for a renewal."""
+        self._lease_s = lease_s
+        self._slowest_s = 0.0
+        """The longest time that etcd took to grant or renew a lease."""
         self.lease = 0
         """The lease of this coordinator; 0 for none."""
         self.fence = 0
@@ -54,8 +62,9 @@ class Election:
         self._seen = 0
         """The revision at which the leader key came to be, as it was read last."""
 
-    def enrolled(self, lease: int, length_s: float, sent_at: float) -> None:
-        """Note the lease of this coordinator, which was requested at `sent_at`."""
+    def enrolled(self, lease: int, length_s: float, sent_at: float, now: float) -> None:
+        """Note the lease of this coordinator, which was requested at `sent_at` and answered `now`."""
+        self._slowest_s = max(self._slowest_s, now - sent_at)
         self.lease, self.term = lease, Term(length_s, sent_at)
 
     def tried(self, created_at: int, lease: int) -> bool:
@@ -81,11 +90,21 @@ class Election:
         if left_s is not None and left_s <= 0:
             return None
         if left_s is not None:
+            self._slowest_s = max(self._slowest_s, now - sent_at)
             self.term.renew(sent_at)
         if self.term.is_over(now):
             return None
         pause_s = RETRY_S if left_s is None else self.renew_every_s
         return min(pause_s, self.term.until - now)
+
+    @property
+    def remedy(self) -> str:
+        """What to do if etcd is too slow for the lease; empty if it is not."""
+        if self._slowest_s <= self._lease_s * SLOW_SHARE:
+            return ""
+        enough_s = 10 * math.ceil(self._slowest_s / SLOW_SHARE / 10)
+        took = f"etcd took {self._slowest_s:.1f} s"
+        return f"{took}; with --lease {self._lease_s:g} this goes on: raise --lease to {enough_s}"
 
     def may_act(self, now: float) -> bool:
         """Whether the term lasts, as far as this coordinator can know."""

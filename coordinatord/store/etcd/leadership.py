@@ -133,7 +133,7 @@ class Candidate:
         sent_at = self._clock()
         answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
         lease = number(answer, "ID")
-        self.election.enrolled(lease, float(number(answer, "TTL")), sent_at)
+        self.election.enrolled(lease, float(number(answer, "TTL")), sent_at, self._clock())
         self._standby_key = self._keys.standbys + f"{lease:x}".encode()
         await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), lease)]))
 

@@ -13,7 +13,7 @@ LEASE_S = 6.0
 def election() -> Election:
     """Make one with a lease of its own, number 7, which was asked for at 100 s."""
     election = Election(LEASE_S)
-    election.enrolled(7, LEASE_S, 100.0)
+    election.enrolled(7, LEASE_S, 100.0, 100.1)
     return election
 
 
@@ -53,8 +53,22 @@ def test_it_leads_no_more_if_etcd_says_so_or_has_not_said_otherwise_in_time(
     assert election.renewed(100.0, now, left_s) is None
 
 
+def test_a_lease_that_is_too_short_for_a_slow_etcd_is_to_be_raised() -> None:
+    election = Election(5.0)
+    election.enrolled(7, 5.0, 100.0, 100.4)
+    election.renewed(100.0, 100.5, 5.0)
+    election.renewed(101.0, 104.9, None)
+    assert election.remedy == "", "it answers fast, or not at all"
+    election.renewed(102.0, 106.8, 5.0)
+    election.renewed(107.0, 107.1, 5.0)
+    assert election.remedy == "etcd took 4.8 s; with --lease 5 this goes on: raise --lease to 50"
+    slow_from_the_start = Election(5.0)
+    slow_from_the_start.enrolled(7, 5.0, 100.0, 101.2)
+    assert slow_from_the_start.remedy.startswith("etcd took 1.2 s; with --lease 5 this goes on: raise --lease to 20")
+
+
 def test_a_lease_that_is_over_by_itself_is_not_revoked(election: Election) -> None:
     assert election.resign(103.0) == 7
     assert (election.lease, election.may_act(103.0)) == (0, False)
-    election.enrolled(8, LEASE_S, 110.0)
+    election.enrolled(8, LEASE_S, 110.0, 110.1)
     assert election.resign(116.0) == 0
