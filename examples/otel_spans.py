@@ -1,6 +1,6 @@
 """Spans for OpenTelemetry: each run of a job is a trace, each of its rounds a span, with the events of the coordinator.
 
-    pip install 'coordinatord[otel]'
+    pip install '.[otel]'
     export OTEL_EXPORTER_OTLP_ENDPOINT=http://COLLECTOR:4318
     nodeclient events --coord HOST --follow --last 1000 --json | python examples/otel_spans.py
 
