@@ -17,7 +17,14 @@ from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join import MOVED
 from nodeclient.config.join_config import JoinConfig
-from nodeclient.config.torchrun_rendezvous import Rendezvous, add_rendezvous, check_conf, choose, read_conf
+from nodeclient.config.torchrun_rendezvous import (
+    WITHOUT_TIMEOUT,
+    Rendezvous,
+    add_rendezvous,
+    check_conf,
+    choose,
+    read_conf,
+)
 from nodeclient.host.schedulers import SchedulerError, scheduler_values
 
 NODES = (1, 1)
@@ -99,7 +106,7 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
         )
     if given.no_python and not given.use_env:
         parser.error("--no-python needs --use-env: without it, the program would be given --local-rank=N")
-    remarks = [*check_conf(parser, given.rdzv_conf)]
+    remarks = [*check_conf(parser, given.rdzv_conf, given.rdzv_backend)]
     rendezvous = choose(parser, given, (given.nnodes or NODES)[1])
     remarks.extend(rendezvous.remarks)
     if not (rendezvous.coordinators or given.standalone or given.nnodes):
@@ -129,7 +136,7 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Re
     given.standalone = not rendezvous.coordinators
     if given.job_id == "none":
         given.job_id = None  # torchrun's default, which some users give
-    for key in ("join_timeout", "timeout"):
+    for key in ("join_timeout",) if given.rdzv_backend in WITHOUT_TIMEOUT else ("join_timeout", "timeout"):
         if given.join_timeout is None:
             given.join_timeout = read_conf(parser, given.rdzv_conf, key, seconds)
     if given.stop_timeout is None:

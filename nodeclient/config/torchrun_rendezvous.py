@@ -55,6 +55,9 @@ CONF = {
 }
 """Each key of `--rdzv-conf` that a backend of torchrun reads, and what it is here."""
 
+WITHOUT_TIMEOUT = frozenset({"c10d", "etcd-v2"})
+"""The backends of torchrun that read the key `timeout` and forget it."""
+
 _SAME = frozenset({"join_timeout", "is_host"})
 """The keys that have the same effect as under torchrun."""
 
@@ -192,11 +195,12 @@ def read_conf(parser: SettingsParser, conf: Mapping[str, str], key: str, read: C
         parser.error(f"--rdzv-conf {key}: {error}")
 
 
-def check_conf(parser: SettingsParser, conf: Mapping[str, str]) -> tuple[str, ...]:
+def check_conf(parser: SettingsParser, conf: Mapping[str, str], backend: str | None) -> tuple[str, ...]:
     """Return remarks on keys that a backend of torchrun has, and on unknown keys. Raises `SettingsError`."""
     if conf.get("store_type", _STORE_TYPE).lower() != _STORE_TYPE:
         parser.error("--rdzv-conf store_type=file: nodes meet at coordinatord and not in a file, see --rdzv-endpoint")
-    replaced = [f"{key} is {CONF[key]}" for key in conf if key in CONF and key not in _SAME]
+    meanings = CONF | ({"timeout": f"forgotten, as by torchrun's {backend}"} if backend in WITHOUT_TIMEOUT else {})
+    replaced = [f"{key} is {meanings[key]}" for key in conf if key in CONF and key not in _SAME]
     unknown = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF]
     return (*((f"--rdzv-conf: here {', '.join(replaced)}",) if replaced else ()), *unknown)
 

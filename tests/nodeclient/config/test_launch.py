@@ -221,11 +221,19 @@ def test_settings_of_torchruns_backends_are_explained_in_our_own_terms() -> None
     [
         (("--rdzv-conf", "timeout=80"), 80),
         (("--rdzv-conf", "timeout=80,join_timeout=70"), 70),
+        (("--rdzv-conf", "timeout=80", "--rdzv-backend", "etcd"), 80),
+        (("--rdzv-conf", "timeout=5", "--rdzv-backend", "c10d"), 600),
+        (("--rdzv-conf", "timeout=5,join_timeout=70", "--rdzv-backend", "etcd-v2"), 70),
         (("--rdzv-conf", "join_timeout=70", "--join-timeout", "60"), 60),
     ],
 )
 def test_how_long_a_node_waits_is_said_in_one_of_three_ways(flags: tuple[str, ...], expected: float) -> None:
     assert script(*AT, *flags).join_timeout_s == expected
+
+
+def test_a_key_that_torchrun_forgets_is_said_to_be_forgotten() -> None:
+    remarks = script(*AT, "--rdzv-conf", "timeout=5", "--rdzv-backend", "c10d").remarks
+    assert "--rdzv-conf: here timeout is forgotten, as by torchrun's c10d" in remarks
 
 
 # Times, signals, levels
