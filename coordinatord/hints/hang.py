@@ -44,9 +44,15 @@ _DISK = (
     "limit=SECONDS)`"
 )
 
+_OUTSIDE = (
+    "what it waits for is no part of the job, and has not come for minutes: look on {host} what it does. If it may "
+    "take that long, name the phase by `ctx.section(name, limit=SECONDS)`"
+)
+
 _STUCK_IN_ANOTHER_WAY = {
     r" (?:is|are) stopped\b": _STOPPED,
     r" waits? for a disk\b": _DISK,
+    r" waits? for ": _OUTSIDE,
 }
 """The advice about workers that are stuck and have no stack that says why, by the words of the verdict
 (`core/values/hang_verdict`)."""

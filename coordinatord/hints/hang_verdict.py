@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from coordinatord.hints.seen_worker import HALTED, SeenWorker, collective_of, is_busy, moves_bytes, state_of
+from coordinatord.hints.seen_worker import (
+    HALTED,
+    SeenWorker,
+    collective_of,
+    is_busy,
+    moves_bytes,
+    outside_of,
+    state_of,
+)
 from coordinatord.hints.wait_graph import WorkerPlaces, find_awaited
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.frozen_class import frozen
@@ -21,9 +29,6 @@ from coordinatord.protocol.text import clip
 
 NAMED_MAX = 4
 """The most ranks that a sentence names; the others are counted."""
-
-WAITS_FOR_DISK = "waiting for IO"
-"""The state of a process that waits for a disk, or for a file system of the network."""
 
 _UNEVEN = ("gather", "scatter", "all_to_all")
 _EVEN = ("all_gather", "allgather", "reduce_scatter")
@@ -249,8 +254,8 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
         return f"{'is' if alone else 'are'} {first.state}{f' in {place}' if place else ''}"
     where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
     verb = "compute" if kind is HangKind.BUSY else "stand"
-    if kind is HangKind.STUCK and first.state == WAITS_FOR_DISK:
-        return f"wait{'s' if alone else ''} for a disk{f' in {where}' if where else ''}"
+    if kind is HangKind.STUCK and (awaited := outside_of(first)):
+        return f"wait{'s' if alone else ''} for {awaited}{f' in {where}' if where else ''}"
     return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}"
 
 

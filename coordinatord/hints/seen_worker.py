@@ -12,6 +12,9 @@ BUSY_BYTES = 64 * 1024
 """The fewest bytes between two looks that show that a worker gets on: it reads and writes them when it saves to a slow
 disk, and its connections count them when the data of its collective still comes and goes."""
 
+WAITS_FOR_DISK = "waiting for IO"
+"""The state of a process that waits for a disk, or for a file system of the network."""
+
 HALTED = frozenset({"stopped", "traced"})
 """The states of a process that somebody has stopped."""
 
@@ -39,6 +42,11 @@ def collective_of(worker: SeenWorker) -> Collective:
     assert worker.now is not None  # noqa: S101 - the worker waits in one
     assert worker.now.collective is not None  # noqa: S101 - as above
     return worker.now.collective
+
+
+def outside_of(worker: WorkerStacks) -> str:
+    """Return what a worker waits for that is no part of the job; empty if nothing is seen."""
+    return "a disk" if worker.state == WAITS_FOR_DISK else worker.waits_for
 
 
 def is_busy(worker: SeenWorker) -> bool:

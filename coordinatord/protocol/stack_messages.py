@@ -30,10 +30,10 @@ from coordinatord.protocol.text import clip
 WORKERS_ASKED_MAX = 64
 """The workers in one answer: more than any common host has. A larger node gets several questions."""
 
-STACK_BYTES_MAX = 1_000
+STACK_BYTES_MAX = 720
 """The limit of the stacks of one worker that are accepted; nodes of this release send less."""
 
-PACKED_BYTES_MAX = 640
+PACKED_BYTES_MAX = 620
 """The limit of the stacks of one worker that are sent: the answers about a thousand are less than a megabyte."""
 
 BRIEF_BYTES_MAX = 400
@@ -45,6 +45,9 @@ four kinds of parallelism. They and the stacks keep to the limit of stacks toget
 
 FRAME_MAX = 160
 """The length of one frame in characters: a function, a file and a line."""
+
+WAITS_FOR_MAX = 64
+"""The length of the name of what a worker waits for: a word or two, the name of a program, and its process id."""
 
 OUTERMOST = 3
 """The number of frames that are kept from the beginning of a long stack: where the script began."""
@@ -123,6 +126,9 @@ class WorkerStacks:
     stands_at: Annotated[str, Length(0, FRAME_MAX)] = ""
     """Where its main thread stands, by the whole stack: the function that the script has called, with the script's own
     line, such as `get (train.py:41)`; empty if it is not known."""
+    waits_for: Annotated[str, Length(0, WAITS_FOR_MAX)] = ""
+    """What its main thread waits for that is no part of the job, such as `the program rsync (process 4711)`; empty if
+    nothing is seen."""
 
 
 @frozen

@@ -25,6 +25,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import (
     BRIEF_BYTES_MAX,
     PACKED_BYTES_MAX,
+    WAITS_FOR_MAX,
     AskStacks,
     StackOrigin,
     Stacks,
@@ -41,6 +42,7 @@ from nodeclient.diagnosis.stack_text import (
     read_dump,
     read_hello,
 )
+from nodeclient.host.awaited import awaited_outside
 from nodeclient.host.process_state import (
     HALTED,
     ProcessState,
@@ -262,7 +264,8 @@ class StackService:
         inspection = await self._inspect(responder, packet, after)
         answer = inspection.answer
         shown = answer.threads[:1] if brief else answer.threads
-        most = BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX - len(answer.places)
+        waits_for = clip(self._awaited_by(pid, after), WAITS_FOR_MAX) if after is not None else ""
+        most = BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX - len(answer.places) - len(waits_for.encode())
         return WorkerStacks(
             rank=rank,
             origin=inspection.origin,
@@ -278,7 +281,14 @@ class StackService:
             members=answer.members,
             places=answer.places,
             stands_at=answer.stands_at,
+            waits_for=waits_for,
         )
+
+    def _awaited_by(self, pid: int, state: ProcessState) -> str:
+        """Return what a process waits for that is no part of the job."""
+        responders = {responder.pid for responder in self._responders.values()}
+        started = {self._pid_of(local_rank) for local_rank in range(self._workers)} - {0}
+        return awaited_outside(pid, state.waits_in, responders | started)
 
     async def _inspect(
         self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None

@@ -71,7 +71,7 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
         return None
     letter, waits_in = fields[_STATE], read_if_there(proc / str(pid) / "wchan")
     ticks, io_bytes, threads = 0, 0, set[str]()
-    for descendant in _with_descendants(pid, proc):
+    for descendant in with_descendants(pid, proc):
         threads |= _thread_states(descendant, proc)
         ticks += sum(map(int, stat_fields(descendant, proc)[_TIMES]))
         io_bytes += _io_bytes(descendant, proc)
@@ -115,7 +115,7 @@ def stat_fields(pid: int, proc: Path) -> list[str]:
     return read_if_there(proc / str(pid) / "stat").rpartition(")")[2].split()
 
 
-def _with_descendants(pid: int, proc: Path) -> list[int]:
+def with_descendants(pid: int, proc: Path) -> list[int]:
     """Return a process and its descendants, as far as the kernel shows them: as children of each of its threads."""
     pids = [pid]
     for parent in pids:  # the loop extends the list

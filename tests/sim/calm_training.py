@@ -38,6 +38,8 @@ class Doing(StrEnum):
     """It waits for a process that writes a checkpoint, to a disk that is slow."""
     FLUSHES = "flushes"
     """It waits for a disk to take what it has written, as in one fsync: no counter moves."""
+    CALLS = "calls"
+    """It waits for a program that it has started, and that waits itself, as for a licence."""
     RESTS = "rests"
     """It waits for something else, as for an upload, in a section of the script."""
 
@@ -157,7 +159,8 @@ class CalmTraining:
         self._add(each_s, 1, sent=sent, groups=groups, leave_s=leave_s)
 
     def _flushes(self) -> None:
-        self._add(self._chance.uniform(2.0, 90.0), 1, Doing.FLUSHES, sent=0.01)
+        doing = self._chance.choice([Doing.FLUSHES, Doing.CALLS])
+        self._add(self._chance.uniform(2.0, 90.0), 1, doing, sent=0.01)
 
     def _saves(self) -> None:
         self._add(self._chance.uniform(2.0, 90.0), 1, Doing.SAVES, sent=0.01)
@@ -250,12 +253,14 @@ class CalmTraining:
             *(rank, StackOrigin.WORKER, _STACKS[frame], kernel, "", cpus, collective, "", rank + 1, written),
             network_bytes=1 + sent,
             members=len(place.ranks),
+            waits_for="the program rsync (process 99)" if frame == Doing.CALLS else "",
         )
 
 
 _LOOKS = {
     Doing.SAVES: ("save", "sleeping", 0.0),
     Doing.FLUSHES: ("save", "waiting for IO", 0.0),
+    Doing.CALLS: (str(Doing.CALLS), "sleeping", 0.0),
     Doing.RESTS: ("upload", "sleeping", 0.0),
     Doing.STARVES: ("evaluate", "running", 0.01),
 }

@@ -33,6 +33,7 @@ KINDS = {
     "moves": replace(_WAITING, collective=Collective("0", 7, CollectiveState.MOVES)),
     "stands": replace(_WAITING, stacks=LOADS, collective=DONE),
     "saves": replace(_WAITING, stacks=LOADS, collective=DONE, state="waiting for IO"),
+    "runs": replace(_WAITING, stacks=LOADS, collective=DONE, waits_for="the program rsync (process 99)"),
     "computes": replace(_WAITING, stacks=EVALUATES, collective=DONE, cpus=1.0, state="running"),
     "skipped": replace(_WAITING, collective=replace(WAITS, operation="gloo:barrier")),
     "stopped": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="stopped", problem="x"),

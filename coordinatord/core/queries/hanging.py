@@ -74,8 +74,8 @@ def section_until(run: Run) -> float:
 def is_hung(run: Run) -> bool:
     """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
-    A worker that waits for a disk is given some minutes. `--hang-timeout` is a time between steps: before the first
-    one, a worker may compute for any time.
+    A worker that waits for something outside the job is given some minutes. `--hang-timeout` is a time between steps:
+    before the first one, a worker may compute for any time.
     """
     found = run.hang.found
     allows_no_more = bool(run.spec.hang_timeout_s) and run.durable.stepped
@@ -83,5 +83,5 @@ def is_hung(run: Run) -> bool:
 
 
 def awaits_busy(run: Run) -> bool:
-    """Whether it is to be recorded that workers wait for one that computes, or that waits for its disk."""
+    """Whether it is to be recorded that workers wait for one that computes, or that waits for something outside."""
     return run.hang.found is not None and not is_hung(run) and not run.hang.noted

@@ -34,7 +34,7 @@ class HangWatch:
     at_rest: bool = False
     """Whether no worker comes to a collective any more, in a round whose workers report no steps."""
     is_tolerated: bool = False
-    """Whether the worker that holds up all others waits for a disk, and has not done so for too long."""
+    """Whether the worker that holds up all others waits for something outside the job, and not for too long."""
     still: Look = ()
     """The earliest look since which that worker has stood still."""
     still_at: float = 0.0

@@ -15,9 +15,9 @@ from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.look_comparison import (
-    DISK_PATIENCE_S,
+    OUTSIDE_PATIENCE_S,
     UNASKED,
-    awaits_disk,
+    awaits_outside,
     compare,
     first_named,
     may_hang,
@@ -85,14 +85,14 @@ def take_in(run: Run, event: Looked, now: float) -> None:
 
 
 def _is_tolerated(run: Run, now: float) -> bool:
-    """Whether the others wait for a worker that waits for a disk, and by all looks only for some minutes so far."""
+    """Whether the others wait for a worker that waits for something outside the job, by all looks for some minutes."""
     watch = run.hang
-    if watch.found is None or not awaits_disk(watch.found, watch.second):
+    if watch.found is None or not awaits_outside(watch.found, watch.second):
         watch.still = ()
         return False
     if not stands_since(watch.still, watch.found, watch.second):
         watch.still, watch.still_at = watch.first or (), watch.first_at
-    return now - watch.still_at < DISK_PATIENCE_S
+    return now - watch.still_at < OUTSIDE_PATIENCE_S
 
 
 def count_as_failure(run: Run, now: float) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from coordinatord.hints.hang_verdict import WAITS_FOR_DISK, HangVerdict, find_hang
-from coordinatord.hints.seen_worker import SeenWorker
+from coordinatord.hints.hang_verdict import HangVerdict, find_hang
+from coordinatord.hints.seen_worker import SeenWorker, outside_of
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
@@ -28,10 +28,10 @@ stands still for a twentieth of a second."""
 PAUSE_MAX_S = 60.0
 """The longest such pause: what hangs after a long evaluation is named within a minute or so."""
 
-DISK_PATIENCE_S = 600.0
-"""How long a worker that waits for a disk may stand still: while a file of many gigabytes is flushed, no counter of its
-process moves. A restart helps little against a disk that does not answer, and loses the checkpoint that is only slow.
-"""
+OUTSIDE_PATIENCE_S = 600.0
+"""How long a worker may wait for a disk, or for anything else that is no part of the job: while a file of many
+gigabytes is flushed, no counter of its process moves. A restart helps little against what is outside the job, and loses
+the checkpoint that is only slow."""
 
 _SILENT_STATES = frozenset({"stopped", "ended", ""})
 """States of a process that explain why it does not answer; the empty one means that it is gone. One that a debugger
@@ -86,15 +86,15 @@ def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVe
 def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
     """Whether what one look shows may only be slow. A second look shows whether data still comes and goes.
 
-    That is so where all workers wait in collectives, which need the network, and where one waits for a disk.
+    That is so where all workers wait in collectives, which need the network, and where one waits for something else.
     """
-    return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_disk(verdict, look)
+    return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_outside(verdict, look)
 
 
-def awaits_disk(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether a worker that all others wait for waits for a disk: the kernel does not show if it gets on."""
-    states = (worker.now.state for worker in look if worker.now is not None and worker.rank in verdict.ranks)
-    return verdict.kind is HangKind.STUCK and WAITS_FOR_DISK in states
+def awaits_outside(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
+    """Whether a worker that all others wait for waits for a disk, or for anything else that is no part of the job."""
+    named = (worker.now for worker in look if worker.now is not None and worker.rank in verdict.ranks)
+    return verdict.kind is HangKind.STUCK and any(map(outside_of, named))
 
 
 def stands_since(earlier: Sequence[SeenWorker], verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:

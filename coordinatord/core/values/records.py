@@ -241,7 +241,7 @@ class TrainingResumed(Record):
 
 @frozen
 class BusyWorkerAwaited(Record):
-    """All workers of a stalled round wait for one that computes, or waits for its disk; nothing is done about it."""
+    """All workers of a stalled round wait for one that computes, or waits for something else; nothing is done."""
 
     KIND = "BusyWorkerAwaited"
 

@@ -99,15 +99,18 @@ def _stands(job: Job, kinds: str, minutes: int) -> None:
             job.play(f"seen {kinds}")
 
 
-def test_who_waits_for_a_disk_is_noted_and_borne_for_ten_minutes() -> None:
+@pytest.mark.parametrize(
+    ("doing", "awaited"), [("saves", "a disk"), ("runs", "the program rsync (process 99)")], ids=["disk", "program"]
+)
+def test_who_waits_for_what_is_outside_the_job_is_noted_and_borne_for_ten_minutes(doing: str, awaited: str) -> None:
     job = Job()
-    _stands(job, "saves waits", 9)
+    _stands(job, f"{doing} waits", 9)
     assert job.stops == []
     noted = [record for _, record in job.stage.past if isinstance(record, BusyWorkerAwaited)]
     assert [record.reason for record in noted] == [
-        "waiting for rank 0 on node n1, which waits for a disk in get (train.py:41)"
+        f"waiting for rank 0 on node n1, which waits for {awaited} in get (train.py:41)"
     ]
-    _stands(job, "saves waits", 3)
+    _stands(job, f"{doing} waits", 3)
     assert job.stops == ["hung"]
     assert 600 <= job.stage.now - 11 <= 665, "the time counts from the first look, and there is one a minute"
 

@@ -123,6 +123,7 @@ def test_a_worker_that_gets_on_in_another_group_than_the_one_it_is_shown_in_gets
     [
         ("waits", True),
         ("saves", True),
+        ("runs", True),
         ("stands", False),
         ("stopped", False),
         ("skipped", True),

@@ -74,6 +74,14 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
             HangKind.STUCK,
             f"rank 5 on node gpu0 waits for a disk in DataLoader.__next__ (train.py:41) {THE_OTHERS}",
         ),
+        (
+            replace(STUCK, waits_for="the program rsync (process 99)"),
+            HangKind.STUCK,
+            (
+                "rank 5 on node gpu0 waits for the program rsync (process 99) in DataLoader.__next__ (train.py:41) "
+                f"{THE_OTHERS}"
+            ),
+        ),
         (BUSY, HangKind.BUSY, f"rank 5 on node gpu0 computes in evaluate (train.py:50) {THE_OTHERS}"),
         (
             replace(STUCK, stacks=CUT),

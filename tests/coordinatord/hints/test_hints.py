@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from coordinatord.hints.closed_connection import lost_connection
-from coordinatord.hints.hang_verdict import WAITS_FOR_DISK, find_hang
+from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.match import CAUSES, _advice, cause_of, hint
-from coordinatord.hints.seen_worker import SeenWorker
+from coordinatord.hints.seen_worker import WAITS_FOR_DISK, SeenWorker
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Report
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks
@@ -87,19 +87,24 @@ def test_each_kind_of_hang_gets_advice_whatever_its_words_are(kind: HangKind, sa
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
+    ("state", "awaited", "says"),
     [
-        ("sleeping", "its stack says what it waited for"),
-        ("stopped", "a signal (SIGSTOP, SIGTSTP) has stopped it on host-n1"),
-        (WAITS_FOR_DISK, "the kernel log of host-n1 (`dmesg`)"),
+        ("sleeping", "", "its stack says what it waited for"),
+        ("stopped", "", "a signal (SIGSTOP, SIGTSTP) has stopped it on host-n1"),
+        (WAITS_FOR_DISK, "", "the kernel log of host-n1 (`dmesg`)"),
+        ("sleeping", "the program rsync (process 99)", "look on host-n1 what it does"),
     ],
 )
 @pytest.mark.parametrize("stuck", [1, 2])
-def test_the_advice_about_a_stuck_worker_follows_from_its_state(stuck: int, state: str, says: str) -> None:
+def test_the_advice_about_a_stuck_worker_follows_from_its_state(
+    stuck: int, state: str, awaited: str, says: str
+) -> None:
     waiting = Collective("default_pg", 7, CollectiveState.WAITS, "gloo:all_reduce", "8 Float", 12.0)
     done = replace(waiting, number=6, state=CollectiveState.DONE)
     workers = [
-        WorkerStacks(rank, StackOrigin.NONE, b"", state, "", 0.0, done if rank < stuck else waiting, "", 7, 0)
+        WorkerStacks(
+            rank, StackOrigin.NONE, b"", state, "", 0.0, done if rank < stuck else waiting, "", 7, 0, waits_for=awaited
+        )
         for rank in range(4)
     ]
     found = find_hang([SeenWorker("n1", worker.rank, worker) for worker in workers])

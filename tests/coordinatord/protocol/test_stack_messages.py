@@ -12,6 +12,7 @@ from coordinatord.protocol.stack_messages import (
     PACKED_BYTES_MAX,
     PLACES_BYTES_MAX,
     STACK_BYTES_MAX,
+    WAITS_FOR_MAX,
     Collective,
     CollectiveState,
     StackOrigin,
@@ -59,13 +60,14 @@ def test_whatever_a_node_sends_can_be_shown(packed: bytes) -> None:
 
 def test_all_that_is_told_of_a_worker_is_less_than_a_kilobyte() -> None:
     frames = tuple(f"function_{number} (torch/nn/modules/module{number}.py:{number})" for number in range(40))
-    stands_at, places = "x" * FRAME_MAX, b"x" * PLACES_BYTES_MAX
-    stacks = pack_stacks([("MainThread", frames)], PACKED_BYTES_MAX - len(stands_at) - len(places))
+    stands_at, places, waits_for = "x" * FRAME_MAX, b"x" * PLACES_BYTES_MAX, "x" * WAITS_FOR_MAX
+    stacks = pack_stacks([("MainThread", frames)], PACKED_BYTES_MAX - len(stands_at) - len(places) - len(waits_for))
     waits = Collective("default_pg", 120_417, CollectiveState.WAITS, "gloo:all_reduce", "25557032 Float", 123.4)
     state, waits_in, bytes_s = "waiting for IO", "folio_wait_bit_common", 10**12
     worker = WorkerStacks(
         *(9_999, StackOrigin.WORKER, stacks, state, waits_in, 12.34, waits, "", 4_000_000, bytes_s, bytes_s, 1_000),
         places=places,
         stands_at=stands_at,
+        waits_for=waits_for,
     )
     assert len(encode(Stacks(2**62, (worker,), ""))) < 1_000

@@ -16,13 +16,17 @@ from nodeclient.diagnosis.stack_service import StackService
 from tests.support.programs import clean_environ
 
 SCRIPT = """
-import itertools, threading
+import itertools, os, subprocess, threading
 {imports}
 def lock():
     held = threading.Lock()
     held.acquire()
     ready()
     held.acquire()
+def runs():
+    read, write = os.pipe()
+    ready()
+    subprocess.run("cat", stdin=read)  # it ends with the worker, which has the other end
 def spin():
     ready()
     while True:

@@ -32,6 +32,14 @@ async def test_a_worker_that_waits_for_a_lock_answers_itself(tmp_path: Path) -> 
         assert innermost(found).startswith("lock (<string>:")
 
 
+async def test_a_worker_that_waits_for_a_program_is_seen_to_do_so(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("runs")
+        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and bool(found.waits_for))
+        assert found.waits_for.startswith("the program cat (process ")
+        assert innermost(found).startswith("Popen._try_wait (")
+
+
 async def test_an_endless_loop_answers_and_is_seen_to_use_a_cpu(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("spin")

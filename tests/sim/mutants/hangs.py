@@ -150,8 +150,16 @@ MUTANTS = (
         "flush-is-a-hang",
         LOOKS,
         "one long flush of a checkpoint, in which no counter moves, is taken for a hang",
-        "    return now - watch.still_at < DISK_PATIENCE_S",
+        "    return now - watch.still_at < OUTSIDE_PATIENCE_S",
         "    return False",
+        CALM,
+    ),
+    Mutant(
+        "program-is-a-hang",
+        SEEN,
+        "a program that a worker has started and waits for is taken for a hang",
+        '"a disk" if worker.state == WAITS_FOR_DISK else worker.waits_for',
+        '"a disk" if worker.state == WAITS_FOR_DISK else ""',
         CALM,
     ),
     Mutant(

@@ -1,0 +1,163 @@
+"""What /proc shows of what a process waits for that is no part of its job: a program, a lock, or its own streams.
+
+Only the main thread counts, and only the system call in which it stands: proc_pid_syscall(5), proc_locks(5). Where the
+kernel does not show that call, nothing is seen.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import struct
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from nodeclient.host.process_state import read_if_there, stat_fields, with_descendants
+
+_WAITS_FOR_CHILD = "do_wait"
+
+_SLEEPS = re.compile(r".*nanosleep")
+"""Where a thread sleeps for a time: `Popen.wait` with a timeout, and scripts that look again and again, do so."""
+
+_WAITS_FOR_LOCK = re.compile(r"(?:locks|flock|posix)_lock_inode_wait|fcntl_setlk|do_lock_file_wait")
+
+_USES_FILE = re.compile(r"(?:anon_)?pipe_\w+|wait_woken|(?:n_)?tty_\w+")
+"""Where a thread reads or writes one pipe or terminal, whose descriptor is the first argument of its call."""
+
+_POLLS = re.compile(r"poll_schedule_timeout.*|do_(?:sys_)?poll.*")
+
+_POLLS_SET = re.compile(r"(?:do_)?ep(?:oll)?_(?:poll|wait)")
+"""Where a thread waits for the descriptors of an epoll set, which is the first argument."""
+
+_POLLED = struct.Struct("=ihh")
+"""A struct pollfd of poll(2), which begins with the descriptor."""
+
+_POLLED_MAX = 64
+
+_STREAMS = {0: "its input", 1: "its output to be read", 2: "its output to be read"}
+
+_PARENT = 1
+"""A field of /proc/PID/stat, counted after the name."""
+
+_ANCESTORS_MAX = 32
+
+
+def awaited_outside(pid: int, waits_in: str, workers: Collection[int], proc: Path = Path("/proc")) -> str:
+    """Return what the main thread of a process waits for that is no part of its job; empty if nothing is seen.
+
+    It is a child that lives, the program at the other end of a pipe, a lock that no process of the job has, or
+    somebody at the other end of the process's own input and output. Of children that Python has forked for itself,
+    only one counts for whose end the process waits: those that load data are a part of the worker. `waits_in` is the
+    function of the kernel in which the main thread waits, and `workers` are the processes of the job on this host.
+    """
+    if waits_in == _WAITS_FOR_CHILD:
+        children = [child for child in with_descendants(pid, proc)[1:] if _is_living_child(child, pid, proc)]
+        named = [child for child in children if child in _arguments(pid, proc)]
+        return _name([*children, *named][-1], proc) if children else ""
+    if _SLEEPS.fullmatch(waits_in):
+        programs = _programs(pid, proc)
+        return _name(programs[-1], proc) if programs else ""
+    if _WAITS_FOR_LOCK.fullmatch(waits_in):
+        return _lock(pid, workers, proc)
+    files = (_file(pid, number, proc) for number in _descriptors(pid, waits_in, proc))
+    return next(filter(None, (_other_end(pid, file, proc) for file in files if file)), "")
+
+
+def _arguments(pid: int, proc: Path) -> list[int]:
+    """Return the first two arguments of the system call in which a process stands; none if the kernel does not tell."""
+    return [int(word, 16) for word in read_if_there(proc / str(pid) / "syscall").split()[1:3]]
+
+
+def _is_living_child(pid: int, parent: int, proc: Path) -> bool:
+    state, of, *_ = stat_fields(pid, proc) or ("X", "0")
+    return state not in {"Z", "X"} and int(of) == parent
+
+
+def _name(pid: int, proc: Path) -> str:
+    return f"the program {read_if_there(proc / str(pid) / 'comm').strip() or '?'} (process {pid})"
+
+
+def _programs(pid: int, proc: Path) -> list[int]:
+    """Return the descendants that are programs of their own, and no part of the worker as forks of Python are."""
+    own = _command(pid, proc)
+    commands = {child: _command(child, proc) for child in with_descendants(pid, proc)[1:]}
+    return [
+        child for child, command in commands.items() if command not in ("", own) and "multiprocessing" not in command
+    ]
+
+
+def _command(pid: int, proc: Path) -> str:
+    """Return the command line of a process; an empty one if it is over."""
+    return read_if_there(proc / str(pid) / "cmdline")
+
+
+def _lock(pid: int, workers: Collection[int], proc: Path) -> str:
+    """Name the holder of the lock that a process waits for; nothing if a worker has it, or a process of one."""
+    locks = [line.split() for line in read_if_there(proc / "locks").splitlines()]
+    ours = {words[0] for words in locks if words[1:2] == ["->"] and words[5:6] == [str(pid)]}
+    holders = [int(words[4]) for words in locks if words[0] in ours and words[1] != "->"]
+    if any(worker in workers for holder in holders for worker in _with_ancestors(holder, proc)):
+        return ""
+    known = [holder for holder in holders if holder > 0]
+    return f"a lock of {_name(known[0], proc)}" if known else "a lock of another process"
+
+
+def _with_ancestors(pid: int, proc: Path) -> Iterator[int]:
+    """Yield a process, its parent and so on."""
+    for _ in range(_ANCESTORS_MAX):
+        yield pid
+        parents = stat_fields(pid, proc)[_PARENT : _PARENT + 1]
+        if not parents:
+            return
+        pid = int(parents[0])
+
+
+def _descriptors(pid: int, waits_in: str, proc: Path) -> list[int]:
+    """Return the descriptors for which the main thread waits."""
+    first, second = _arguments(pid, proc) or (-1, 0)
+    if _USES_FILE.fullmatch(waits_in):
+        return [first]
+    if _POLLS.fullmatch(waits_in):
+        return _polled(proc / str(pid) / "mem", first, min(second, _POLLED_MAX))
+    if _POLLS_SET.fullmatch(waits_in):
+        lines = read_if_there(proc / str(pid) / "fdinfo" / str(first)).splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
+    return []
+
+
+def _polled(memory: Path, address: int, number: int) -> list[int]:
+    """Read the descriptors out of the argument of poll(2), which is in the memory of the process."""
+    try:
+        with memory.open("rb", buffering=0) as file:
+            file.seek(address)
+            polled = file.read(_POLLED.size * number)
+    except (OSError, OverflowError, ValueError):
+        return []
+    return [_POLLED.unpack_from(polled, at)[0] for at in range(0, len(polled) - _POLLED.size + 1, _POLLED.size)]
+
+
+def _file(pid: int, number: int, proc: Path) -> str:
+    """Return what a descriptor is, if it is a pipe or a terminal: `pipe:[7]`, `/dev/pts/1`; empty otherwise."""
+    path = proc / str(pid) / "fd" / str(number)
+    try:
+        found, mode = str(path.readlink()), path.stat().st_mode
+    except OSError:
+        return ""
+    is_terminal = stat.S_ISCHR(mode) and found.startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
+    return found if stat.S_ISFIFO(mode) or is_terminal else ""
+
+
+def _other_end(pid: int, file: str, proc: Path) -> str:
+    """Say who is at the other end of a pipe or a terminal for which a process waits; empty if that is not known."""
+    if file.startswith("/dev/"):
+        return "its terminal"
+    own = next((words for number, words in _STREAMS.items() if _file(pid, number, proc) == file), "")
+    holders = (child for child in reversed(_programs(pid, proc)) if not own and _has_open(child, file, proc))
+    return own or next((_name(child, proc) for child in holders), "")
+
+
+def _has_open(pid: int, file: str, proc: Path) -> bool:
+    try:
+        return any(_file(pid, int(path.name), proc) == file for path in (proc / str(pid) / "fd").iterdir())
+    except OSError:
+        return False
