@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from coordinatord.hints.seen_worker import (
     HALTED,
+    TRACED,
     SeenWorker,
     collective_of,
     is_busy,
@@ -251,7 +252,8 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
         return f"{'does' if alone else 'do'} not answer"
     place = _place(first)
     if first.state in HALTED:
-        return f"{'is' if alone else 'are'} {first.state}{f' in {place}' if place else ''}"
+        state = "held by a debugger" if first.state == TRACED else first.state
+        return f"{'is' if alone else 'are'} {state}{f' in {place}' if place else ''}"
     where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
     verb = "compute" if kind is HangKind.BUSY else "stand"
     if kind is HangKind.STUCK and (awaited := outside_of(first)):

@@ -15,7 +15,10 @@ disk, and its connections count them when the data of its collective still comes
 WAITS_FOR_DISK = "waiting for IO"
 """The state of a process that waits for a disk, or for a file system of the network."""
 
-HALTED = frozenset({"stopped", "traced"})
+TRACED = "traced"
+"""The state of a process that a debugger holds, whether one of the kernel's or one of Python."""
+
+HALTED = frozenset({"stopped", TRACED})
 """The states of a process that somebody has stopped."""
 
 

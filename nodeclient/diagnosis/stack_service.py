@@ -45,6 +45,7 @@ from nodeclient.diagnosis.stack_text import (
 from nodeclient.host.awaited import awaited_outside
 from nodeclient.host.process_state import (
     HALTED,
+    TRACED,
     ProcessState,
     catches,
     look_at,
@@ -270,7 +271,7 @@ class StackService:
             rank=rank,
             origin=inspection.origin,
             stacks=pack_stacks(shown, most - len(answer.stands_at.encode())),
-            state=clip(state_between(before, after), 16),
+            state=TRACED if answer.is_debugged else clip(state_between(before, after), 16),
             waits_in=clip(after.waits_in, 64) if after is not None else "",
             cpus=round(max(0.0, used_s) / took_s, CPUS_DIGITS),
             collective=answer.collective,

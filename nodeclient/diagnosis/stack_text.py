@@ -30,6 +30,18 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 _IMPORTS = "<frozen importlib"
 
+_DEBUGGER = re.compile(
+    r"bdb\.py (?:.*\.)?(?:trace_dispatch|dispatch_\w+)"
+    r"|(?:pdb|IPython/core/debugger)\.py (?:.*\.)?interaction"
+    r"|(?:.*/)?pydevd\.py (?:.*\.)?_?do_wait_suspend"
+    r"|(?:.*/)?debugpy/.*\.py (?:.*\.)?wait_for_client"
+    r"|(?:remote_pdb|rpdb/__init__)\.py (?:.*\.)?__init__"
+    r"|(?:code|IPython/terminal/\w+)\.py (?:.*\.)?interact"
+)
+"""The files and functions in which a thread stands that a debugger or a prompt of Python holds, of the standard library
+(pdb, bdb, code), of IPython, of pydevd (debugpy, PyCharm), and of those that wait for somebody to connect. A debugger
+that only watches a script is in none of these."""
+
 _RESPONDER = "workerlib/responder.py"
 
 _WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:keep|in_place)/[^/]*")
@@ -64,6 +76,8 @@ class WorkerAnswer:
     """The bytes that its connections have sent and received; 0 if they are not known."""
     stands_at: str = ""
     """Where the script is in its main thread; empty if it is not known."""
+    is_debugged: bool = False
+    """Whether a debugger or a prompt of Python holds one of its threads."""
 
 
 def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
@@ -73,12 +87,13 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
         given = answer["threads"] or ()
         shown = [*given[:1], *(thread for thread in given[1:] if not _awaits_nodeclient(thread["frames"]))]
         threads = tuple((clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in shown)
+        is_debugged = any(_is_debugged(thread["frames"]) for thread in given)
         stands_at = _stands_at(shown[0]["frames"], folder) if shown else ""
         place = locate(answer["collectives"])
         network_bytes = _whole(answer.get("network_bytes", 0))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise MalformedAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
-    return replace(place, threads=threads, network_bytes=network_bytes, stands_at=stands_at)
+    return replace(place, threads=threads, network_bytes=network_bytes, stands_at=stands_at, is_debugged=is_debugged)
 
 
 def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
@@ -124,7 +139,13 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
     names = ["MainThread", *("thread" for _ in own)]
     ordered = [*own[-1:], *(frames for frames in own[:-1] if not _awaits_nodeclient(frames))]
     shown = tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
-    return WorkerAnswer(shown, stands_at=_stands_at(ordered[0], folder) if ordered else "")
+    stands_at = _stands_at(ordered[0], folder) if ordered else ""
+    return WorkerAnswer(shown, stands_at=stands_at, is_debugged=any(map(_is_debugged, own)))
+
+
+def _is_debugged(places: Iterable[Sequence[object]]) -> bool:
+    """Whether a debugger holds a thread, by its frames."""
+    return any(_DEBUGGER.fullmatch(f"{_LIBRARIES.sub('', str(place[0]))} {place[2]}") for place in places)
 
 
 def _awaits_nodeclient(places: Sequence[Sequence[object]]) -> bool:

@@ -12,20 +12,21 @@ from coordinatord.protocol.frozen_class import frozen
 RUNNING = "running"
 SLEEPING = "sleeping"
 WAITS_FOR_DISK = "waiting for IO"
+TRACED = "traced"
 
 STATES = {
     "R": RUNNING,
     "S": SLEEPING,
     "D": WAITS_FOR_DISK,
     "T": "stopped",
-    "t": "traced",
+    "t": TRACED,
     "Z": "ended",
     "X": "ended",
     "I": "idle",
 }
 """The states of proc_pid_stat(5), in words."""
 
-HALTED = frozenset({"stopped", "traced", "ended"})
+HALTED = frozenset({"stopped", TRACED, "ended"})
 """The states in which a process reacts to nothing."""
 
 _STATE = 0

@@ -38,6 +38,7 @@ KINDS = {
     "skipped": replace(_WAITING, collective=replace(WAITS, operation="gloo:barrier")),
     "stopped": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="stopped", problem="x"),
     "traced": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="traced", problem="traced"),
+    "debugged": replace(_WAITING, stacks=LOADS, collective=DONE, state="traced"),
     "ended": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="", problem="ended", pid=0),
     "untold": replace(_WAITING, collective=None),
     "unknown": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, problem="import workerlib"),

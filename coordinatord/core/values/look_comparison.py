@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
-from coordinatord.hints.seen_worker import SeenWorker, outside_of
+from coordinatord.hints.seen_worker import TRACED, SeenWorker, outside_of
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
@@ -34,8 +34,7 @@ gigabytes is flushed, no counter of its process moves. A restart helps little ag
 the checkpoint that is only slow."""
 
 _SILENT_STATES = frozenset({"stopped", "ended", ""})
-"""States of a process that explain why it does not answer; the empty one means that it is gone. One that a debugger
-holds is not among them: a restart would take the process from the person who examines it."""
+"""States of a process that explain why it does not answer; the empty one means that it is gone."""
 
 NO_COLLECTIVES = (
     "no worker reports a collective, so a hang cannot be seen: "
@@ -50,11 +49,14 @@ UNASKED = "a node cannot be asked where its workers stand"
 def why_unseen(look: Sequence[SeenWorker]) -> str:
     """Return why a look cannot be judged; empty if it can.
 
-    A worker of which nothing is known may be training: its script may not import workerlib, or its node not answer.
+    A worker of which nothing is known may be training: its script may not import workerlib, or its node not answer. One
+    that a debugger holds is let alone: a restart would take it from the person who examines it.
     """
     for worker in look:
         if worker.now is None:
             return UNASKED
+        if worker.now.state == TRACED:
+            return f"a debugger holds rank {worker.rank} on node {worker.node}"
         if worker.now.origin is StackOrigin.NONE and worker.now.state not in _SILENT_STATES:
             problem = worker.now.problem or "it does not answer"
             return f"rank {worker.rank} on node {worker.node} cannot be looked at: {problem}"

@@ -129,7 +129,7 @@ def test_who_says_how_long_it_may_take_has_said_so_for_a_disk_too() -> None:
     assert job.stops == ["hung"]
 
 
-@pytest.mark.parametrize("shown", ["moves moves", "stands stands", "unknown waits", "silent waits", "traced waits"])
+@pytest.mark.parametrize("shown", ["moves moves", "stands stands", "unknown waits", "silent waits", "debugged waits"])
 def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
     job = Job()
     job.play("advance 10s", f"seen {shown}")

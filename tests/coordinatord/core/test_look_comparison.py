@@ -72,7 +72,8 @@ def test_nobody_is_named_while_somebody_gets_on_or_where_nobody_waits(
     [
         ("silent", "a node cannot be asked where its workers stand"),
         ("unknown", "rank 1 on node n2 cannot be looked at: import workerlib"),
-        ("traced", "rank 1 on node n2 cannot be looked at: traced"),
+        ("traced", "a debugger holds rank 1 on node n2"),
+        ("debugged", "a debugger holds rank 1 on node n2"),
     ],
 )
 def test_nobody_is_named_where_a_worker_cannot_be_seen(kind: str, why: str) -> None:

@@ -65,6 +65,11 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
             f"rank 5 on node gpu0 is stopped {THE_OTHERS}",
         ),
         (
+            replace(STUCK, state="traced"),
+            HangKind.STUCK,
+            f"rank 5 on node gpu0 is held by a debugger in DataLoader.__next__ (train.py:41) {THE_OTHERS}",
+        ),
+        (
             replace(STUCK, origin=StackOrigin.NONE, stacks=b"", collective=None),
             HangKind.STUCK,
             f"rank 5 on node gpu0 stands in the kernel's futex_do_wait {THE_OTHERS}",

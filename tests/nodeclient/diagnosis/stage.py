@@ -16,7 +16,7 @@ from nodeclient.diagnosis.stack_service import StackService
 from tests.support.programs import clean_environ
 
 SCRIPT = """
-import itertools, os, subprocess, threading
+import itertools, os, pdb, socket, subprocess, threading
 {imports}
 def lock():
     held = threading.Lock()
@@ -27,6 +27,11 @@ def runs():
     read, write = os.pipe()
     ready()
     subprocess.run("cat", stdin=read)  # it ends with the worker, which has the other end
+def debugs():
+    ready()
+    pair = socket.socketpair()
+    file = pair[0].makefile("rw")
+    pdb.Pdb(stdin=file, stdout=file, nosigint=True).set_trace()
 def spin():
     ready()
     while True:

@@ -40,6 +40,13 @@ async def test_a_worker_that_waits_for_a_program_is_seen_to_do_so(tmp_path: Path
         assert innermost(found).startswith("Popen._try_wait (")
 
 
+async def test_a_worker_that_a_debugger_holds_is_seen_to_be_held(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("debugs")
+        found = await stage.look(lambda found: found.state == "traced")
+        assert found.origin is StackOrigin.WORKER
+
+
 async def test_an_endless_loop_answers_and_is_seen_to_use_a_cpu(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("spin")

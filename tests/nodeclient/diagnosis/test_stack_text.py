@@ -65,6 +65,33 @@ def test_paths_are_given_from_the_users_folder_and_from_that_of_a_library() -> N
     assert frames == ("call (torch/_ops.py:7)", "get (queue.py:171)", "main (train.py:41)", "f (/elsewhere/x.py:2)")
 
 
+@pytest.mark.parametrize(
+    ("held", "file", "function"),
+    [
+        (True, "/usr/lib/python3.12/bdb.py", "Bdb.trace_dispatch"),
+        (True, "/usr/lib/python3.10/bdb.py", "dispatch_line"),
+        (True, "/usr/lib/python3.12/pdb.py", "Pdb.interaction"),
+        (True, "/usr/lib/python3.12/code.py", "InteractiveConsole.interact"),
+        (True, "/env/lib/python3.12/site-packages/IPython/terminal/interactiveshell.py", "TerminalShell.interact"),
+        (True, "/env/lib/python3.12/site-packages/debugpy/_vendored/pydevd/pydevd.py", "PyDB._do_wait_suspend"),
+        (True, "/opt/pycharm/plugins/python/helpers/pydev/pydevd.py", "PyDB.do_wait_suspend"),
+        (True, "/home/me/.vscode-server/debugpy/server/api.py", "wait_for_client"),
+        (True, "/env/lib/python3.12/site-packages/remote_pdb.py", "RemotePdb.__init__"),
+        (False, "/usr/lib/python3.12/bdb.py", "Bdb.run"),
+        (False, "/usr/lib/python3.12/pdb.py", "main"),
+        (False, "/env/lib/python3.12/site-packages/debugpy/_vendored/pydevd/pydevd.py", "PyDB.run"),
+        (False, "/home/me/pdb.py", "interaction"),
+    ],
+)
+def test_who_stands_in_a_debugger_is_held_by_it(held: bool, file: str, function: str) -> None:
+    frames = [["/usr/lib/python3.12/socket.py", 7, "recv"], [file, 8, function], ["/home/me/train.py", 41, "main"]]
+    waits = {"name": "MainThread", "frames": [["/usr/lib/python3.12/threading.py", 359, "wait"]]}
+    answer = an_answer(threads=[waits, {"name": "helper", "frames": frames}])
+    assert read_answer(answer, "/home/me").is_debugged is held
+    dump = "\n".join(f'  File "{place}", line {line} in {name}' for place, line, name in frames)
+    assert read_dump(f"Thread 0x1 (most recent call first):\n{dump}", "/home/me").is_debugged is held
+
+
 def test_of_several_groups_the_one_that_is_waited_in_counts() -> None:
     both = [collective("default_pg", 9, "done"), collective("tensor 2", 4, "waits")]
     expected = Collective("tensor 2", 4, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float, 1 Int", 12.0)
