@@ -58,6 +58,11 @@ class HangVerdict:
         """Whether it will not pass by itself, as far as can be seen."""
         return self.kind is not HangKind.BUSY
 
+    @property
+    def rests_on_pace(self) -> bool:
+        """Whether all that shows it is that a worker or its data does not move."""
+        return self.kind in {HangKind.STUCK, HangKind.NETWORK}
+
 
 def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     """Return which workers hold up a round; None if a worker gets on, or none is seen to wait.
@@ -83,7 +88,12 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 
 
 def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
-    """Describe the worker that the others wait for: `waiting for rank 0 on node a, which computes in ...`."""
+    """Describe the worker that the others wait for: `waiting for rank 0 on node a, which computes in ...`.
+
+    Where no worker is to blame, it is the sentence of the verdict.
+    """
+    if verdict.kind is HangKind.NETWORK:
+        return verdict.sentence
     ranks = set(verdict.ranks)
     named = [worker for worker in seen_workers if worker.rank in ranks]
     return f"waiting for {_name_workers(named)}, which {_describe_culprits(verdict.kind, named)}"

@@ -86,12 +86,13 @@ class CalmRun:
 
     drawn = CalmTraining
     """How the training is drawn."""
+    restarts = 3
 
     def __init__(self, seed: int) -> None:
         self._chance = chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._seed = seed
         nodes, workers = chance.choice([2, 2, 3]), chance.choice([1, 1, 2])
-        spec = JobSpec(nodes, nodes, 3)
+        spec = JobSpec(nodes, nodes, self.restarts)
         self._nodes = {name: Node(name, workers, spec) for name in (f"n{number + 1}" for number in range(nodes))}
         self._seconds = chance.uniform(30.0, 120.0)
         self._delayed = chance.choice(DELAYED)
@@ -288,8 +289,27 @@ class CalmRun:
         if isinstance(record, BusyWorkerAwaited):
             now = self._queue.now - self._begun_at
             lately = {self._training.stretch_at(max(0.0, now - before_s)).doing for before_s in (0.0, NOTICED_WITHIN_S)}
-            if lately == {Doing.RESTS}:
+            if lately == {Doing.RESTS} and self.drawn.names_rests:
                 raise FalseAlarmError(f"seed {self._seed}: a worker in a section is noticed: {record.reason}")
+
+
+class SilentTraining(CalmTraining):
+    """A training that names no phase in which a worker waits for something else: it looks like a hang."""
+
+    names_rests = False
+
+
+class LastRun(CalmRun):
+    """One training, of which no restart is left."""
+
+    drawn, restarts = SilentTraining, 0
+
+
+def last_calm_run(seed: int) -> CalmRun:
+    """Play the run of one seed without a restart. Raises `FalseAlarmError`."""
+    run = LastRun(seed)
+    run.play()
+    return run
 
 
 def calm_run(seed: int) -> CalmRun:

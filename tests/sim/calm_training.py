@@ -106,6 +106,9 @@ class Place:
 class CalmTraining:
     """The history of one training. Times are seconds after its begin, and ranks are global."""
 
+    names_rests = True
+    """Whether it names the phases in which a worker waits for something else."""
+
     def __init__(self, chance: random.Random, ranks: int, seconds: float) -> None:
         self._chance, self._ranks = chance, ranks
         self._step_s = 10 ** chance.uniform(-1.3, 0.9)
@@ -167,7 +170,13 @@ class CalmTraining:
 
     def _rests(self) -> None:
         limit_s = self._chance.choice(LIMITS_S)
-        self._add(limit_s * self._chance.uniform(0.1, 0.97), 1, Doing.RESTS, sent=0.0, limit_s=limit_s)
+        self._add(
+            limit_s * self._chance.uniform(0.1, 0.97),
+            1,
+            Doing.RESTS,
+            sent=0.0,
+            limit_s=limit_s if self.names_rests else None,
+        )
 
     def _add(
         self,

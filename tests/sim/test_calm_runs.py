@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.sim.calm_runs import explore
+from tests.sim.calm_runs import explore, last_calm_run
 from tests.sim.calm_runs_without_steps import calm_run_without_steps
 from tests.sim.calm_training import CalmTraining
 
@@ -29,6 +29,14 @@ def test_no_healthy_training_is_ended_that_reports_no_steps() -> None:
     assert found.false_alarms == []
     assert found.counts["looks"] > RUNS / 5
     assert found.counts["BusyWorkerAwaited"] > RUNS / 50
+
+
+@pytest.mark.slow
+def test_no_healthy_training_is_ended_by_its_pace_where_no_restart_is_left() -> None:
+    found = explore(range(RUNS), last_calm_run)
+    assert found.false_alarms == []
+    assert found.counts["looks"] > RUNS
+    assert found.counts["BusyWorkerAwaited"] > RUNS / 20
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -120,7 +120,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         assignment=member.durable.assignment if goal is Goal.RUN else None,
         outcome=outcome,
         report=report_for(run, member, goal, now),
-        remark="" if goal is Goal.EXIT or member.state is MemberState.RUNNING else member.remark,
+        remark=_remark(run, member, goal),
         resume=resume_for(run, member, goal),
         protected=protected_for(run, member),
         halt=halt,
@@ -128,6 +128,12 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         copies=copies_for(run, member),
         alike=alike,
     )
+
+
+def _remark(run: Run, member: Member, goal: Goal) -> str:
+    if goal is Goal.EXIT:
+        return ""
+    return run.hang.remark if member.state is MemberState.RUNNING else member.remark
 
 
 def _round(run: Run, member: Member) -> int:

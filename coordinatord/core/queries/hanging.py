@@ -79,9 +79,23 @@ def is_hung(run: Run) -> bool:
     """
     found = run.hang.found
     allows_no_more = bool(run.spec.hang_timeout_s) and run.durable.stepped
-    return found is not None and ((found.is_hang and not run.hang.is_tolerated) or allows_no_more)
+    is_borne = run.hang.is_tolerated or is_left_to_torch(run)
+    return found is not None and ((found.is_hang and not is_borne) or allows_no_more)
+
+
+def is_left_to_torch(run: Run) -> bool:
+    """Whether a round that seems to hang goes on until torch's own timeout of collectives ends it.
+
+    Where no restart is left, an alarm ends the job. A worker that has ended, or that waits in another collective than
+    the others, proves a hang; one that stands still, or data that does not move, may only be slow. `--hang-timeout`
+    says how slow is too slow.
+    """
+    found = run.hang.found
+    is_spent = run.durable.restarts_used >= run.spec.max_restarts
+    return found is not None and found.rests_on_pace and is_spent and run.spec.hang_timeout_s is None
 
 
 def awaits_busy(run: Run) -> bool:
-    """Whether it is to be recorded that workers wait for one that computes, or that waits for something outside."""
-    return run.hang.found is not None and not is_hung(run) and not run.hang.noted
+    """Whether it is to be recorded that workers wait for one, though the round is not ended for that: see `is_hung`."""
+    is_new = not run.hang.noted or (is_left_to_torch(run) and not run.hang.remark)
+    return run.hang.found is not None and not is_hung(run) and is_new

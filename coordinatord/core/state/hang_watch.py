@@ -43,6 +43,8 @@ class HangWatch:
     """When `first` was taken in."""
     noted: bool = False
     """Whether it is on record that the others wait for a worker that computes."""
+    remark: str = ""
+    """What users are warned of: no restart is left, and torch's own timeout is to end the round. Empty if nothing."""
     _numbers: int = 0
     _pause_s: float = PAUSE_S
 
@@ -70,6 +72,6 @@ class HangWatch:
     def clear(self) -> None:
         """Forget the stall: workers get on again, or their round is over. Answers to an old look no longer count."""
         self.pending, self.first, self.found, self.second = 0, None, None, ()
-        self.notice, self.at_rest, self.noted = "", False, False
+        self.notice, self.at_rest, self.noted, self.remark = "", False, False, ""
         self.is_tolerated, self.still = False, ()
         self.due_at, self._pause_s = -math.inf, PAUSE_S

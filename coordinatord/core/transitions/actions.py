@@ -7,6 +7,7 @@ from dataclasses import replace
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.halting import furthest_promised
+from coordinatord.core.queries.hanging import is_left_to_torch
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_text
 from coordinatord.core.queries.report_builder import repeats_of, report_on
@@ -109,8 +110,12 @@ def look(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def note_busy(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that the others wait for a worker that computes; nothing else is done, because it may be an evaluation."""
+    """Record that the others wait for a worker; nothing else is done, because it may be an evaluation.
+
+    Where no restart is left for one that seems to hang, all nodes warn of it.
+    """
     run.hang.noted = True
+    run.hang.remark = reason.sentence if is_left_to_torch(run) else ""
     decision.record(BusyWorkerAwaited(run.job, run.id, reason.sentence, run.durable.round))
 
 

@@ -7,6 +7,7 @@ from coordinatord.core.events import Compared, Looked
 from coordinatord.core.queries.hanging import (
     are_heard_since,
     is_judged_by_rest,
+    is_left_to_torch,
     looks_apart_s,
     next_look,
     section_until,
@@ -34,6 +35,9 @@ from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
+
+
+_LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
 
 
 def begin(run: Run, decision: Decision) -> None:
@@ -81,6 +85,8 @@ def take_in(run: Run, event: Looked, now: float) -> None:
     watch.found, watch.second = compare(watch.first, look), look
     watch.is_tolerated = _is_tolerated(run, now)
     watch.notice = "" if watch.found is None else notice_of(watch.found, look)
+    if is_left_to_torch(run):
+        watch.notice += _LEFT_TO_TORCH
     watch.give_up(now)
 
 

@@ -241,7 +241,7 @@ class TrainingResumed(Record):
 
 @frozen
 class BusyWorkerAwaited(Record):
-    """All workers of a stalled round wait for one that computes, or waits for something else; nothing is done."""
+    """All workers of a stalled round wait for one that computes, or may do so; nothing is done about it."""
 
     KIND = "BusyWorkerAwaited"
 

@@ -64,12 +64,41 @@ def test_a_hang_of_all_is_of_no_worker() -> None:
     assert job.run.durable.last_end_reason == "a collective did not complete in round 1"
 
 
-def test_without_a_restart_left_the_run_fails_with_the_code_of_a_timeout() -> None:
-    job = Job("restarts=0")
-    job.play("advance 10s", "seen waits stands", "advance 1s", "seen waits stands", "stopped n1 n2")
+@pytest.mark.parametrize(
+    ("settings", "shown", "says"),
+    [
+        ("restarts=0", "waits skipped", "rank 0 on node n1 waits in all_reduce 7 and rank 1 on node n2 in barrier 7"),
+        ("restarts=0", "waits ended", "rank 1 on node n2 has ended"),
+        ("restarts=0 hang=10", "waits stands", "stands in get (train.py:41)"),
+    ],
+    ids=["another collective", "dead", "as the user has said"],
+)
+def test_without_a_restart_left_the_run_fails_with_the_code_of_a_timeout(settings: str, shown: str, says: str) -> None:
+    job = Job(settings)
+    job.play("advance 10s", f"seen {shown}", "advance 1s", f"seen {shown}", "stopped n1 n2")
     [ended] = [record for _, record in job.stage.past if isinstance(record, RunEnded)]
     assert ended.outcome.exit_code == 124
-    assert "stands in get (train.py:41)" in ended.reason
+    assert says in ended.reason
+
+
+STANDS = "waiting for rank 1 on node n2, which stands in get (train.py:41)"
+
+CUT = "all 2 workers wait in all_reduce 7 for 12 s, and it completes for none: look at the network between nodes n1, n2"
+
+
+@pytest.mark.parametrize(("shown", "says"), [("waits stands", STANDS), ("waits waits", CUT)], ids=["stands", "cut"])
+def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torch(shown: str, says: str) -> None:
+    job = Job("restarts=0")
+    job.play("advance 10s", "seen waits computes", "advance 1s", "seen waits computes", "advance 10s")
+    _stands(job, shown, 40)
+    said = f"{says}; no restart is left, so only torch's own timeout ends this"
+    assert job.stops == []
+    assert job.reason.endswith(f"; {said}")
+    noted = [record.reason for _, record in job.stage.past if isinstance(record, BusyWorkerAwaited)]
+    assert noted == ["waiting for rank 1 on node n2, which computes in evaluate (train.py:50)", said]
+    assert [sent.remark for member in job.run.members.values() if (sent := member.sent)] == [said, said]
+    job.play("fail n1", "stopped n1 n2")
+    assert job.run.durable.state is State.FAILED
 
 
 def test_who_computes_is_noted_once_and_left_alone() -> None:

@@ -62,9 +62,17 @@ MUTANTS = (
         "busy-is-hung",
         "coordinatord.core.queries.hanging",
         "an evaluation of one worker is restarted",
-        "found is not None and ((found.is_hang and not run.hang.is_tolerated) or allows_no_more)",
+        "found is not None and ((found.is_hang and not is_borne) or allows_no_more)",
         "found is not None",
         PLAYS,
+    ),
+    Mutant(
+        "last-round-ended-by-its-pace",
+        "coordinatord.core.queries.hanging",
+        "a job of which no restart is left is ended as a worker of it waits for something else",
+        "run.hang.is_tolerated or is_left_to_torch(run)",
+        "run.hang.is_tolerated",
+        "calm_runs.last_calm_run",
     ),
     Mutant(
         "off-is-on",
