@@ -123,15 +123,20 @@ class StackService:
         self._round = ("", 0)
         self._first_rank = 0
         self._workers = 0
+        self._store_port = 0
         self._socket: WorkerSocket | None = None
         self._unidentified: set[socket.socket] = set()
         """Connections that have not sent their first packet, which names the worker."""
         self._responders: dict[int, _Responder] = {}
         """The processes that answer, by local rank."""
 
-    def listen(self, folder: Path, run: str, number: int, ranks: range) -> dict[str, str]:
-        """Begin a round with these ranks; return the variable that lets workers answer, if they can."""
+    def listen(self, folder: Path, run: str, number: int, ranks: range, store_port: int = 0) -> dict[str, str]:
+        """Begin a round with these ranks; return the variable that lets workers answer, if they can.
+
+        At `store_port` rank 0 serves torch's store.
+        """
         self.close()
+        self._store_port = store_port
         self._round, self._first_rank, self._workers = (run, number), ranks.start, len(ranks)
         try:
             self._socket = WorkerSocket(folder, "stacks", self._accept)
@@ -289,7 +294,7 @@ class StackService:
         """Return what a process waits for that is no part of the job."""
         responders = {responder.pid for responder in self._responders.values()}
         started = {self._pid_of(local_rank) for local_rank in range(self._workers)} - {0}
-        return awaited_outside(pid, state.waits_in, responders | started)
+        return awaited_outside(pid, state.waits_in, responders | started, self._store_port)
 
     async def _inspect(
         self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None

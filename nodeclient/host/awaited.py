@@ -1,4 +1,4 @@
-"""What /proc shows of what a process waits for that is no part of its job: a program, a lock, or its own streams.
+"""What /proc shows of what a process waits for outside its job: a program, a lock, a server, or its own streams.
 
 Only the main thread counts, and only the system call in which it stands: proc_pid_syscall(5), proc_locks(5). Where the
 kernel does not show that call, nothing is seen.
@@ -6,9 +6,11 @@ kernel does not show that call, nothing is seen.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import stat
 import struct
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -21,8 +23,8 @@ _SLEEPS = re.compile(r".*nanosleep")
 
 _WAITS_FOR_LOCK = re.compile(r"(?:locks|flock|posix)_lock_inode_wait|fcntl_setlk|do_lock_file_wait")
 
-_USES_FILE = re.compile(r"(?:anon_)?pipe_\w+|wait_woken|(?:n_)?tty_\w+")
-"""Where a thread reads or writes one pipe or terminal, whose descriptor is the first argument of its call."""
+_USES_FILE = re.compile(r"(?:anon_)?pipe_\w+|wait_woken|(?:n_)?tty_\w+|sk_wait_data|inet_wait_for_connect")
+"""Where a thread uses one pipe, terminal or connection, whose descriptor is the first argument of its call."""
 
 _POLLS = re.compile(r"poll_schedule_timeout.*|do_(?:sys_)?poll.*")
 
@@ -36,19 +38,28 @@ _POLLED_MAX = 64
 
 _STREAMS = {0: "its input", 1: "its output to be read", 2: "its output to be read"}
 
+_CONNECTIONS = ("tcp", "tcp6", "udp", "udp6")
+"""The tables of /proc/PID/net with the connections of a process."""
+
+_PEER, _INODE = 2, 9
+"""Columns of these tables: address and port of the other end, and the number of the socket."""
+
 _PARENT = 1
 """A field of /proc/PID/stat, counted after the name."""
 
 _ANCESTORS_MAX = 32
 
 
-def awaited_outside(pid: int, waits_in: str, workers: Collection[int], proc: Path = Path("/proc")) -> str:
+def awaited_outside(
+    pid: int, waits_in: str, workers: Collection[int], store_port: int, proc: Path = Path("/proc")
+) -> str:
     """Return what the main thread of a process waits for that is no part of its job; empty if nothing is seen.
 
-    It is a child that lives, the program at the other end of a pipe, a lock that no process of the job has, or
-    somebody at the other end of the process's own input and output. Of children that Python has forked for itself,
+    It is a child that lives, the program at the other end of a pipe, a lock that no process of the job has, a server,
+    or somebody at the other end of the process's own input and output. Of children that Python has forked for itself,
     only one counts for whose end the process waits: those that load data are a part of the worker. `waits_in` is the
-    function of the kernel in which the main thread waits, and `workers` are the processes of the job on this host.
+    function of the kernel in which the main thread waits, and `workers` are the processes of the job on this host. At
+    `store_port` rank 0 serves torch's store, by which ranks wait for each other.
     """
     if waits_in == _WAITS_FOR_CHILD:
         children = [child for child in with_descendants(pid, proc)[1:] if _is_living_child(child, pid, proc)]
@@ -60,7 +71,7 @@ def awaited_outside(pid: int, waits_in: str, workers: Collection[int], proc: Pat
     if _WAITS_FOR_LOCK.fullmatch(waits_in):
         return _lock(pid, workers, proc)
     files = (_file(pid, number, proc) for number in _descriptors(pid, waits_in, proc))
-    return next(filter(None, (_other_end(pid, file, proc) for file in files if file)), "")
+    return next(filter(None, (_other_end(pid, file, store_port, proc) for file in files if file)), "")
 
 
 def _arguments(pid: int, proc: Path) -> list[int]:
@@ -137,23 +148,45 @@ def _polled(memory: Path, address: int, number: int) -> list[int]:
 
 
 def _file(pid: int, number: int, proc: Path) -> str:
-    """Return what a descriptor is, if it is a pipe or a terminal: `pipe:[7]`, `/dev/pts/1`; empty otherwise."""
+    """Return what a descriptor is: `pipe:[7]`, `/dev/pts/1` or `socket:[8]`; empty if it is something else."""
     path = proc / str(pid) / "fd" / str(number)
     try:
         found, mode = str(path.readlink()), path.stat().st_mode
     except OSError:
         return ""
     is_terminal = stat.S_ISCHR(mode) and found.startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
-    return found if stat.S_ISFIFO(mode) or is_terminal else ""
+    return found if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or is_terminal else ""
 
 
-def _other_end(pid: int, file: str, proc: Path) -> str:
-    """Say who is at the other end of a pipe or a terminal for which a process waits; empty if that is not known."""
+def _other_end(pid: int, file: str, store_port: int, proc: Path) -> str:
+    """Say who is at the other end of what a process reads or writes; empty if that is not known."""
     if file.startswith("/dev/"):
         return "its terminal"
+    if file.startswith("socket:"):
+        return _server(pid, file.removeprefix("socket:[").removesuffix("]"), store_port, proc)
     own = next((words for number, words in _STREAMS.items() if _file(pid, number, proc) == file), "")
     holders = (child for child in reversed(_programs(pid, proc)) if not own and _has_open(child, file, proc))
     return own or next((_name(child, proc) for child in holders), "")
+
+
+def _server(pid: int, inode: str, store_port: int, proc: Path) -> str:
+    """Name the other end of a connection; nothing if it has none, or it is that of torch's store."""
+    for table in _CONNECTIONS:
+        for line in read_if_there(proc / str(pid) / "net" / table).splitlines():
+            columns = line.split()
+            if columns[_INODE : _INODE + 1] == [inode]:
+                words, _, port = columns[_PEER].partition(":")
+                number = int(port, 16)
+                return f"an answer of {_address(words)}:{number}" if number not in {0, store_port} else ""
+    return ""
+
+
+def _address(words: str) -> str:
+    """Return an address, which the kernel shows as numbers of 32 bits in the order of bytes of this host."""
+    numbers = (int(words[at : at + 8], 16) for at in range(0, len(words), 8))
+    address = ipaddress.ip_address(b"".join(number.to_bytes(4, sys.byteorder) for number in numbers))
+    known = str(getattr(address, "ipv4_mapped", None) or address)
+    return f"[{known}]" if ":" in known else known
 
 
 def _has_open(pid: int, file: str, proc: Path) -> bool:

@@ -286,7 +286,8 @@ class Node:
                 screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()
                 keep = self._keeper.listen(self._output.private_folder, start.round)
-                stacks = self._stacks.listen(self._output.private_folder, start.run, start.round, own_ranks)
+                folder, port = self._output.private_folder, assignment.master_port
+                stacks = self._stacks.listen(folder, start.run, start.round, own_ranks, port)
                 rounds = self._staying.listen(self._output.private_folder)
                 slots = [{**slot, **keep, **stacks, **rounds} for slot in self._slots.begin(start.run, start.round)]
                 self._lingering, self._first_rank = lingering.Lingering(), assignment.first_rank

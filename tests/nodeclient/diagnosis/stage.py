@@ -27,6 +27,9 @@ def runs():
     read, write = os.pipe()
     ready()
     subprocess.run("cat", stdin=read)  # it ends with the worker, which has the other end
+def writes():
+    ready()
+    print("x" * (1 << 20), flush=True)  # nobody reads it
 def debugs():
     ready()
     pair = socket.socketpair()

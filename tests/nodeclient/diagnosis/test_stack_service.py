@@ -40,6 +40,13 @@ async def test_a_worker_that_waits_for_a_program_is_seen_to_do_so(tmp_path: Path
         assert innermost(found).startswith("Popen._try_wait (")
 
 
+async def test_a_worker_whose_node_does_not_read_its_output_is_held_up_by_the_node(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("writes")
+        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and bool(found.waits_for))
+        assert (found.waits_for, found.state) == ("its output to be read", "sleeping")
+
+
 async def test_a_worker_that_a_debugger_holds_is_seen_to_be_held(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("debugs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ if os.fork() == 0:
 """
 
 OWN = {
+    "somebody to connect": ("csk_accept", "socket.create_server(('127.0.0.1', 0)).accept()"),
     "a lock of its own": ("futex", "threading.Event().wait()"),
     "its own pipe": ("pipe_write", "read, write = os.pipe(); os.write(write, bytes(1 << 20))"),
     "what a fork loads": ("pipe_read", "read, write = os.pipe()\n" + FORKS + "os.read(read, 1)"),
@@ -97,10 +99,10 @@ def starter() -> Iterator[Starter]:
         yield Starter(stack)
 
 
-def awaited(pid: int, *workers: int) -> str:
-    """Return what a process waits for that is no part of a job with these workers."""
+def awaited(pid: int, *workers: int, store_port: int = 0) -> str:
+    """Return what a process waits for that is no part of a job with these workers and this port of its store."""
     state = look_at(pid)
-    return "" if state is None else awaited_outside(pid, state.waits_in, workers)
+    return "" if state is None else awaited_outside(pid, state.waits_in, workers, store_port)
 
 
 def await_word(pid: int, start: str) -> str:
@@ -154,6 +156,19 @@ def test_who_is_not_read_or_gets_nothing_waits_for_the_other_end(starter: Starte
     finally:
         os.close(read)
         os.close(write)
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+@pytest.mark.parametrize("timeout", ["None", "900"])
+def test_who_waits_for_a_server_is_seen_unless_it_is_the_store_of_the_job(
+    starter: Starter, host: str, shown: str, timeout: str
+) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        port = server.getsockname()[1]
+        pid = starter.start(f"socket.create_connection(({host!r}, {port}), timeout={timeout}).recv(1)")
+        assert await_word(pid, "an answer ") == f"an answer of {shown}:{port}"
+        assert awaited(pid, store_port=port) == ""
 
 
 def test_who_asks_at_a_terminal_or_is_stopped_there_waits_for_it(starter: Starter) -> None:
