@@ -104,7 +104,7 @@ def through_node(way: str, file: Path, workers: int, lines: int, settings: Outpu
 async def _pass_on(file: Path, workers: int, settings: OutputSettings, fd: int) -> float:
     cpu_s = time.process_time()
     exits: asyncio.Queue[int] = asyncio.Queue()
-    group = LocalWorkers(secrets.token_hex(16), lambda _, code: exits.put_nowait(code))
+    group = LocalWorkers(secrets.token_hex(16), lambda _, code: exits.put_nowait(code), lambda _: asyncio.sleep(0))
     output = Output(settings, "host", "role", sys.exit, (fd, fd))
     with output.begin(LogPaths("job", "run", 1), range(workers), several_hosts=False) as streams:
         group.start([WorkerCommand(("cat", str(file)), os.environ)] * workers, streams)

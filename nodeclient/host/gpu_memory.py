@@ -70,12 +70,12 @@ def _users_of_cuda(host: Host) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
     for folder in host.processes.iterdir():
         if not folder.name.isdigit():
             continue
-        files = {path.name for path in _open_files(folder) if path.parent == host.devices}
+        files = {path.name for path in open_files(folder) if path.parent == host.devices}
         if "nvidia-uvm" in files and (process := _look_at(int(folder.name), host.processes)) is not None:
             yield process, frozenset({"", *files})
 
 
-def _open_files(process: Path) -> Iterator[Path]:
+def open_files(process: Path) -> Iterator[Path]:
     """Yield the open files of a process, as far as this user may see them.
 
     If its main thread has ended before the others, these have the files.

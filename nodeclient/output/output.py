@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -88,20 +87,15 @@ class Output:
         await self._failure
 
     @contextmanager
-    def begin(
-        self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool, stays: AbstractSet[int] = frozenset()
-    ) -> Iterator[list[WorkerStreams]]:
+    def begin(self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
         """Set up a round of workers with these global ranks; start them inside the context, with the yielded streams.
 
-        What the workers of the last round have written so far is moved, and later output of them is lost. That of the
-        local ranks in `stays` goes where the new streams go, since processes that they have started live on. Raises
-        `OSError` if there are not enough descriptors.
+        What the workers of the last round have written so far is moved. Processes that they have started may live on:
+        what these write later goes where the new worker's output goes. Raises `OSError` if there are not enough
+        descriptors.
         """
         before = [] if self._round is None else self._round.streams_of
         self._round = None
-        self._retire(
-            [stream for local_rank, streams in enumerate(before) if local_rank not in stays for stream in streams]
-        )
         self._errors.begin_round()
         log_dir = self._settings.log_dir
         folder = None if log_dir is None else place.folder(log_dir.absolute())
@@ -129,8 +123,7 @@ class Output:
             if round_streams.pseudo_terminals:
                 self._loop.add_signal_handler(signal.SIGWINCH, self._resize)
             self._pump.post(lambda: self._pump.add(round_streams.streams))
-            workers = enumerate(zip(before, round_streams.streams_of, strict=False))
-            self._hand_over([streams for local_rank, streams in workers if local_rank in stays])
+            self._hand_over([*zip(before, round_streams.streams_of, strict=False)])
             screens = map(round_streams.screen, labels)
             own = zip(children_fds, error_files, screens, strict=True)
             yield [WorkerStreams(*fds, file, screen) for fds, file, screen in own]

@@ -69,6 +69,7 @@ from nodeclient.shell.stop_extension import StopExtension
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
 from nodeclient.workers.guard import Guard, GuardError
+from nodeclient.workers.leftovers import LeftoverProcesses
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError
@@ -104,7 +105,9 @@ class Node:
         self._launcher = CommandBuilder(config, os.environ)
         command = self._launcher.common_command()
         self._starter = WorkerStarter(config.preload, command, LOCAL_RANK_MACRO, self._remark, workers=config.workers)
-        self._workers = LocalWorkers(mark, self._note_exit, self._starter.spawn)
+        self._tasks = Tasks()
+        self._leftovers = LeftoverProcesses(config.stop_timeout_s, self._tasks, self._remark)
+        self._workers = LocalWorkers(mark, self._note_exit, self._leftovers.take, self._starter.spawn)
         self._exit_reporter = ExitReporter(self._diagnose, self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
@@ -117,7 +120,6 @@ class Node:
         self._kills = oom.OomKills()
         """The kills by the kernel's OOM killer before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
-        self._tasks = Tasks()
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
         submit, notify, tasks = self.submit, self._console.notify, self._tasks
         self._keeper = StateKeeper(
@@ -143,7 +145,7 @@ class Node:
             read_arrivals=self._stacks.read_arrivals,
         )
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
-        self._exit: asyncio.Future[int] = self._loop.create_future()
+        self._exit: asyncio.Future[Exit] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
         port, folder, keeper = self._listener.port, self._logs.folder, self._keeper.offer
         self._introduction = Introduction.of_launcher(
@@ -174,10 +176,12 @@ class Node:
                 self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._attend_embedded(), name="embedded coordinator")
                 self._tasks.spawn(self._output.watch(), name="output")
-                code = await self._tasks.guard(self._exit)
+                ending = await self._tasks.guard(self._exit)
                 await self._await_followers()
                 await self._staying.settled()
-                return code
+                await self._leftovers.end()
+                self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
+                return ending.code
             finally:
                 await self._tasks.cancel()
                 self._keeper.close()
@@ -224,6 +228,7 @@ class Node:
 
     def _leave(self, signum: int) -> None:
         self._stop_extension.begin()
+        self._leftovers.note_signal()
         self.submit(LeaveRequested(signum))
 
     # Effects out
@@ -241,6 +246,7 @@ class Node:
                 self._start(effect)
             case Terminate(signum):
                 self._exit_reporter.expect_exits()
+                self._leftovers.patience.stop(self._loop.time())
                 self._workers.terminate(signum)
             case Kill():
                 self._exit_reporter.expect_exits()
@@ -268,6 +274,11 @@ class Node:
         # Both begin now: the node of rank 0 got the round at about the same time.
         result, _ = await asyncio.gather(look_for_master(probe), self._starter.give_way(needed=probe.gives_way))
         await self._staying.dismissed(self._exit_reporter.settled)
+        try:
+            await self._leftovers.give_way()
+        except UnkillableError as error:
+            self._complain(str(error))
+        self._leftovers.patience.begin_round()
         self.submit(await self._keeper.claim_disk(probe) or result)
 
     def _start(self, start: Start) -> None:
@@ -281,7 +292,7 @@ class Node:
         try:
             self._guard.await_ready()
             self._kills = oom.count()
-            with self._output.begin(place, own_ranks, several_hosts=several_hosts, stays={*start.stays}) as streams:
+            with self._output.begin(place, own_ranks, several_hosts=several_hosts) as streams:
                 self._error_files = [stream.error_file for stream in streams]
                 screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()
@@ -343,14 +354,13 @@ class Node:
         return diagnosis if (log := self._output.stderr_log(local_rank)) is None else replace(diagnosis, log=str(log))
 
     def _end(self, ending: Exit) -> None:
-        self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
         self._systemd.notify("STOPPING=1", status_of(ending.message))
         if ending.report is not None and self._config.error_file is not None:
             obstacle = error_file.write(self._config.error_file, ending.report, now().timestamp())
             if obstacle is not None:
                 self._console.notify(Level.WARNING, obstacle, "error_file_failed")
         if not self._exit.done():
-            self._exit.set_result(ending.code)
+            self._exit.set_result(ending)
 
     def _complain(self, text: str) -> None:
         self._console.notify(Level.WARNING, text, "trouble")
@@ -362,6 +372,8 @@ class Node:
         try:
             await self._staying.settled()
             await self._workers.sweep()
+            if looks_at_gpus:  # another round may follow
+                await self._leftovers.give_way()
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))
             return

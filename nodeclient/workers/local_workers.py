@@ -1,21 +1,23 @@
 """The local worker group as processes: starts, signals, watches and sweeps them. It decides nothing.
 
 A pidfd in the event loop shows an exit within milliseconds, without polling and without a thread for each worker. A
-worker leads a session, and so a process group of its own. It is reaped only after the rest of that group has ended or
-was killed: until then its number is taken, and a signal to the group cannot hit another process.
+worker leads a session, and so a process group of its own. It is reaped only after the rest of that group has ended, or
+is known to `leftovers`: until then its number is taken, and a signal to the group cannot hit another process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers import process_tree
+from nodeclient.workers.leftovers import EndedWorker
 from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
 
@@ -24,6 +26,9 @@ LOOK_S = 0.01
 
 GoOn = Callable[[int, int, int], None]
 """Lets a process go on in a round; takes its local rank, and the descriptors of its stdout and stderr."""
+
+Leave = Callable[[Sequence[EndedWorker]], Awaitable[None]]
+"""Takes workers that have ended, as `LeftoverProcesses.take` does; they are reaped when it returns."""
 
 NONE_STAY: Mapping[int, GoOn] = {}
 
@@ -34,6 +39,10 @@ class _Worker:
 
     local_rank: int
     pid: int
+    mark: str
+    """The mark of all that it starts."""
+    rank: str
+    """Its rank in the job, in its present round."""
     watched: set[int] = field(default_factory=set)
     """The pidfds that the loop watches: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
@@ -55,24 +64,28 @@ class _Worker:
 class LocalWorkers:
     """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
 
-    `mark` is this nodeclient's alone, and put into each worker's environment. `on_exit` is called once for each worker
-    that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n). `spawn` starts a
-    worker.
+    `mark` is this nodeclient's alone, and begins the mark in each worker's environment. `on_exit` is called once for
+    each worker that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n).
+    `leave` gets the workers that have ended, for what they leave behind. `spawn` starts a worker.
 
-    When a worker exits, the rest of its process group is killed. After `terminate` it is not: then a worker has exited
-    when all of its group has. A shell around the training script may thus die of SIGTERM at once while the script still
-    writes its checkpoint.
+    After `terminate`, a worker has exited when all of its process group has. A shell around the training script may
+    thus die of SIGTERM at once while the script still writes its checkpoint. If another signal ends such a shell, the
+    rest of its group is killed: that is the training.
     """
 
-    def __init__(self, mark: str, on_exit: Callable[[int, int], None], spawn: Spawn = spawn) -> None:
+    def __init__(self, mark: str, on_exit: Callable[[int, int], None], leave: Leave, spawn: Spawn = spawn) -> None:
         self._mark = mark
+        self._marks = itertools.count(1)
         self._on_exit = on_exit
+        self._leave = leave
         self._spawn = spawn
         self._workers: dict[int, _Worker] = {}
         self._pids: list[int] = []
         """The process ids by local rank, of the round that was started last."""
         self._ended: list[_Worker] = []
         """The workers that have ended since the last look at their process groups."""
+        self._reaped: list[EndedWorker] = []
+        """The workers that were reaped since the last sweep."""
         self._signalled = False
         """Whether the workers of this round were asked to end."""
 
@@ -108,23 +121,25 @@ class LocalWorkers:
         self._signalled = False
         self._pids.clear()
         for local_rank, command in enumerate(commands):
-            marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: self._mark})
+            rank = command.environ.get("RANK", str(local_rank))
             stdout, stderr = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
             if local_rank in kept and local_rank in stays and stdout is not None and stderr is not None:
-                kept[local_rank].held = False
+                kept[local_rank].held, kept[local_rank].rank = False, rank
                 self._pids.append(kept[local_rank].pid)
                 stays[local_rank](local_rank, stdout, stderr)
                 continue
             # A single worker gets stdin, so that it can be debugged, as under torchrun. Several would compete for it.
+            mark = f"{self._mark}:{next(self._marks)}"
+            marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: mark})
             pid = self._spawn(marked, local_rank, stdout, stderr, len(commands) == 1)
             self._pids.append(pid)
-            self._workers[pid] = _Worker(local_rank, pid)
+            self._workers[pid] = _Worker(local_rank, pid, mark, rank)
             self._watch(self._workers[pid], pid)
 
     def terminate(self, signum: int = signal.SIGTERM) -> None:
         """Send every worker of the round the signal to end; from now on a process group may outlive its leader."""
         self._signalled = True
-        process_tree.signal_groups({pid for pid, worker in self._workers.items() if not worker.held}, signum)
+        process_tree.signal_groups({worker.pid for worker in self._in_round()}, signum)
 
     def hold(self, local_rank: int) -> None:
         """Let a worker live on when those of its round end, until the next start or `dismiss`."""
@@ -164,38 +179,41 @@ class LocalWorkers:
         return False
 
     def kill(self) -> None:
-        """Kill the process group of every worker that is not held."""
-        for pid, worker in self._workers.items():
-            if not worker.held:
-                _signal_group(pid, signal.SIGKILL)
+        """Kill the process group of every worker that is in the round."""
+        for worker in self._in_round():
+            _signal_group(worker.pid, signal.SIGKILL)
+
+    def _in_round(self) -> list[_Worker]:
+        """Return the workers that are not held, and have not exited."""
+        return [worker for worker in self._workers.values() if not (worker.held or worker.reported)]
 
     async def sweep(self) -> None:
-        """Kill all workers, their process groups, and all else that carries the mark; return when all of it has ended.
+        """Kill the process groups of the workers that have not exited; return when no worker lives.
 
-        By then the workers are reaped and their exits reported. Workers that are held live on, with all that they have
-        started. If all workers of the round are held, nothing is killed: daemons with the mark belong to them, too.
+        By then the workers are reaped and their exits reported, and what they leave behind is known. Workers that are
+        held live on, with all that they have started.
 
         Raises `UnkillableError` if something outlives SIGKILL for a minute; it may be called again then. One call at a
         time, and not to be cancelled.
         """
-        ending = {pid: worker for pid, worker in self._workers.items() if not worker.held}
-        held = frozenset(self._workers.keys() - ending.keys())
-        if held and len(held) == len(self._pids):
-            return
+        ending, killed = [worker for worker in self._workers.values() if not worker.held], self._in_round()
         # Nothing is reaped until all is killed, so that the groups' numbers are not given to other processes.
-        for pid, worker in ending.items():
+        for worker in killed:
             self._unwatch_all(worker)
-            _signal_group(pid, signal.SIGKILL)
-        self._ended = [worker for worker in self._ended if worker.held]
+            _signal_group(worker.pid, signal.SIGKILL)
+        self._ended = [worker for worker in self._ended if worker not in killed]
         try:
             # In a thread: to read all of /proc takes milliseconds, and a large process takes seconds to die.
-            await asyncio.to_thread(process_tree.kill_marked, self._mark, frozenset(ending), spared=held)
+            await asyncio.to_thread(process_tree.kill_marked, None, frozenset(worker.pid for worker in killed))
         except process_tree.UnkillableError:
-            for pid, worker in ending.items():
-                self._watch(worker, pid)
+            for worker in killed:
+                self._watch(worker, worker.pid)
             raise
-        for worker in ending.values():
+        for worker in killed:
             self._report(worker)
+        ended, self._reaped = self._reaped, []
+        await self._leave([*ended, *(EndedWorker(worker.mark, worker.pid, worker.rank) for worker in ending)])
+        for worker in ending:
             self._reap(worker)
 
     def _process_ended(self, worker: _Worker, pidfd: int) -> None:
@@ -208,22 +226,26 @@ class LocalWorkers:
         self._ended.append(worker)
 
     def _settle(self) -> None:
-        """Kill the rest of the process groups of workers that have ended, or watch it after `terminate`."""
+        """Watch the rest of the process groups of workers that have ended, if it counts as the worker; else report."""
         ended, self._ended = self._ended, []
         left: dict[int, list[int]] = {worker.pid: [] for worker in ended}
+        shells = set[int]()
         for status in process_tree.statuses():
             if status.group in left and not status.dead:
                 left[status.group].append(status.pid)
+            elif status.pid in left and status.is_shell:
+                shells.add(status.pid)
         for worker in ended:
-            pids = left[worker.pid]
-            if not (pids and self._signalled):
+            is_killed_shell = worker.pid in shells and (worker.exit_code() or 0) < 0
+            if is_killed_shell and not self._signalled:
                 _signal_group(worker.pid, signal.SIGKILL)
-                self._report(worker)
-            for pid in pids:
+            for pid in left[worker.pid] if is_killed_shell or self._signalled else ():
                 self._watch(worker, pid)
             if not worker.watched:
                 self._report(worker)
-                self._reap(worker)
+                if not left[worker.pid]:
+                    self._reap(worker)
+                    self._reaped.append(EndedWorker(worker.mark, None, worker.rank))
 
     def _report(self, worker: _Worker) -> None:
         code = worker.exit_code()

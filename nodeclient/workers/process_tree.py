@@ -2,9 +2,10 @@
 
 Next to nothing is imported here: the guard imports this too.
 
-Each worker's environment carries a *mark*, a random token that no other nodeclient has. All its descendants inherit it,
-even if they make a session of their own or fork twice, and /proc shows it to us. So the leftovers are found without a
-register of them, and a process that nodeclient did not start is never touched.
+Each worker's environment carries a *mark*: a random token that no other nodeclient has, and a number that no other
+worker has. All its descendants inherit it, even if they make a session of their own or fork twice, and /proc shows it
+to us. So the leftovers are found without a register of them, and a process that nodeclient did not start is never
+touched. The mark of a nodeclient, which is the token, stands for those of all its workers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ class UnkillableError(OperationalError):
     def __init__(self, pids: list[int], timeout_s: float) -> None:
         listed = ", ".join(map(str, pids))
         super().__init__(
-            f"these processes are still there {timeout_s:g} s after SIGKILL: {listed}; they belong "
+            f"these processes are still there {timeout_s:.0f} s after SIGKILL: {listed}; they belong "
             "to another user, or hang in the kernel (state D in ps), most likely in a GPU driver or a network file "
             "system, and then only a reboot of this host may help"
         )
@@ -62,6 +63,13 @@ class ProcessStatus(NamedTuple):
     group: int
     dead: bool
     """Whether it is a zombie: all its threads have ended, and its parent has not reaped it."""
+    name: str
+    """The name of its program, cut off after 15 bytes. It outlives the process, as its zombie does."""
+
+    @property
+    def is_shell(self) -> bool:
+        """Whether it is a shell, or was one."""
+        return self.name in _SHELLS
 
 
 def statuses() -> Iterator[ProcessStatus]:
@@ -73,9 +81,10 @@ def statuses() -> Iterator[ProcessStatus]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it has ended; or it is another user's, and /proc is mounted with hidepid=1
         # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
-        fields = text[text.rindex(b")") + 2 :].split(maxsplit=_THREADS + 1)
+        name, _, rest = text.partition(b"(")[2].rpartition(b")")
+        fields = rest.split(maxsplit=_THREADS + 1)
         dead = fields[0].decode() in _DEAD_STATES and int(fields[_THREADS]) <= 1
-        yield ProcessStatus(pid, int(fields[1]), int(fields[2]), dead)
+        yield ProcessStatus(pid, int(fields[1]), int(fields[2]), dead, name.decode(errors="replace"))
 
 
 def marked(mark: str) -> list[int]:
@@ -131,47 +140,72 @@ def _send(pid: int, group: int, signum: int) -> None:
         return
     try:
         if _group(pid) == group:  # before the pidfd pinned the process, its number may have gone to another one
-            pidfd_send_signal(pidfd, signum)
-    except (ProcessLookupError, PermissionError):
-        return  # the process is gone already, or it changed its user
+            send(pidfd, signum)
     finally:
         os.close(pidfd)
 
 
-def kill_marked(
-    mark: str,
-    groups: frozenset[int] = frozenset(),
-    timeout_s: float = KILL_TIMEOUT_S,
-    spared: frozenset[int] = frozenset(),
-) -> None:
-    """Kill everything that carries `mark` or is in one of the process groups; return when all of it has ended.
+def kill_marked(mark: str | None, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
+    """Kill everything that carries `mark`, if it is given, or is in one of the process groups; wait for its end.
 
-    Processes of the groups that are `spared`, and their descendants, live on.
-
-    `groups` is for processes that wiped out their environment; they must be the caller's own groups. A process that has
-    ended may still be a zombie, which its parent reaps. Raises `UnkillableError` for what is left after `timeout_s`.
+    `groups` must be the caller's own. A process that has ended may still be a zombie, which its parent reaps. Raises
+    `UnkillableError` for what is left after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     empty_looks = 0
     while empty_looks < _EMPTY_LOOKS:
-        pidfds = _open(mark, groups, spared)
+        pidfds = _open(mark, groups)
         empty_looks = 0 if pidfds else empty_looks + 1
         try:
-            for pidfd in pidfds.values():
-                _kill(pidfd)
-            left = await_ends(set(pidfds.values()), deadline)
+            kill(pidfds, max(0.0, deadline - time.monotonic()))
         finally:
             for pidfd in pidfds.values():
                 os.close(pidfd)
-        if left:
-            raise UnkillableError(sorted(pid for pid, pidfd in pidfds.items() if pidfd in left), timeout_s)
 
 
-def _open(mark: str, groups: frozenset[int], spared: frozenset[int]) -> dict[int, int]:
+def kill(pidfds: Mapping[int, int], timeout_s: float = KILL_TIMEOUT_S) -> None:
+    """Kill processes, given as pidfds by their process ids; wait for their end.
+
+    Raises `UnkillableError` for what is left after `timeout_s`.
+    """
+    for pidfd in pidfds.values():
+        send(pidfd, signal.SIGKILL)
+    left = await_ends(set(pidfds.values()), time.monotonic() + timeout_s)
+    if left:
+        raise UnkillableError(sorted(pid for pid, pidfd in pidfds.items() if pidfd in left), timeout_s)
+
+
+def open_families(marks: Collection[str], groups: Mapping[int, str]) -> dict[str, dict[int, int]]:
+    """Return for each mark a pidfd of each process that carries it, by process id.
+
+    Processes of the `groups` count to the mark given there, since they may have wiped out their environment.
+    """
+    families: dict[str, dict[int, int]] = {mark: {} for mark in marks}
+    for _ in range(_EMPTY_LOOKS):
+        for status in statuses():
+            mark = _family(status.pid, status.group, families, groups)
+            if mark is None or status.dead or status.pid in families[mark]:
+                continue
+            with suppress(ProcessLookupError):
+                pidfd = pidfd_open(status.pid)
+                # Before the pidfd pinned the process, its number may have gone to another one.
+                if _family(status.pid, _group(status.pid), families, groups) == mark:
+                    families[mark][status.pid] = pidfd
+                else:
+                    os.close(pidfd)
+    return families
+
+
+def _family(pid: int, group: int, marks: Collection[str], groups: Mapping[int, str]) -> str | None:
+    """Return which of the marks a process carries, or that of its group; None if it is of no family."""
+    own = (variable.partition("=") for variable in _environ(pid).decode(errors="replace").split("\0"))
+    carried = (value for name, _, value in own if name == MARK_VARIABLE and value in marks)
+    return next(carried, groups.get(group))
+
+
+def _open(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
     """Return a pidfd for each process that is to be killed, by pid."""
-    pids = set(marked(mark))
-    if spared:
-        pids -= _families(spared)  # after `marked`: a child that is started in between is spared, too
+    pids = set() if mark is None else set(marked(mark))
     if groups:
         pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
     pidfds: dict[int, int] = {}
@@ -181,22 +215,11 @@ def _open(mark: str, groups: frozenset[int], spared: frozenset[int]) -> dict[int
         except ProcessLookupError:
             continue
         # Before the pidfd pinned the process, its number may have gone to another one.
-        if _carries(pid, mark) or (groups and _group(pid) in groups):
+        if (mark is not None and _carries(pid, mark)) or (groups and _group(pid) in groups):
             pidfds[pid] = pidfd
         else:
             os.close(pidfd)
     return pidfds
-
-
-def _families(groups: frozenset[int]) -> set[int]:
-    """Return the processes of some process groups, and all that descend from them."""
-    present = list(statuses())
-    members = {status.pid for status in present if status.group in groups}
-    found = set[int]()
-    while members:
-        found |= members
-        members = {status.pid for status in present if status.parent in members} - found
-    return found
 
 
 def _pids() -> list[int]:
@@ -204,7 +227,9 @@ def _pids() -> list[int]:
 
 
 def _carries(pid: int, mark: str) -> bool:
-    return f"{MARK_VARIABLE}={mark}".encode() in _environ(pid).split(b"\0")
+    """Whether a process carries a mark, or that of a worker of the nodeclient whose mark it is."""
+    variable = f"{MARK_VARIABLE}={mark}".encode()
+    return any(own == variable or own.startswith(variable + b":") for own in _environ(pid).split(b"\0"))
 
 
 def _environ(pid: int) -> bytes:
@@ -232,12 +257,10 @@ def _group(pid: int) -> int:
         return -1
 
 
-def _kill(pidfd: int) -> None:
-    try:
-        pidfd_send_signal(pidfd, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        # The process is gone already, or it changed its user. Then it outlives the wait, and is reported.
-        return
+def send(pidfd: int, signum: int) -> None:
+    """Send a signal to a process, unless it is gone already, or has changed its user."""
+    with suppress(ProcessLookupError, PermissionError):
+        pidfd_send_signal(pidfd, signum)
 
 
 def await_ends(pidfds: set[int], deadline: float) -> set[int]:

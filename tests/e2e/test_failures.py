@@ -91,7 +91,7 @@ def test_a_node_that_comes_back_at_once_under_its_name_is_a_new_one(cluster: Clu
 
 
 def test_of_two_nodes_with_one_name_the_older_is_refused(cluster: Cluster) -> None:
-    older = cluster.join("a", "--nnodes", "1", script="--family")
+    older = cluster.join("a", "--nnodes", "1", "--stop-timeout", "2", script="--family")
     cluster.await_round(1)
     cluster.join("a", "--nnodes", "1")
     assert older.wait() == 77

@@ -18,7 +18,9 @@ from pathlib import Path
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output, WorkerStreams
 from nodeclient.output.output_settings import OutputSettings
+from nodeclient.workers.leftovers import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
+from nodeclient.workers.process_tree import kill_marked
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.programs import TIMEOUT_S, wait_until
 
@@ -92,9 +94,14 @@ class Stage:
         self.stdout, self.stderr = stdout, stderr
         self.output = Output(settings, "gpu1.example", "trainer", self.complaints.append, (stdout.fd, stderr.fd))
         self.exits: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
-        self.workers = LocalWorkers(secrets.token_hex(16), lambda *ended: self.exits.put_nowait(ended))
+        self.mark = secrets.token_hex(16)
+        self.workers = LocalWorkers(self.mark, lambda *ended: self.exits.put_nowait(ended), self._leave)
         self.streams: list[WorkerStreams] = []
         self.round = 0
+
+    async def _leave(self, ended: Sequence[EndedWorker]) -> None:
+        for worker in ended:
+            kill_marked(worker.mark)
 
     def start(self, *scripts: str, first_rank: int = 0, several_hosts: bool = False) -> None:
         """Start a worker for each script, which is Python below `PRELUDE`."""

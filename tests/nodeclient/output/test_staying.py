@@ -1,4 +1,4 @@
-"""Output of workers that go from one round into the next as the same processes, and of what they have started."""
+"""Output of processes that outlive a round: workers that go into the next one, and what workers have started."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from tests.support.programs import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
-ALL_STAY = frozenset({0})
 
-
-def begin(stage: Stage, number: int, stays: frozenset[int] = frozenset()) -> int:
+def begin(stage: Stage, number: int) -> int:
     """Begin a round of one worker; return a descriptor of its stdout that outlives the round, as a child has one."""
     place = LogPaths("job", "run", number)
-    with stage.output.begin(place, range(1), several_hosts=False, stays=stays) as streams:
+    with stage.output.begin(place, range(1), several_hosts=False) as streams:
         return os.dup(streams[0].stdout)
 
 
@@ -35,20 +33,18 @@ def refuses(descriptor: int) -> bool:
     return bool(poll.poll(0)[0][1] & select.POLLERR)
 
 
-async def test_what_a_child_writes_goes_where_its_worker_writes_until_another_takes_its_place(tmp_path: Path) -> None:
+async def test_what_a_child_writes_goes_where_the_worker_of_its_rank_writes(tmp_path: Path) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
         stage.stderr.start_reading()
         child = begin(stage, 1)
         os.write(child, b"in round 1\n")
         for number in (2, 3):
-            worker = begin(stage, number, ALL_STAY)
+            worker = begin(stage, number)
             os.write(worker, b"a worker in round %d\n" % number)
             os.close(worker)
             await stage.output.end_of_stderr(0)  # so that the order is known
             os.write(child, b"in round %d\n" % number)
             await stage.output.end_of_stderr(0)
-        os.close(begin(stage, 4))
-        await asyncio.to_thread(wait_until, "its stdout to be closed", lambda: refuses(child))
         os.close(child)
     assert log_file(tmp_path, 0, "stdout") == b"in round 1\n"
     for number in (2, 3):
@@ -62,7 +58,7 @@ async def test_not_more_than_some_are_read(tmp_path: Path) -> None:
         with ExitStack() as children:
             stdouts = []
             for number in range(FOLLOWERS_MAX + 2):
-                stdouts.append(begin(stage, number, ALL_STAY if number else frozenset()))
+                stdouts.append(begin(stage, number))
                 children.callback(os.close, stdouts[-1])
             await asyncio.to_thread(wait_until, "the first to be closed", lambda: refuses(stdouts[0]))
             for number, stdout in enumerate(stdouts[1:]):

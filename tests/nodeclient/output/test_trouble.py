@@ -233,21 +233,6 @@ async def test_a_child_that_holds_the_pipe_delays_nothing() -> None:
     assert by_rank(stage.stderr.finish(), range(2)) == {0: [b"no"], 1: []}
 
 
-async def test_a_stranger_that_holds_the_pipe_for_ever_is_let_go_at_the_next_round() -> None:
-    async with on_stage() as stage:
-        stage.stderr.start_reading()
-        stage.start('err("no\\n"); signal.pause()', "signal.pause()")
-        holder = os.open(f"/proc/{stage.workers.pid_of(0)}/fd/2", os.O_WRONLY)
-        await stage.workers.sweep()
-        before = _descriptors()
-        await stage.run("", "")
-        assert _descriptors() <= before
-        with pytest.raises(BrokenPipeError):
-            os.write(holder, b"more")
-        os.close(holder)
-    stage.stderr.finish()
-
-
 async def test_a_worker_may_close_its_stderr_and_go_on() -> None:
     async with on_stage() as stage:
         stage.stderr.start_reading()

@@ -36,7 +36,7 @@ async def main():
     guard = Guard(mark, Path(folder))
     guard.start()
     print(guard.pid, flush=True)
-    group = LocalWorkers(mark, print)
+    group = LocalWorkers(mark, print, print)
     group.start([WorkerCommand(("sh", "-c", script), os.environ)] * int(workers))
     await asyncio.Event().wait()
 

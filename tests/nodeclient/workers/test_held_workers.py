@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
+from nodeclient.workers.leftovers import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
-from nodeclient.workers.process_tree import marked
+from nodeclient.workers.process_tree import kill_marked, marked
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.programs import TIMEOUT_S
 
@@ -23,10 +24,15 @@ class TwoWorkers:
     def __init__(self, folder: Path) -> None:
         self.mark = secrets.token_hex(16)
         self.exits = asyncio.Queue[tuple[int, int]]()
-        self.workers = LocalWorkers(self.mark, lambda *ended: self.exits.put_nowait(ended))
+        self.workers = LocalWorkers(self.mark, lambda *ended: self.exits.put_nowait(ended), self._leave)
         self._fifos = [folder / str(local_rank) for local_rank in range(2)]
         for fifo in self._fifos:
             os.mkfifo(fifo)
+
+    async def _leave(self, ended: Sequence[EndedWorker]) -> None:
+        """End what has been left behind."""
+        for worker in ended:
+            kill_marked(worker.mark)
 
     async def start(self) -> list[int]:
         """Start them; return the daemons by local rank."""
@@ -64,25 +70,25 @@ def test_daemons_live_on_if_all_workers_are_held(tmp_path: Path) -> None:
 
 def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(tmp_path: Path) -> None:
     async def test(two: TwoWorkers) -> None:
-        await two.start()
+        daemons = await two.start()
         stays = two.workers.pid_of(1)
         two.workers.hold(0)
         two.workers.hold(1)
         await two.workers.dismiss({0}, TIMEOUT_S)
         assert two.exits.get_nowait() == (0, -15)
         assert two.workers.pids == {stays}
-        assert marked(two.mark) == [stays]
+        assert {*marked(two.mark)} == {stays, daemons[1]}
 
     with_two(tmp_path, test)
 
 
-def test_daemons_are_swept_if_a_worker_is_not_held(tmp_path: Path) -> None:
+def test_the_daemon_of_a_worker_that_is_held_lives_on(tmp_path: Path) -> None:
     async def test(two: TwoWorkers) -> None:
-        await two.start()
+        daemons = await two.start()
         held = two.workers.pid_of(0)
         two.workers.hold(0)
         await two.workers.sweep()
         assert two.exits.get_nowait() == (1, -9)
-        assert marked(two.mark) == [held]
+        assert {*marked(two.mark)} == {held, daemons[0]}
 
     with_two(tmp_path, test)

@@ -8,7 +8,7 @@ import re
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import pytest
 import uvloop
 
 from nodeclient.output.output import WorkerStreams
+from nodeclient.workers.leftovers import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
-from nodeclient.workers.process_tree import kill_marked, marked, statuses
+from nodeclient.workers.process_tree import kill, kill_marked, marked, open_families, statuses
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.support.programs import TIMEOUT_S
 
@@ -38,12 +39,19 @@ class Group:
     fifo: Path
     mark: str = field(default_factory=lambda: secrets.token_hex(16))
     exits: asyncio.Queue[tuple[int, int]] = field(default_factory=asyncio.Queue)
+    left: dict[int, int] = field(default_factory=dict)
+    """The pidfds of what workers have left behind, by process id."""
 
     def __post_init__(self) -> None:
         os.mkfifo(self.fifo)
         # Open for both, so that it has no end and opening does not wait for a writer.
         self.lines = open(os.open(self.fifo, os.O_RDWR), "rb", buffering=0)  # noqa: SIM115, PTH123  # closed by the fixture
-        self.workers = LocalWorkers(self.mark, lambda *ended: self.exits.put_nowait(ended))
+        self.workers = LocalWorkers(self.mark, lambda *ended: self.exits.put_nowait(ended), self._leave)
+
+    async def _leave(self, ended: Sequence[EndedWorker]) -> None:
+        groups = {worker.group: worker.mark for worker in ended if worker.group is not None}
+        for pidfds in open_families([worker.mark for worker in ended], groups).values():
+            self.left |= pidfds
 
     def start(self, *scripts: str) -> None:
         """Start a shell for each script."""
@@ -73,6 +81,13 @@ class Group:
         """Return a pidfd of the process whose number is the next line."""
         return os.pidfd_open(int(await self.line()))
 
+    def end_the_left(self) -> None:
+        """End what workers have left behind."""
+        kill(self.left)
+        for pidfd in self.left.values():
+            os.close(pidfd)
+        self.left.clear()
+
     def assert_nothing_is_left(self) -> None:
         """Check that neither a worker nor a descendant is left, nor a zombie."""
         assert self.workers.alive == 0
@@ -87,6 +102,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
     yield group
     os.write(group.lines.fileno(), b"\n")  # for a thread that still waits for a line
     group.lines.close()
+    group.end_the_left()
     kill_marked(group.mark)
 
 
@@ -141,50 +157,82 @@ def test_a_worker_that_ignores_sigterm_is_swept(run: Run, group: Group) -> None:
 
 GRANDCHILDREN = """
 sleep 1000 & echo $! > $FIFO
-setsid sh -c 'echo $$ > $FIFO; exec sleep 1000' &
-(setsid sh -c 'sleep 1000 & echo $! > $FIFO; exec sleep 1000' &)
 env -i sleep 1000 & echo $! > $FIFO
+setsid sh -c 'echo $$ > $FIFO; exec sleep 1000' &
+read pid < $READY
+(setsid sh -c 'sleep 1000 & echo $! > $FIFO; exec sleep 1000' &)
 """
 
 
+def _with_grandchildren(group: Group, folder: Path, end: str) -> tuple[WorkerCommand, Path]:
+    """Return a worker that starts four processes and then runs `end`, and a FIFO for which it waits in between."""
+    ready = folder / "ready"
+    os.mkfifo(ready)
+    command = group.shell(f"{GRANDCHILDREN}{end}")
+    return replace(command, environ={**command.environ, "READY": str(ready)}), ready
+
+
 @pytest.mark.parametrize("end", ["wait", "exec sleep 1000"])
-def test_grandchildren_are_swept_wherever_they_went(run: Run, group: Group, end: str) -> None:
+def test_a_worker_that_is_killed_takes_only_its_process_group_with_it(
+    run: Run, group: Group, tmp_path: Path, end: str
+) -> None:
     async def test() -> None:
-        group.start(GRANDCHILDREN + end)
-        grandchildren = [await group.pidfd() for _ in range(4)]
+        command, ready = _with_grandchildren(group, tmp_path, end)
+        group.workers.start([command])
+        in_group, elsewhere = [await group.pidfd() for _ in range(2)], [int(await group.line())]
+        await asyncio.to_thread(ready.write_text, "\n")
+        elsewhere.append(int(await group.line()))
         await group.workers.sweep()
-        await _ended(*grandchildren)
+        await _ended(*in_group)
         assert group.exits.get_nowait() == (0, -9)
+        assert {*elsewhere} <= {*group.left}
+        group.end_the_left()
         group.assert_nothing_is_left()
 
     run(test())
 
 
-def test_grandchildren_are_swept_after_the_worker_is_gone(run: Run, group: Group, tmp_path: Path) -> None:
+def test_all_that_a_worker_has_left_behind_lives_on(run: Run, group: Group, tmp_path: Path) -> None:
     async def test() -> None:
-        go_on = tmp_path / "go-on"
-        os.mkfifo(go_on)
-        group.start(f"{GRANDCHILDREN} read line < {go_on}; exit 0")
-        grandchildren = [await group.pidfd() for _ in range(4)]
-        await asyncio.to_thread(go_on.write_text, "\n")
+        command, ready = _with_grandchildren(group, tmp_path, "read line < $READY; exit 0")
+        group.workers.start([command])
+        grandchildren = [int(await group.line()) for _ in range(3)]
+        await asyncio.to_thread(ready.write_text, "\n")
+        grandchildren.append(int(await group.line()))
+        await asyncio.to_thread(ready.write_text, "\n")
+        assert await group.exits.get() == (0, 0)
+        group.workers.terminate()
+        await group.workers.sweep()
+        assert {*grandchildren} <= {*group.left}
+        group.end_the_left()
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_what_is_left_of_a_worker_that_was_reaped_long_ago_is_found(run: Run, group: Group) -> None:
+    async def test() -> None:
+        group.start(
+            "setsid sh -c 'echo $$ > $FIFO; exec sleep 1000' & read pid < $FIFO; echo $pid > $FIFO", "sleep 1000"
+        )
+        daemon = int(await group.line())
         assert await group.exits.get() == (0, 0)
         await group.workers.sweep()
-        await _ended(*grandchildren)
-        group.assert_nothing_is_left()
+        assert {*group.left} == {daemon}
+        group.end_the_left()
 
     run(test())
 
 
-def test_a_worker_that_exits_takes_its_process_group_with_it(run: Run, group: Group, tmp_path: Path) -> None:
+def test_a_shell_that_is_killed_takes_the_script_with_it(run: Run, group: Group) -> None:
     async def test() -> None:
-        go_on = tmp_path / "go-on"
-        os.mkfifo(go_on)
-        group.start(f"sleep 1000 & echo $! > $FIFO; read line < {go_on}; exit 5")
-        child = await group.pidfd()
-        await asyncio.to_thread(go_on.write_text, "\n")
-        assert await group.exits.get() == (0, 5)
-        await _ended(child)
+        group.start("sleep 1000 & echo $! > $FIFO; wait")
+        script = await group.pidfd()
+        os.kill(next(iter(group.workers.pids)), signal.SIGKILL)
+        await _ended(script)
+        assert await group.exits.get() == (0, -9)
         await group.workers.sweep()
+        assert not group.left
         group.assert_nothing_is_left()
 
     run(test())

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from nodeclient.core import effects
 from nodeclient.core.events import CollectiveFailed, Event, WorkerAborts, WorkerLeft, WorkerRefuses, WorkerStays
 from nodeclient.host.process_state import is_stopped
 from nodeclient.workers import process_tree
+from nodeclient.workers.leftovers import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
@@ -79,7 +80,7 @@ class Stage:
 async def stage(folder: Path) -> AsyncIterator[Stage]:
     events, in_order = asyncio.Queue[Event](), list[CollectiveFailed | WorkerLeft]()
     tasks = Tasks()
-    workers = LocalWorkers(secrets.token_hex(16), lambda *_: None)
+    workers = LocalWorkers(secrets.token_hex(16), lambda *_: None, leave_nothing)
     complaints = list[str]()
     staying = StayingWorkers(
         workers,
@@ -245,6 +246,10 @@ def test_where_no_socket_can_be_made_no_worker_stays(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+async def leave_nothing(_: Sequence[EndedWorker]) -> None:
+    """Take workers that have left nothing behind."""
+
+
 async def reported() -> None:
     """Wait for the reports of exits, of which there are none here."""
 
@@ -256,10 +261,10 @@ def hang_in_the_kernel(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Let killing fail so often, as it does while a process hangs in a driver; no test can make one that does."""
     kill_marked, left = process_tree.kill_marked, [KEPT_BY_THE_KERNEL] * times
 
-    def kill(mark: str, groups: frozenset[int], *, spared: frozenset[int]) -> None:
+    def kill(mark: str | None, groups: frozenset[int]) -> None:
         if left:
             raise left.pop()
-        kill_marked(mark, groups, spared=spared)
+        kill_marked(mark, groups)
 
     monkeypatch.setattr(process_tree, "kill_marked", kill)
 

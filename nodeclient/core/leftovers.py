@@ -1,0 +1,139 @@
+"""How long processes may go on that workers have started and that still live when the workers have ended: leftovers.
+
+They have work to finish: an experiment tracker writes what came through its pipe, `cp ... &` copies a checkpoint. So
+first they are sent nothing, then SIGTERM, and SIGKILL at last. Times are in seconds of a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from signal import Signals
+
+from coordinatord.protocol.errors import Table
+from coordinatord.protocol.frozen_class import frozen
+
+BESIDE_S = 15.0
+"""How long leftovers may live beside a later round. A tracker or a copy ends within seconds; one that takes longer uses
+memory and CPUs that the round needs."""
+
+UNASKED_SHARE = 2 / 3
+"""The share of their time in which they are sent nothing."""
+
+LEAST_S = 1.0
+"""The time that they have at the end of the node, even if the workers took all of `--stop-timeout`: their pipes have
+only just ended."""
+
+NAMED_MAX = 4
+"""How many leftovers of one worker a notice names; a few show what the script starts."""
+
+
+class Stage(StrEnum):
+    """The life of the leftovers of one worker."""
+
+    UNASKED = "nothing has been sent to them"
+    ASKED = "they were sent SIGTERM"
+    KILLED = "they were sent SIGKILL"
+
+
+NEXT = Table[Stage, tuple[Stage, Signals]]("leftovers")
+"""Each stage that ends at a time, with the stage that follows and the signal that is sent then."""
+NEXT |= {Stage.UNASKED: (Stage.ASKED, Signals.SIGTERM), Stage.ASKED: (Stage.KILLED, Signals.SIGKILL)}
+
+
+class Leftovers:
+    """The leftovers of one node's workers, those of each worker under its mark."""
+
+    def __init__(self, stop_timeout_s: float) -> None:
+        """Begin with none. At the end of the node they have as long as workers have: `stop_timeout_s`."""
+        self._stop_timeout_s = stop_timeout_s
+        self._stages: dict[str, Stage] = {}
+        self._since: dict[str, float] = {}
+        self._stopped_at: float | None = None
+        """When the workers of the round were asked to end, or the node was; None if they were not."""
+        self._end_by: float | None = None
+        """When all leftovers have ended; None while a round may follow."""
+        self._asked_by_user = False
+        self._hurries = False
+
+    def begin_round(self) -> None:
+        """Note that workers are started."""
+        self._stopped_at = None
+
+    def stop(self, now: float) -> None:
+        """Note that the workers are asked to end: from here on `--stop-timeout` counts. Only the first call matters."""
+        self._stopped_at = now if self._stopped_at is None else self._stopped_at
+
+    def note_signal(self, now: float) -> None:
+        """Note a signal that asks the node to leave; at the second one leftovers are killed."""
+        self._hurries = self._asked_by_user
+        self._asked_by_user = True
+        self.stop(now)
+
+    def add(self, marks: Sequence[str], now: float) -> None:
+        """Note that workers with these marks have ended, and have left processes behind."""
+        for mark in marks:
+            self._stages[mark], self._since[mark] = Stage.UNASKED, now
+
+    def remove(self, mark: str) -> None:
+        """Note that nothing is left of a worker."""
+        self._stages.pop(mark, None)
+
+    def end(self, now: float) -> float:
+        """Note that the node ends as soon as no leftover lives; return by when at the latest."""
+        began_at = now if self._stopped_at is None else self._stopped_at
+        self._end_by = max(began_at + self._stop_timeout_s, now + LEAST_S)
+        return self._end_by
+
+    def due(self, now: float) -> list[tuple[str, Signals]]:
+        """Return the signals to send now, each with the mark of a worker."""
+        signals: list[tuple[str, Signals]] = []
+        for mark, stage in self._stages.items():
+            if stage in NEXT and self._until(mark, stage) <= now:
+                self._stages[mark], signum = NEXT[Stage.ASKED if self._hurries else stage]
+                signals.append((mark, signum))
+        return signals
+
+    def next_deadline(self) -> float | None:
+        """Return when `due` has the next signal; None if there is none to come."""
+        return min((self._until(mark, stage) for mark, stage in self._stages.items() if stage in NEXT), default=None)
+
+    def _until(self, mark: str, stage: Stage) -> float:
+        """Return when the stage of a worker's leftovers ends."""
+        since = self._since[mark]
+        if self._hurries:
+            return since
+        until = since + min(BESIDE_S, self._stop_timeout_s) if self._end_by is None else self._end_by
+        return until if stage is Stage.ASKED else since + UNASKED_SHARE * (until - since)
+
+
+@frozen
+class Leftover:
+    """A process that a worker has left behind."""
+
+    pid: int
+    program: str
+    rank: str
+
+
+def named(leftovers: Sequence[Leftover]) -> str:
+    """Return the leftovers of a worker for a notice."""
+    listed = ", ".join(f"{leftover.program} (pid {leftover.pid})" for leftover in leftovers[:NAMED_MAX])
+    more = f" and {len(leftovers) - NAMED_MAX} more" if len(leftovers) > NAMED_MAX else ""
+    return f"rank {leftovers[0].rank}: {listed}{more}"
+
+
+def awaited(texts: Sequence[str], left_s: float) -> str:
+    """Return the notice that the node waits for leftovers before it ends."""
+    listed = "; ".join(texts)
+    return f"waiting up to {left_s:.0f} s for what the workers have left running: {listed}; a second signal kills it"
+
+
+def killed(leftovers: str) -> str:
+    """Return the notice that leftovers are killed because their time is over."""
+    return f"killed, since it did not end in time after its worker: {leftovers}; see --stop-timeout"
+
+
+def in_the_way(leftovers: str) -> str:
+    """Return the notice that leftovers are killed because a round may follow."""
+    return f"killed, since it has a GPU or a port that the next round may need: {leftovers}"

@@ -1,0 +1,155 @@
+"""The leftovers of a node's workers as processes: found, watched and ended. `core.leftovers` decides when.
+
+They are found by the mark of the worker that has started them, or in its process group if they wiped their environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from signal import Signals
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.deadline_timer import DeadlineTimer
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.core import leftovers as core
+from nodeclient.core.effects import Level
+from nodeclient.core.leftovers import Leftover
+from nodeclient.host.holdings import holders
+from nodeclient.host.process_state import read_if_there
+from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, open_families, send
+
+SAID_AFTER_S = 1.5
+"""How long a node that ends waits before it says for what: most leftovers end at once."""
+
+DEAD_WITHIN_S = 5.0
+"""How long a node that ends waits for leftovers that it has killed. The guard waits for those that take longer."""
+
+PROGRAM_MAX = 64
+"""The longest name of a program that is shown."""
+
+
+@frozen
+class EndedWorker:
+    """A worker that has ended."""
+
+    mark: str
+    group: int | None
+    """Its process group; None if it was reaped, so that the number may be another's."""
+    rank: str
+
+
+class LeftoverProcesses:
+    """The leftovers of one node. All methods are for the main thread, in the running event loop."""
+
+    def __init__(self, stop_timeout_s: float, tasks: Tasks, notify: Callable[[Level, str], None]) -> None:
+        """Begin with none; `notify` takes a text for the user."""
+        self.patience = core.Leftovers(stop_timeout_s)
+        """Decides how long leftovers may go on."""
+        self._tasks = tasks
+        self._notify = notify
+        self._loop = asyncio.get_running_loop()
+        self._timer = DeadlineTimer(self._loop, self._send_due)
+        self._watched: dict[str, dict[int, Leftover]] = {}
+        """The leftovers by the mark of their worker, and by pidfd."""
+        self._ranks: dict[str, str] = {}
+        """The ranks of these workers."""
+        self._looking = asyncio.Lock()
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+
+    async def take(self, workers: Sequence[EndedWorker]) -> None:
+        """Let what some workers have left behind go on; those that are not reaped must be reaped only after this."""
+        if not workers:
+            return
+        await self._look(workers)
+        self.patience.add([worker.mark for worker in workers if worker.mark in self._watched], self._loop.time())
+        self._timer.arm(self.patience.next_deadline())
+
+    def note_signal(self) -> None:
+        """Note a signal that asks the node to leave."""
+        self.patience.note_signal(self._loop.time())
+        self._timer.arm(self.patience.next_deadline())
+
+    async def give_way(self) -> None:
+        """Kill the leftovers that hold what the next round may need. Raises `UnkillableError`."""
+        pidfds = {each.pid: pidfd for known in self._watched.values() for pidfd, each in known.items()}
+        named = {each.pid: core.named([each]) for known in self._watched.values() for each in known.values()}
+        # Its own descriptors, since the others are closed as soon as the processes end.
+        holding = {pid: os.dup(pidfds[pid]) for pid in holders(pidfds)} if pidfds else {}
+        for pid in holding:
+            self._notify(Level.WARNING, core.in_the_way(named[pid]))
+        try:
+            await asyncio.to_thread(kill, holding)
+        finally:
+            for pidfd in holding.values():
+                os.close(pidfd)
+
+    async def end(self) -> None:
+        """Wait until no leftover lives; those whose time is over are killed."""
+        end_by = self.patience.end(self._loop.time())
+        self._timer.arm(self.patience.next_deadline())
+        for until in (self._loop.time() + SAID_AFTER_S, end_by + DEAD_WITHIN_S):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._none_left.wait(), until - self._loop.time())
+            if self._none_left.is_set():
+                return
+            if until < end_by:
+                texts = [core.named([*known.values()]) for known in self._watched.values() if known]
+                self._notify(Level.INFO, core.awaited(texts, end_by - self._loop.time()))
+
+    async def _look(self, ended: Sequence[EndedWorker] = ()) -> None:
+        """Find the leftovers of workers that have just `ended`, and new ones of the others, and watch them."""
+        async with self._looking:
+            self._watched |= {worker.mark: {} for worker in ended}
+            self._ranks |= {worker.mark: worker.rank for worker in ended}
+            groups = {worker.group: worker.mark for worker in ended if worker.group is not None}
+            # In a thread: to read all of /proc takes milliseconds.
+            found = await asyncio.to_thread(open_families, self._watched.keys(), groups)
+            for mark, pidfds in found.items():
+                known = {leftover.pid for leftover in self._watched[mark].values()}
+                for pid, pidfd in pidfds.items():
+                    if pid in known:
+                        os.close(pidfd)
+                    else:
+                        self._watched[mark][pidfd] = Leftover(pid, _program(pid), self._ranks[mark])
+                        self._loop.add_reader(pidfd, self._note_end, mark, pidfd)
+            for mark in [mark for mark, leftovers in self._watched.items() if not leftovers]:
+                del self._watched[mark], self._ranks[mark]
+                self.patience.remove(mark)
+            (self._none_left.clear if self._watched else self._none_left.set)()
+
+    def _note_end(self, mark: str, pidfd: int) -> None:
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        del self._watched[mark][pidfd]
+        if not self._watched[mark]:
+            self._tasks.spawn(self._look(), name="leftovers")  # what it has started may live
+
+    def _send_due(self, now: float) -> None:
+        for mark, signum in self.patience.due(now):
+            self._tasks.spawn(self._send(mark, signum), name="leftovers")
+        self._timer.arm(self.patience.next_deadline())
+
+    async def _send(self, mark: str, signum: Signals) -> None:
+        await self._look()
+        if leftovers := [*self._watched.get(mark, {}).values()]:
+            for pidfd in self._watched[mark]:
+                send(pidfd, signum)
+            if signum is Signals.SIGKILL:
+                self._notify(Level.WARNING, core.killed(core.named(leftovers)))
+                try:
+                    await asyncio.to_thread(kill_marked, mark, timeout_s=DEAD_WITHIN_S)
+                except UnkillableError as error:
+                    self._notify(Level.ERROR, str(error))
+
+
+def _program(pid: int) -> str:
+    """Return the name of a process's program: as it was called, or else as the kernel has it."""
+    called = read_if_there(Path(f"/proc/{pid}/cmdline")).partition("\0")[0]
+    name = os.path.basename(called) or read_if_there(Path(f"/proc/{pid}/comm")).strip()  # noqa: PTH119 - any text
+    return clip(name, PROGRAM_MAX)

@@ -1,0 +1,75 @@
+"""What workers leave behind to finish its work, with real programs: it does so, or is killed at last and named."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import BIN, Program
+
+pytestmark = pytest.mark.slow
+
+TRACKER = "sh -c \"trap '' TERM INT; read go < $GO; echo tracked\""
+"""A leftover that ends when the test writes to a FIFO."""
+
+IN_ITS_SESSION, IN_THE_GROUP, FORKS_AGAIN = f"setsid {TRACKER} &", f"{TRACKER} &", f"(setsid {TRACKER} &) &"
+
+
+@contextmanager
+def node(folder: Path, script: str, *flags: str) -> Iterator[tuple[Program, Path]]:
+    """Run a standalone node with a shell as its worker; yield it, and the FIFO for which a `TRACKER` waits."""
+    go = folder / "go"
+    os.mkfifo(go)
+    program = Program(
+        BIN / "nodeclient", "join", "--standalone", *flags, "--", "sh", "-c", f"GO={go}; export GO; {script}"
+    )
+    try:
+        yield program, go
+    finally:
+        program.close()
+
+
+@pytest.mark.parametrize("start", [IN_ITS_SESSION, IN_THE_GROUP, FORKS_AGAIN], ids=["session", "group", "forks again"])
+@pytest.mark.parametrize(("end", "code"), [("exit 0", 0), ("exit 3", 3)])
+def test_a_node_waits_for_it_before_it_ends_and_says_so(tmp_path: Path, start: str, end: str, code: int) -> None:
+    with node(tmp_path, f"{start} {end}") as (program, go):
+        program.await_line(r"waiting up to \d+ s for what the workers have left running: rank 0: .*\(pid \d+\)")
+        go.write_text("\n")
+        assert program.wait() == code
+        assert "tracked" in program.output
+        assert "killed, since" not in program.output
+        assert program.leftovers() == []
+
+
+def test_it_goes_on_beside_the_next_round_and_what_it_writes_is_shown(tmp_path: Path) -> None:
+    last = "test $COORDINATORD_ROUND = 2 && { echo again; read go < $GO.2; exit 0; }"
+    script = f"{last}; {IN_ITS_SESSION} exit 3"
+    with node(tmp_path, script, "--max-restarts", "1") as (program, go):
+        os.mkfifo(tmp_path / "go.2")
+        program.await_line("^again$")
+        go.write_text("\n")
+        program.await_line("^tracked$")
+        (tmp_path / "go.2").write_text("\n")
+        assert program.wait() == 0
+
+
+def test_the_second_signal_ends_the_wait_and_names_it(tmp_path: Path) -> None:
+    with node(tmp_path, f"{IN_ITS_SESSION} exit 0") as (program, _):
+        program.await_line("waiting up to")
+        program.signal(signal.SIGINT)
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0
+        program.await_line(r"WARNING .* killed, since it did not end in time after its worker: rank 0: sh \(pid \d+\)")
+        assert program.leftovers() == []
+
+
+def test_nothing_of_it_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
+    with node(tmp_path, f"{IN_ITS_SESSION} exit 0") as (program, _):
+        program.await_line("waiting up to")
+        program.signal(signal.SIGKILL)
+        program.await_no_leftovers()

@@ -1,0 +1,161 @@
+"""Leftovers as real processes: they go on, are asked, are killed by name, and nothing of them is missed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.core.effects import Level
+from nodeclient.workers.leftovers import EndedWorker, LeftoverProcesses
+from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
+from tests.support.programs import TIMEOUT_S
+
+SHORT_S = 0.3
+"""A `--stop-timeout` that is over soon."""
+
+IGNORES = (sys.executable, "-I", "-S", "-c", "import signal; signal.signal(15, 1); print(flush=True); signal.pause()")
+"""A program that ignores SIGTERM, and says when it does."""
+
+
+class Stage:
+    """One ended worker, what it has left, and what the user is told of it."""
+
+    def __init__(self, stop_timeout_s: float) -> None:
+        self.mark = secrets.token_hex(16)
+        self.worker = EndedWorker(f"{self.mark}:1", None, "3")
+        self.said: list[tuple[Level, str]] = []
+        self.tasks = Tasks()
+        self.leftovers = LeftoverProcesses(stop_timeout_s, self.tasks, lambda *said: self.said.append(said))
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *argv: str, **options: object) -> subprocess.Popen[bytes]:
+        """Start a leftover; return when it has written a line."""
+        environ = {**os.environ, MARK_VARIABLE: self.worker.mark}
+        process: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
+            argv, **{"env": environ, "stdout": subprocess.PIPE, **options}
+        )
+        self.processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        return process
+
+
+def on_stage(stop_timeout_s: float, test: Callable[[Stage], Coroutine[None, None, None]]) -> None:
+    """Run a test, and leave nothing of it."""
+
+    async def run() -> None:
+        stage = Stage(stop_timeout_s)
+        try:
+            await test(stage)
+            assert marked(stage.mark) == []
+        finally:
+            await stage.tasks.cancel()
+            kill_marked(stage.mark)
+            for process in stage.processes:
+                process.communicate()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+def test_one_that_waits_for_the_end_of_a_pipe_ends_by_itself(tmp_path: Path) -> None:
+    async def test(stage: Stage) -> None:
+        script = f"trap '' TERM; echo; cat > {tmp_path}/records"
+        tracker = stage.start("sh", "-c", script, stdin=subprocess.PIPE, start_new_session=True)
+        await stage.leftovers.take([stage.worker])
+        assert tracker.stdin is not None
+        tracker.stdin.write(b"loss 1\n")
+        tracker.stdin.close()
+        tracker.stdin = None
+        await stage.leftovers.end()
+        assert (tmp_path / "records").read_text() == "loss 1\n"
+        assert stage.said == []
+
+    on_stage(TIMEOUT_S, test)
+
+
+def test_one_that_ignores_sigterm_is_killed_at_last_and_named() -> None:
+    async def test(stage: Stage) -> None:
+        process = stage.start(*IGNORES, start_new_session=True)
+        await stage.leftovers.take([stage.worker])
+        await stage.leftovers.end()
+        name = Path(sys.executable).name
+        text = f"killed, since it did not end in time after its worker: rank 3: {name} (pid {process.pid})"
+        assert stage.said == [(Level.WARNING, f"{text}; see --stop-timeout")]
+        assert process.wait() == -9
+
+    on_stage(SHORT_S, test)
+
+
+def test_what_one_has_started_since_is_ended_with_it() -> None:
+    async def test(stage: Stage) -> None:
+        script = "echo; read line; (setsid sh -c 'trap \"\" TERM; echo up; sleep 1000 & wait' &)"
+        parent = stage.start("sh", "-c", script, stdin=subprocess.PIPE)
+        await stage.leftovers.take([stage.worker])
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdin.write(b"\n")
+        parent.stdin.flush()
+        await asyncio.to_thread(parent.stdout.readline)
+        await stage.leftovers.end()
+        [(_, text)] = stage.said
+        assert "rank 3: sh (pid " in text
+
+    on_stage(SHORT_S, test)
+
+
+def test_one_that_wiped_its_environment_is_found_in_the_group_of_its_worker() -> None:
+    async def test(stage: Stage) -> None:
+        process = stage.start(*IGNORES, env={}, start_new_session=True)
+        await stage.leftovers.take([EndedWorker(stage.worker.mark, process.pid, "3")])
+        await stage.leftovers.end()
+        assert process.wait() == -9
+        assert len(stage.said) == 1
+
+    on_stage(SHORT_S, test)
+
+
+def test_the_second_signal_kills_at_once() -> None:
+    async def test(stage: Stage) -> None:
+        process = stage.start(*IGNORES)
+        await stage.leftovers.take([stage.worker])
+        ending = asyncio.ensure_future(stage.leftovers.end())
+        stage.leftovers.note_signal()
+        stage.leftovers.note_signal()
+        await ending
+        assert process.wait() == -9
+
+    on_stage(TIMEOUT_S, test)
+
+
+def test_one_that_listens_on_a_port_of_its_choice_gives_way_and_no_other_does() -> None:
+    listens = """
+import socket
+first = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
+for port in range(first - 1, 1023, -1):
+    try:
+        server = socket.create_server(("127.0.0.1", port))
+    except OSError:
+        continue
+    break
+print(flush=True)
+server.accept()
+"""
+
+    async def test(stage: Stage) -> None:
+        other = stage.start("sh", "-c", "echo; exec sleep 1000")
+        server = stage.start(sys.executable, "-I", "-S", "-c", listens)
+        await stage.leftovers.take([stage.worker])
+        await stage.leftovers.give_way()
+        assert server.wait() == -9
+        [(_, text)] = stage.said
+        assert text.endswith(f"rank 3: {Path(sys.executable).name} (pid {server.pid})")
+        assert other.poll() is None
+        await stage.leftovers.end()
+
+    on_stage(SHORT_S, test)
