@@ -153,6 +153,24 @@ class Output:
                 await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(drained)), ANSWER_WITHIN_S)
         return tail.data
 
+    def expect_interrupts(self) -> None:
+        """Note that SIGINT is about to be passed on to the workers: its tracebacks are nothing to be shown."""
+        if self._round is not None:
+            self._round.interrupts.expected = True
+
+    def note_exit(self, local_rank: int, exit_code: int) -> None:
+        """Note how a worker of this round has ended, after which all that it wrote is shown that is to be shown."""
+        if self._round is None or (screen := self._round.interruptible.get(local_rank)) is None:
+            return
+        streams = self._round.streams_of[local_rank]
+
+        def settle() -> None:
+            for stream in streams:
+                self._pump.drain(stream)
+            screen.note_exit(exit_code)
+
+        self._pump.post(settle)
+
     def when_settled(self, call: Callable[[], None]) -> None:
         """Make a call in the loop once all output of earlier rounds is in its files."""
         self._pump.post(lambda: self._files.post(lambda: self._in_loop(call)))

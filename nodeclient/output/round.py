@@ -11,6 +11,7 @@ from coordinatord.runtime.logs import colours_wanted
 from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
 from nodeclient.output.file_thread import FileSink, FileThread, Filter
 from nodeclient.output.files import LogFileErrors, Rotation
+from nodeclient.output.interrupts import Interruptible, Interrupts
 from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 from nodeclient.output.lines import plain
 from nodeclient.output.output_settings import OutputSettings, Streams
@@ -59,6 +60,9 @@ class RoundStreams:
         self._filtered: dict[Streams, FileSink] = {}
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
         """The streams of each worker, by local rank; an output that a worker inherits directly is none."""
+        self.interrupts = Interrupts()
+        self.interruptible: dict[int, Interruptible] = {}
+        """What shows the stderr of each worker, by local rank."""
         self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
         self.pseudo_terminals: list[tuple[WorkerStream, int]] = []
@@ -109,9 +113,12 @@ class RoundStreams:
         if is_raw and not sinks and harmless(self._fds[kind]):
             return self._fds[kind]
         if terminal_writer is not None:
-            sinks.append(
+            screen: Sink = (
                 Raw(terminal_writer) if is_raw else Prefixed(terminal_writer, self._prefix(label, terminal_writer))
             )
+            if kind is Streams.STDERR:
+                screen = self.interruptible[label.local_rank] = Interruptible(screen, self.interrupts)
+            sinks.append(screen)
         model = self._fds[kind] if is_raw and terminal_writer is not None and terminal_writer.is_terminal else None
         reading, writing, is_terminal = _channel(model)
         failure.callback(os.close, reading)

@@ -247,6 +247,8 @@ class Node:
             case Terminate(signum):
                 self._exit_reporter.expect_exits()
                 self._leftovers.patience.stop(self._loop.time())
+                if signum == signal.SIGINT:
+                    self._output.expect_interrupts()
                 self._workers.terminate(signum)
             case Kill():
                 self._exit_reporter.expect_exits()
@@ -344,6 +346,7 @@ class Node:
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
         self._keeper.note_exit(local_rank)
+        self._output.note_exit(local_rank, exit_code)
         self._exit_reporter.note(local_rank, exit_code, self._workers.pid_of(local_rank))
 
     async def _diagnose(self, local_rank: int, exit_code: int) -> Diagnosis:

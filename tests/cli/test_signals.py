@@ -73,6 +73,43 @@ def test_ctrl_c_is_ctrl_c_to_the_workers(command: str, script: str) -> None:
         node.await_line("SIGINT: leaving; workers get up to 30 s to save")
 
 
+PLAIN = "import signal\nprint('training', flush=True)\nsignal.pause()\n"
+
+CAUGHT = """
+import signal, sys, traceback
+print("training", flush=True)
+try:
+    signal.pause()
+except KeyboardInterrupt:
+    traceback.print_exc()
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--nproc-per-node", "2")], ids=["one", "two"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_prints_no_traceback_of_a_worker_that_it_ends(
+    command: str, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    plain = tmp_path / "plain.py"
+    plain.write_text(PLAIN)
+    first, *others = COMMANDS[command]
+    with training(first, *flags, *others, str(plain)) as node:
+        node.signal(signal.SIGINT)
+        assert node.wait() == 128 + signal.SIGINT
+        assert "Traceback" not in node.output
+        assert "KeyboardInterrupt" not in node.output
+
+
+def test_a_traceback_that_a_script_prints_itself_is_shown(tmp_path: Path) -> None:
+    caught = tmp_path / "caught.py"
+    caught.write_text(CAUGHT)
+    with training("run", str(caught)) as node:
+        node.signal(signal.SIGINT)
+        assert node.wait() == 128 + signal.SIGINT
+        assert "KeyboardInterrupt" in node.output
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
 def test_workers_get_the_very_signal(signum: signal.Signals, script: str) -> None:
     with training("run", script, "handle") as node:

@@ -1,0 +1,135 @@
+"""Keeps tracebacks of KeyboardInterrupt from the terminal, if workers end of a SIGINT that the node has passed on.
+
+Python prints one for each process that SIGINT ends, and it says nothing: the user has just pressed Ctrl-C. Files of
+logs keep it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from nodeclient.output.lines import plain
+from nodeclient.output.streams import Sink
+
+ENDED_BY_SIGINT = frozenset({-signal.SIGINT, 128 + signal.SIGINT})
+"""The exit codes of a Python that KeyboardInterrupt ends, and of a shell around it."""
+
+HELD_BYTES_MAX = 1024 * 1024
+"""The most that is held back: a thousand tracebacks. After that they are shown."""
+
+_RANK = re.compile(rb"^\[rank\d+\]: ?", re.MULTILINE)
+"""The prefix of each line of a traceback that torch's excepthook prints."""
+
+_FIRST = re.compile(
+    rb"^(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|Exception ignored in|Process \S+:\r?$)", re.MULTILINE
+)
+"""The first line of a traceback, or of what Python and its multiprocessing print before some."""
+
+_LINK = re.compile(rb"During handling of the above exception|The above exception was the direct cause")
+"""The line between two tracebacks of a chain, the last of which ended the process."""
+
+_INTERRUPT = b"KeyboardInterrupt"
+
+
+class Interrupts:
+    """Whether SIGINT was passed on to the workers of a round."""
+
+    def __init__(self) -> None:
+        self.expected = False
+        """Set in one thread and read in another: a traceback can come only after it was set."""
+
+
+class Interruptible:
+    """A sink before another one. After a SIGINT it holds tracebacks back: those of KeyboardInterrupt until the exit."""
+
+    def __init__(self, sink: Sink, interrupts: Interrupts) -> None:
+        self._sink = sink
+        self._interrupts = interrupts
+        self._interrupted = b""
+        """Tracebacks of KeyboardInterrupt, which are shown if the worker does not end of it."""
+        self._chain: list[bytes] = []
+        """The lines of the traceback that has begun, and of those before it in its chain."""
+        self._last = b""
+        """The last line of that traceback, which has the exception; empty if it is still to come."""
+        self._partial = b""
+        """The beginning of a line that follows these."""
+        self._ended = False
+
+    @property
+    def wants_quiet(self) -> bool:
+        """Whether the traceback of another error is held back."""
+        return self._sink.wants_quiet or bool(self._chain and not self._last.startswith(_INTERRUPT))
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        first = _FIRST.search(chunk) if self._interrupts.expected and not self._chain else None
+        begin = 0 if self._chain else len(chunk) if first is None else first.start()
+        self._pass_on(chunk[:begin])
+        if chunk[begin:]:
+            *lines, self._partial = (self._partial + chunk[begin:]).split(b"\n")
+            for line in lines:
+                self._take(line + b"\n")
+            if not self._chain:
+                self._release()
+        if len(self._interrupted) > HELD_BYTES_MAX:
+            self._release(self._interrupted)
+
+    def quiet(self) -> None:
+        """Show the traceback of another error, since nothing more comes."""
+        if self._chain and not self._last.startswith(_INTERRUPT):
+            self._release()
+        self._sink.quiet()
+
+    def end(self) -> None:
+        """Show what is held back for another line: no more bytes come. The exit of the worker may be unknown yet."""
+        self._close()
+        self._release()
+        self._ended = True
+        if not self._interrupted:
+            self._sink.end()
+
+    def note_exit(self, exit_code: int) -> None:
+        """Note how the worker has ended; `exit_code` is as `subprocess` has it."""
+        self._close()
+        held = bool(self._interrupted)
+        self._release(b"" if exit_code in ENDED_BY_SIGINT else self._interrupted)
+        if held and self._ended:
+            self._sink.end()
+
+    def _take(self, line: bytes) -> None:
+        """Take a whole line while tracebacks are looked for."""
+        text = _RANK.sub(b"", plain(line.decode(errors="replace")).encode()).rstrip()
+        begins = bool(_FIRST.match(text))
+        if self._chain and self._last and text and not _LINK.match(text):
+            is_linked = any(map(_LINK.search, self._chain[-2:]))
+            if not (begins and is_linked):
+                self._close()
+        if not (self._chain or begins):
+            self._pass_on(line)
+            return
+        self._chain.append(line)
+        if begins or _LINK.match(text):
+            self._last = b""
+        elif text and not text.startswith(b" ") and not self._last:
+            self._last = text
+
+    def _close(self) -> None:
+        """End the chain, after which another line follows, or none."""
+        chain, self._chain = b"".join(self._chain), []
+        if self._last.startswith(_INTERRUPT):
+            self._interrupted += chain
+        else:
+            self._pass_on(chain)
+        self._last = b""
+
+    def _release(self, interrupted: bytes | None = None) -> None:
+        """Show what is held back; tracebacks of KeyboardInterrupt are replaced by `interrupted`, if that is given."""
+        if interrupted is not None:
+            self._interrupted = b""
+        self._pass_on((interrupted or b"") + b"".join(self._chain) + self._partial)
+        self._chain, self._last, self._partial = [], b"", b""
+
+    def _pass_on(self, text: bytes) -> None:
+        if text:
+            self._sink.write(text)

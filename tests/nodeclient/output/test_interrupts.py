@@ -1,0 +1,145 @@
+"""Tracebacks of KeyboardInterrupt do not reach the terminal if a worker ends of a SIGINT; all else does."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from nodeclient.output.interrupts import HELD_BYTES_MAX, Interruptible, Interrupts
+
+INTERRUPT = b"""Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    time.sleep(1000)
+KeyboardInterrupt
+"""
+
+ERROR = INTERRUPT.replace(b"KeyboardInterrupt", b"ValueError: two\nlines")
+
+LINK = b"\nDuring handling of the above exception, another exception occurred:\n\n"
+
+BY_SIGINT = -signal.SIGINT
+
+
+def of_rank(text: bytes) -> bytes:
+    """Return a text as torch's excepthook prints it."""
+    return b"".join(b"[rank0]: " + line for line in text.splitlines(keepends=True))
+
+
+class Screen:
+    """A sink that keeps what it gets."""
+
+    wants_quiet = False
+
+    def __init__(self) -> None:
+        self.text = b""
+        self.ended = False
+
+    def write(self, chunk: bytes) -> None:
+        """Keep the bytes."""
+        self.text += chunk
+
+    def quiet(self) -> None:
+        """Hold nothing back."""
+
+    def end(self) -> None:
+        """Note the end."""
+        self.ended = True
+
+
+def shown(text: bytes, exit_code: int = BY_SIGINT, *, expected: bool = True) -> bytes:
+    """Return what is shown of a text once the worker has ended, whether the end of the text or the exit comes first."""
+    found = set()
+    for text_first in (False, True):
+        screen, interrupts = Screen(), Interrupts()
+        interrupts.expected = expected
+        sink = Interruptible(screen, interrupts)
+        sink.write(text)
+        if text_first:
+            sink.end()
+            sink.note_exit(exit_code)
+        else:
+            sink.note_exit(exit_code)
+            assert not sink.wants_quiet
+            sink.end()
+        assert screen.ended
+        found.add(screen.text)
+    assert len(found) == 1
+    return found.pop()
+
+
+@pytest.mark.parametrize(
+    "traceback",
+    [
+        INTERRUPT,
+        of_rank(INTERRUPT),
+        INTERRUPT.replace(b"\n", b"\r\n"),
+        INTERRUPT.replace(b"KeyboardInterrupt", b"\x1b[1;35mKeyboardInterrupt\x1b[0m"),
+        INTERRUPT.replace(b"KeyboardInterrupt", b"KeyboardInterrupt: "),
+        b"Exception ignored in: <module 'threading' from 'threading.py'>\n" + INTERRUPT,
+        b"Process SpawnProcess-1:\n" + INTERRUPT,
+        ERROR.replace(b"\nlines", b"") + LINK + INTERRUPT,
+        of_rank(ERROR.replace(b"\nlines", b"") + LINK + INTERRUPT),
+        INTERRUPT + INTERRUPT,
+    ],
+    ids=["plain", "rank", "terminal", "colours", "text", "ignored", "process", "chain", "chain of a rank", "twice"],
+)
+def test_a_traceback_of_an_interrupt_is_not_shown_and_what_is_around_it_is(traceback: bytes) -> None:
+    assert shown(b"saved\n" + traceback + b"bye\nend") == b"saved\nbye\nend"
+    assert shown(b"saved\n" + traceback) == b"saved\n"
+
+
+@pytest.mark.parametrize("exit_code", [BY_SIGINT, 128 + signal.SIGINT])
+def test_a_python_and_a_shell_around_it_may_end_by_sigint(exit_code: int) -> None:
+    assert shown(INTERRUPT, exit_code) == b""
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, -15])
+def test_a_script_that_goes_on_and_ends_otherwise_has_printed_it_itself(exit_code: int) -> None:
+    assert shown(b"one\n" + INTERRUPT + b"two\n", exit_code) == b"one\ntwo\n" + INTERRUPT
+
+
+@pytest.mark.parametrize(
+    "text", [ERROR, of_rank(ERROR), INTERRUPT + LINK + ERROR, b"no traceback", b"KeyboardInterrupt\n"]
+)
+def test_all_else_is_shown(text: bytes) -> None:
+    assert shown(text + b"end") == text + b"end"
+    assert shown(text) == text
+
+
+def test_before_a_sigint_everything_is_shown_at_once() -> None:
+    assert shown(INTERRUPT, expected=False) == INTERRUPT
+
+
+def test_lines_may_come_in_pieces_once_a_traceback_has_begun() -> None:
+    begin = INTERRUPT.index(b"\n") + 1
+    screen, interrupts = Screen(), Interrupts()
+    interrupts.expected = True
+    sink = Interruptible(screen, interrupts)
+    for chunk in (INTERRUPT[:begin], *(bytes([byte]) for byte in INTERRUPT[begin:] + b"end\n")):
+        sink.write(chunk)
+    assert screen.text == b"end\n"
+    sink.note_exit(BY_SIGINT)
+    assert screen.text == b"end\n"
+
+
+def test_the_traceback_of_another_error_is_shown_soon_though_the_worker_goes_on() -> None:
+    screen, interrupts = Screen(), Interrupts()
+    interrupts.expected = True
+    sink = Interruptible(screen, interrupts)
+    sink.write(INTERRUPT)
+    sink.quiet()
+    assert INTERRUPT not in screen.text
+    sink.write(ERROR[:-10])
+    assert sink.wants_quiet
+    sink.quiet()
+    assert screen.text == ERROR[:-10]
+
+
+def test_not_too_much_is_held_back() -> None:
+    screen, interrupts = Screen(), Interrupts()
+    interrupts.expected = True
+    sink = Interruptible(screen, interrupts)
+    for _ in range(HELD_BYTES_MAX // len(INTERRUPT) + 2):
+        sink.write(INTERRUPT + b".\n")
+    assert screen.text.count(INTERRUPT) > HELD_BYTES_MAX // len(INTERRUPT)
