@@ -203,6 +203,7 @@ class Node:
 
     async def _attend(self) -> None:
         gpus, _ = await asyncio.gather(look_at_gpus(os.environ), self._guard.await_ready_in_loop())
+        self._tasks.spawn(self._guard.watch(self._complain), name="guard")
         await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         self.submit(GpusInUse(gpus))

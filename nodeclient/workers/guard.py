@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -18,8 +20,9 @@ from typing import IO
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.runtime.own_python import isolated
+from nodeclient.host.process_state import is_stopped
 from nodeclient.workers.guard_process import READY
-from nodeclient.workers.process_tree import MARK_VARIABLE, await_ends
+from nodeclient.workers.process_tree import MARK_VARIABLE, await_ends, send
 from nodeclient.workers.syscalls import pidfd_open
 
 CLOSE_TIMEOUT_S = 5.0
@@ -27,6 +30,12 @@ CLOSE_TIMEOUT_S = 5.0
 
 READY_WITHIN_S = 30.0
 """A start takes 20 ms; this leaves room for an overloaded host, and for a file system that others use heavily."""
+
+LOOK_EVERY_S = 0.25
+"""The time between two looks at whether the guard is stopped: nothing announces that. A look takes 20 microseconds."""
+
+REPLACED_EVERY_S = 1.0
+"""The least time between the starts of two guards while workers run: one that always fails must not keep a CPU busy."""
 
 OUTPUT_MAX = 500
 """The most bytes that are read of the error of a guard that cannot start: an exception's type and its text."""
@@ -39,6 +48,9 @@ except Exception as error:
     sys.exit(1)
 main()
 """
+
+
+_WHAT = "the guard, which ends the workers should this process be killed"
 
 
 class GuardError(OperationalError):
@@ -109,7 +121,7 @@ class Guard:
             self.start()
             failure = self._failure()
         if failure:
-            raise GuardError(f"the guard, which ends the workers should this process be killed, {failure}")
+            raise GuardError(f"{_WHAT}, {failure}")
 
     async def await_ready_in_loop(self) -> None:
         """Do as `await_ready`, while the running event loop goes on."""
@@ -123,6 +135,18 @@ class Guard:
             finally:
                 loop.remove_reader(ready_fd)
         self.await_ready()
+
+    async def watch(self, complain: Callable[[str], None]) -> None:
+        """Replace the guard whenever it ends or is stopped, for ever; `complain` gets a text each time."""
+        while True:
+            try:
+                self.start()
+                assert self._process is not None  # noqa: S101 - it was just started
+                complain(f"{_WHAT}, {await _end_of(self._process)}: another one takes its place")
+            except OSError as error:
+                complain(f"{_WHAT}, cannot be started: {error.strerror}; another try follows")
+            started_at = self._ready_by - READY_WITHIN_S
+            await asyncio.sleep(started_at + REPLACED_EVERY_S - time.monotonic())
 
     def _failure(self) -> str:
         """Wait until the guard is up; return why it is not, or an empty text if it is."""
@@ -162,6 +186,24 @@ class Guard:
         _pipe(process.stdin).close()
         _pipe(process.stdout).close()
         self._process = None
+
+
+async def _end_of(process: subprocess.Popen[bytes]) -> str:
+    """Wait until a guard ends, or is stopped, when it is killed; return what has happened to it."""
+    loop, ended, was_stopped = asyncio.get_running_loop(), asyncio.Event(), False
+    pidfd = pidfd_open(process.pid)
+    loop.add_reader(pidfd, ended.set)
+    try:
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), LOOK_EVERY_S)
+            if is_stopped(process.pid):
+                was_stopped = True
+                send(pidfd, signal.SIGKILL)
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+    return "was stopped" if was_stopped else f"has ended ({describe_exit(process.wait())})"
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

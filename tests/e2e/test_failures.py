@@ -120,7 +120,18 @@ def test_a_worker_group_that_loses_its_guard_goes_on(cluster: Cluster) -> None:
     known = {before.workers[0].pid, *before.workers[0].family}
     [guard] = set(node.leftovers()) - known
     kill_quietly(guard)
-    await_end(guard)
+    node.await_line("the guard, which ends the workers .* has ended .*: another one takes its place")
+    wait_until("another guard", lambda: set(node.leftovers()) - known - {guard})
+    node.process.kill()
+    node.await_no_leftovers()
+
+
+def test_a_worker_group_that_lost_its_guard_has_one_in_the_next_round(cluster: Cluster) -> None:
+    node = cluster.join("a", "--nnodes", "1", *BUDGET, script="--family")
+    before = cluster.await_round(1)
+    known = {before.workers[0].pid, *before.workers[0].family}
+    [guard] = set(node.leftovers()) - known
+    kill_quietly(guard)
     kill_quietly(before.workers[0].pid)
     cluster.await_round(1, before)
     node.process.kill()

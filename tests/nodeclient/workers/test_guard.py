@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import select
@@ -159,6 +160,27 @@ def test_a_guard_that_died_is_replaced_at_the_next_start(mark: str) -> None:
     guard.start()
     assert first == second != guard.pid
     guard.close()
+
+
+@pytest.mark.parametrize(
+    ("signum", "what"), [(signal.SIGKILL, "has ended (killed by SIGKILL)"), (signal.SIGSTOP, "was stopped")]
+)
+def test_a_guard_that_ends_or_is_stopped_is_replaced_at_once_in_one_line(mark: str, signum: int, what: str) -> None:
+    async def test() -> None:
+        guard, said = Guard(mark, NOWHERE), asyncio.Queue[str]()
+        watching = asyncio.ensure_future(guard.watch(said.put_nowait))
+        await guard.await_ready_in_loop()
+        first = guard.pid or 0
+        os.kill(first, signum)
+        text = "the guard, which ends the workers should this process be killed"
+        assert await said.get() == f"{text}, {what}: another one takes its place"
+        await asyncio.to_thread(wait_until, "another guard", lambda: guard.pid != first)
+        await guard.await_ready_in_loop()
+        assert said.empty()
+        watching.cancel()
+        guard.close()
+
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
 
 
 def test_no_worker_need_be_started_before_the_guard_is_up(mark: str) -> None:
