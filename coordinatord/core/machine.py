@@ -277,6 +277,7 @@ class Coordinator:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
         join = event.join
         admission.check_forgotten(self.cluster.durable, join)
+        admission.check_own(self.cluster.durable, join)
         run = self.jobs.get(join.job)
         if run is None or admission.begins_anew(run, join, decision.now):
             admission.check_drained(self.cluster.durable, join)

@@ -122,7 +122,8 @@ class RefusalCode(StrEnum):
     DRAINED = "drained"
     """An operator keeps this node out for now."""
     FORGOTTEN = "forgotten"
-    """The run that the node comes back to is over, and nothing is known of it any more."""
+    """Nothing is known of the run that the node comes back to: it is over, or with `retry`, another coordinator may
+    know it."""
     FORBIDDEN = "forbidden"
     """The node's access token is not for this job or this node, or a bearer of another token has this node id."""
 
@@ -294,6 +295,8 @@ class Join:
     known."""
     keeper: Keeper | None = None
     """How others get at the training state that it keeps; None if it cannot keep any."""
+    awaits_own: bool = False
+    """Whether it looks for a coordinator that knows its run: any other one is to refuse it for now."""
 
 
 @frozen

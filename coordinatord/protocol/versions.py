@@ -87,6 +87,7 @@ ADDED = (
     Added(6, Observed, "pids"),
     Added(6, Observed, "held_up"),
     Added(6, Join, "keeper"),
+    Added(6, Join, "awaits_own"),
     Added(6, Observed, "kept"),
     Added(6, Desired, "resume"),
     Added(6, Desired, "protected"),

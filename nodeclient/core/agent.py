@@ -132,6 +132,14 @@ class Agent:
             held_up=self._sweeping.held_up,
         )
 
+    def awaits_own(self, now: float) -> bool:
+        """Whether the node only takes a coordinator that knows its run: for the grace, and while it has workers of it.
+
+        A node that has succeeded takes no other one at all: it would be told to train anew.
+        """
+        stays = self.phase.has_workers or self.phase is Phase.SUCCEEDED
+        return bool(self.run) and (stays or not self._connection.is_grace_over(now))
+
     # Events
 
     def _opened(self, event: events.SessionOpened, now: float) -> None:

@@ -59,6 +59,8 @@ class ConnectionState:
         """The last failed round, (run id, round), of which the user has seen the report."""
         self._refused: Refused | None = None
         """The last refusal after which the node tries again."""
+        self._refused_by = ""
+        """The coordinator that has sent it; empty if the node had no session."""
         self._reason: str | None = None
         """The reason of the last goal."""
         self._remark = ""
@@ -110,14 +112,19 @@ class ConnectionState:
             return self.alone_since + self.outage_grace_s
         return max(self.alone_since, without_workers_since) + patience_s
 
+    def is_grace_over(self, now: float) -> bool:
+        """Whether no coordinator has let the node in for the outage grace."""
+        return now >= self.alone_since + self.outage_grace_s
+
     def turn_away(self, refused: Refused) -> None:
         """Note that the coordinator was reached and refuses this node for now. The session is about to end."""
-        self._refused = refused
+        self._refused, self._refused_by = refused, self.coordinator if self.connected else ""
 
     def searching(self, until: float, *, working: bool) -> Waiting:
         """Return what is shown while no coordinator lets the node in, which goes on until then."""
         refused = self._refused is not None and self._refused.message == self.error
-        what, level = (notices.NOT_LET_IN, Level.WARNING) if refused else (notices.LOOKING, Level.INFO)
+        by = f" by {self._refused_by}" if self._refused_by else ""
+        what, level = (notices.NOT_LET_IN + by, Level.WARNING) if refused else (notices.LOOKING, Level.INFO)
         return Waiting(f"{what}: {self.error}", until, working, level)
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:

@@ -102,8 +102,8 @@ class Introduction:
             keeper=keeper,
         )
 
-    def join(self, observed: Observed, now: float) -> Join:
-        """Return the first message of a session that begins at `now`."""
+    def join(self, observed: Observed, now: float, *, awaits_own: bool) -> Join:
+        """Return the first message of a session that begins at `now`; see `Join.awaits_own`."""
         return Join(
             version=PROTOCOL_VERSION,
             job=self._settings.job,
@@ -116,6 +116,7 @@ class Introduction:
             age_s=min(now - self._began_at, DURATION_S_MAX),
             command=self._command,
             keeper=self._keeper,
+            awaits_own=awaits_own,
         )
 
     def _offer(self) -> NodeOffer:

@@ -404,8 +404,9 @@ class Node:
     # Texts about the node itself
 
     def _join(self) -> Join:
-        observed = self._completed(self._agent.observed(self._loop.time(), beat=True))
-        return self._introduction.join(observed, self._loop.time())
+        now = self._loop.time()
+        observed = self._completed(self._agent.observed(now, beat=True))
+        return self._introduction.join(observed, now, awaits_own=self._agent.awaits_own(now))
 
     def _completed(self, observed: Observed) -> Observed:
         return self._keeper.complete(self._slots.complete(observed))

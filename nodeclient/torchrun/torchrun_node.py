@@ -229,4 +229,6 @@ class TorchrunNode:
     # Texts about the node itself
 
     def _join(self) -> Join:
-        return self._introduction.join(self._agent.observed(self._loop.time(), beat=True), self._loop.time())
+        now = self._loop.time()
+        observed = self._agent.observed(now, beat=True)
+        return self._introduction.join(observed, now, awaits_own=self._agent.awaits_own(now))

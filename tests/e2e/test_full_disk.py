@@ -59,7 +59,7 @@ def test_a_full_disk_stops_decisions_and_not_jobs(tmp_path: Path, own_coordinato
         shown = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint)
         assert "nothing can be decided, state directory" in shown.stdout
         late = cluster.join("c", "--nnodes", "2", "--max-restarts", "3")
-        late.await_line("not let in: this coordinator cannot record anything")
+        late.await_line("not let in by .*: this coordinator cannot record anything")
         assert [round_.number for round_ in cluster.rounds()] == [before.number]
         assert before.workers[1].pid not in {event["pid"] for event in nodes[1].events if event["event"] == "saved"}
 

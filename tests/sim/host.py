@@ -240,6 +240,7 @@ class Host:
             age_s=age_s,
             command=self.name if self._world.scenario.commands_differ else "",
             keeper=None if self.memory is None else self.memory.keeper,
+            awaits_own=agent.awaits_own(self.clock.read()),
         )
         self._world.wires.send(session, UP, join)
         self.submit(events.SessionOpened("coordinator"))

@@ -43,6 +43,7 @@ from tests.sim.kept_disk import Disks
 from tests.sim.laggards import Laggards
 from tests.sim.network import Wires
 from tests.sim.scenario import Scenario
+from tests.sim.stranger import Stranger
 from tests.sim.trace import Trace
 from tests.sim.workers import Round, Training
 
@@ -110,7 +111,8 @@ class World:
 
     def _coordinators(self) -> Sequence[SimulatedCoordinator]:
         names = [f"h{number}" for number in range(1, self.scenario.standbys + 2)]
-        return [Contender(self, name) for name in names] if len(names) > 1 else [Daemon(self, *names)]
+        own = [Contender(self, name) for name in names] if len(names) > 1 else [Daemon(self, *names)]
+        return [*own, Stranger(self, "stranger")] if self.scenario.has_stranger else own
 
     def lead(self, coordinator: SimulatedCoordinator) -> None:
         """Let a coordinator decide from now on; the former leader may not know that yet."""

@@ -50,6 +50,14 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
         raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=False))
 
 
+def check_own(cluster: DurableCluster, join: Join) -> None:
+    """Refuse a node whose own coordinator may be back, unless this one knows its run. Raises `RefusedError`."""
+    last, run = cluster.jobs.get(join.job), join.observed.run
+    if join.awaits_own and not (last is not None and last.knows(run)):
+        text = f"this coordinator does not know run {run} of job {join.job}: it is another one, or has lost its state"
+        raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=True))
+
+
 def begins_anew(run: Run, join: Join, now: float) -> bool:
     """Whether a node is to begin another run of a job.
 

@@ -12,6 +12,7 @@ from coordinatord.core.queries.reasons import Reasons, lasted
 from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.start_counts import starts_view
 from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
@@ -115,6 +116,13 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
         nodes=len(run.members),
         goodput=_ledger(run, now).goodput,
     )
+
+
+def unheard(cluster: Cluster) -> str:
+    """Return of how many jobs no node is heard, though they have a round; empty if there is none."""
+    jobs = list(cluster.live)
+    silent = sum(run.health is Health.SILENT for run in jobs)
+    return f"no node is heard of {silent} of {len(jobs)} live jobs" if silent else ""
 
 
 def drained_view(cluster: DurableCluster) -> tuple[DrainedStatus, ...]:

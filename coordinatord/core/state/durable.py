@@ -220,6 +220,10 @@ class DurableRun:
         awaited = self.state is State.STARTING or self.reports_steps
         return Activity.STARTING if awaited else Activity.RUNNING
 
+    def knows(self, run: str) -> bool:
+        """Whether this id is the run's own, or that of an earlier run of the job that is kept."""
+        return run == self.id or any(run == earlier.run for earlier in self.earlier)
+
     @property
     def has_had_rounds(self) -> bool:
         """Whether it has had a round, also one that is no longer kept in memory."""

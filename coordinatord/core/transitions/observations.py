@@ -80,7 +80,10 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
         f"node {member.node} was started with another command than node {other}, and both train in job {run.job}: "
         "if that is not meant, give each training its own --job-id"
     )
-    remarks = ("" if run.durable.last_end_reason else run.remark, advice if other else "")
+    before = join.observed.run
+    anew = f"this coordinator does not know run {before}, in which this node was: the job begins anew"
+    is_strange = bool(before) and not run.durable.knows(before)
+    remarks = ("" if run.durable.last_end_reason else run.remark, anew if is_strange else "", advice if other else "")
     member.remark = clip("; ".join(filter(None, remarks)), MESSAGE_MAX)
 
 

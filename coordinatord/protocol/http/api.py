@@ -36,7 +36,7 @@ class HealthAnswer:
     status: AnyText
     """`ok`, or `cannot record`: then the coordinator decides nothing, and the HTTP status is 503."""
     reason: AnyText
-    """Why nothing can be recorded; empty if all is well."""
+    """Why nothing can be recorded, or of how many jobs no node is heard; empty if all is well."""
     version: AnyText
     """The release of the coordinator."""
     jobs: Whole

@@ -8,7 +8,7 @@ from functools import partial
 
 from aiohttp import web
 
-from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
+from coordinatord.core.queries.job_view import drained_view, job_view, unheard, whole_view
 from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.runtime import __version__
@@ -60,7 +60,7 @@ class Api:
             return respond(request, LivenessAnswer(status=state), status)
         health = HealthAnswer(
             status=state,
-            reason=machine.store_error or "",
+            reason=machine.store_error or unheard(machine.cluster),
             version=__version__,
             jobs=len(machine.jobs),
             sessions=machine.sessions,

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from coordinatord.core.effects import Batch, Close, Refuse, Send
-from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.events import AdminRequested, Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import RELEASED_MAX, State
+from coordinatord.core.values.admin_requests import StopJob
 from coordinatord.core.values.records import NodeLost, NodeReleased, Record, RoundEnded, RoundFormed, RunEnded
 from coordinatord.protocol.messages import Goal, Join, Observed, Outcome, Phase, RefusalCode, Result
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer, let_pass
@@ -256,6 +257,45 @@ def test_a_straggler_is_sent_why_it_is_to_stop() -> None:
     assert (send.message.goal, send.message.reason) == (
         Goal.STOP,
         "its workers are of a run that this coordinator does not know, or not any more: was its state lost?",
+    )
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_node_that_awaits_its_own_coordinator_is_refused_where_its_run_is_not_known(has_run: bool) -> None:
+    coordinator = a_coordinator()
+    if has_run:
+        running_pair(coordinator)
+    observed = an_observed(run="other-1", round=7, phase=Phase.RUNNING)
+    batch = connect(coordinator, 3, a_join("n1", spec=a_spec(2, 2), observed=observed, awaits_own=True))
+    (refuse,) = batch.effects
+    assert isinstance(refuse, Refuse)
+    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.FORGOTTEN, True)
+    assert refuse.message.message == (
+        "this coordinator does not know run other-1 of job default: it is another one, or has lost its state"
+    )
+    assert not batch.records
+
+
+def test_a_node_of_an_earlier_run_of_the_job_is_told_to_end_its_workers() -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator)
+    coordinator.handle(AdminRequested(-1, StopJob("default", "alice", "")), 1.0)
+    for session in (1, 2):
+        report(coordinator, session, 1.0, phase=Phase.STOPPED)
+    connect(coordinator, 3, a_join("n3", spec=a_spec(2, 2)), 2.0)
+    observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING)
+    (send,) = connect(coordinator, 4, a_join("n1", spec=a_spec(2, 2), observed=observed, awaits_own=True), 3.0).effects
+    assert isinstance(send, Send)
+    assert (send.message.run, send.message.goal) == ("e-2", Goal.STOP)
+
+
+def test_a_node_that_gives_up_its_own_coordinator_is_told_that_the_job_begins_anew() -> None:
+    coordinator = a_coordinator()
+    stopped = an_observed(run="other-1", round=7, phase=Phase.STOPPED)
+    (send,) = connect(coordinator, 1, a_join("n1", observed=stopped)).effects
+    assert isinstance(send, Send)
+    assert send.message.remark == (
+        "this coordinator does not know run other-1, in which this node was: the job begins anew"
     )
 
 

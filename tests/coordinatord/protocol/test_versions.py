@@ -119,7 +119,7 @@ def test_what_an_older_version_has_not_is_not_said_in_it_and_not_known_from_it()
 @pytest.mark.parametrize(
     ("version", "claimed", "error"),
     [
-        (4, "later", "join has unknown fields: 'age_s', 'command', 'keeper', 'release'"),
+        (4, "later", "join has unknown fields: 'age_s', 'awaits_own', 'command', 'keeper', 'release'"),
         (6, "earlier", "join lacks release"),
     ],
 )

@@ -23,6 +23,7 @@ from nodeclient.core.effects import (
     Terminate,
     Waiting,
 )
+from nodeclient.core.events import SessionOpened
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
 
@@ -78,7 +79,7 @@ def test_a_refusal_that_may_pass_is_no_connection_and_is_said_once() -> None:
         bench.refused(retry=True)
         bench.close("no room")
         bench.advance(1.0)
-    assert texts(bench.effects) == ["not let in: no room"]
+    assert texts(bench.effects) == ["not let in by coordinator:29400: no room"]
     bench.open()
     assert CONNECTED in bench.receive(Goal.WAIT, round=0)
 
@@ -239,12 +240,61 @@ def test_a_node_that_was_let_in_takes_another_version_for_an_outage_which_the_ol
     for _ in range(5):
         meet_another_version(bench)
         bench.advance(1.0)
-    assert texts(bench.effects)[-1] == f"not let in: {VERSIONS}"
+    assert texts(bench.effects)[-1] == f"not let in by coordinator:29400: {VERSIONS}"
     bench.open()
     bench.receive(goal)
     assert bench.observed.phase is before.phase
     assert not bench.count(Terminate)
     assert not bench.agent.exited
+
+
+UNKNOWN = "this coordinator does not know run e-1 of job default"
+
+
+def meet_a_stranger(bench: Bench) -> bool:
+    """Find a coordinator that does not know the run, and say whether the node asked to be refused there."""
+    awaits_own = bench.agent.awaits_own(bench.now)
+    bench.submit(SessionOpened("stranger:29400"))
+    bench.refused(RefusalCode.FORGOTTEN, UNKNOWN, retry=True)
+    bench.close(UNKNOWN)
+    return awaits_own
+
+
+def test_a_node_in_a_run_takes_a_coordinator_that_does_not_know_it_for_an_outage() -> None:
+    bench = Bench().running()
+    bench.close()
+    assert meet_a_stranger(bench)
+    assert texts(bench.effects)[-1] == f"not let in by stranger:29400: {UNKNOWN}"
+    bench.advance(OUTAGE_GRACE_S - 0.01)
+    assert meet_a_stranger(bench)
+    assert not bench.count(Terminate)
+    bench.advance(0.02)
+    assert bench.count(Terminate) == 1
+    assert meet_a_stranger(bench), "it still has workers of its run"
+    bench.all_exited(-15)
+    bench.swept()
+    assert not meet_a_stranger(bench)
+
+
+def test_a_node_without_workers_waits_for_its_own_coordinator_as_long() -> None:
+    bench = Bench()
+    assert not bench.agent.awaits_own(bench.now), "it has no run yet"
+    bench.open()
+    bench.receive(Goal.WAIT)
+    bench.close()
+    bench.advance(OUTAGE_GRACE_S - 0.01)
+    assert meet_a_stranger(bench)
+    bench.advance(0.02)
+    assert not meet_a_stranger(bench)
+
+
+def test_a_node_that_has_succeeded_lets_no_other_coordinator_train_anew() -> None:
+    bench = Bench().running()
+    bench.all_exited(0)
+    bench.swept()
+    bench.close()
+    bench.advance(OUTAGE_GRACE_S + 1.0)
+    assert meet_a_stranger(bench)
 
 
 def test_another_version_that_stays_ends_the_workers_after_the_grace_and_the_node_after_its_patience() -> None:

@@ -9,12 +9,13 @@ import pytest
 from aiohttp import ClientSession
 
 from coordinatord.core.policy import Policy
+from coordinatord.core.values.health import Health
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Goal, Phase
 from coordinatord.runtime import __version__
 from coordinatord.server.app import ListenAddress, ListenError, serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.support.raw_session import connect, get, join
+from tests.support.raw_session import connect, get, join, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -37,6 +38,19 @@ async def test_answers_are_json_and_on_demand_msgpack(start: Start, accept: str,
         assert await get(f"{server.url}/healthz", accept) == (200, kind, health)
         nothing = {"jobs": [], "drained": [], "insecure": True, "shared": None}
         assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, nothing)
+
+
+async def test_health_says_of_how_many_jobs_no_node_is_heard(start: Start) -> None:
+    async with start(reconnect_grace_s=0.01) as server:
+        for job in ("left", "heard"):
+            async with connect(server.url, join("a", job=job)) as a:
+                await a.report(Phase.RUNNING, await a.receive_goal(Goal.RUN))
+                await a.beat()
+                await a.receive_goal(Goal.RUN)
+                if job == "heard":
+                    await until(lambda: server.driver.machine.jobs["left"].health is Health.SILENT)
+                    _, _, health = await get(f"{server.url}/healthz")
+        assert (health["status"], health["reason"]) == ("ok", "no node is heard of 1 of 2 live jobs")
 
 
 async def test_a_job_is_shown_whole(start: Start) -> None:

@@ -102,7 +102,7 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
         (msgpack.packb({"type": ["join"]}), "expected a message of type join"),
         (
             msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}),
-            "join lacks age_s, command, incarnation, job, keeper, node",
+            "join lacks age_s, awaits_own, command, incarnation, job, keeper, node",
         ),
         (encode(join(node="")), "join.node must be within 1 and 128 characters"),
         (encode(join(spec=JobSpec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
