@@ -289,6 +289,7 @@ class Coordinator:
             admission.check_not_degraded(self.store_error)
             if not run.durable.state.ended:  # a run that has ended only sends its outcome
                 admission.check_drained(self.cluster.durable, join)
+                admission.check_script(run, join)
         admission.check_incarnation(known, join)
         if run.spec != join.spec and run.deserted:
             run.replaced = True

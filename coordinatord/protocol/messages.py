@@ -96,6 +96,10 @@ class Goal(StrEnum):
     """Have no workers, report the outcome and exit."""
 
 
+DIGEST_LETTERS = 8
+"""Enough to distinguish commands, and too few to find out what a command was."""
+
+
 class Result(StrEnum):
     """How a run, or one node's part in it, ended."""
 
@@ -290,9 +294,9 @@ class Join:
     age_s: Seconds | None = None
     """How long before this message the nodeclient process began; None if not known. It distinguishes a node that comes
     when a run has just ended from one that was started to begin another, without comparing clocks."""
-    command: Annotated[str, Length(0, 16)] = ""
-    """A digest of the command that it starts its workers with, to be compared with that of others; empty if not
-    known."""
+    command: Annotated[str, Length(0, 2 * DIGEST_LETTERS)] = ""
+    """What it starts its workers with, to be compared with that of others: a digest of the script and then one of the
+    whole command, each of `DIGEST_LETTERS`; empty if not known."""
     keeper: Keeper | None = None
     """How others get at the training state that it keeps; None if it cannot keep any."""
     awaits_own: bool = False

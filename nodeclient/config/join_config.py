@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import ClassVar, Literal
 
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.messages import JobSpec
+from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.core.agent_settings import (
@@ -30,19 +30,30 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.
 DEFAULT_JOB = "default"
 """The job id if nothing names the job."""
 
-DIGEST_LETTERS = 8
-"""Enough to distinguish commands, and too few to find out what a command was."""
-
 
 def command_digest(command: Sequence[str]) -> str:
-    """Return a digest by which two nodes' commands can be compared; empty for no command.
+    """Return digests by which two nodes' commands can be compared, as `Join.command` has them; empty for no command.
 
-    The program counts without its directory, since hosts may differ in that.
+    Program and script count without their directories, since hosts may differ in those.
     """
     if not command:
         return ""
     program = PurePath(command[0]).name
-    return hashlib.sha256(os.fsencode("\0".join((program, *command[1:])))).hexdigest()[:DIGEST_LETTERS]
+    return _digest(program, _script(program, command[1:])) + _digest(program, *command[1:])
+
+
+def _script(program: str, arguments: Sequence[str]) -> str:
+    """Return the name of the file or module that Python runs; empty for code on the command line, or another program.
+
+    The arguments of another program may all differ from host to host.
+    """
+    named = (argument for argument in arguments if argument == "-c" or not argument.startswith("-"))
+    first = next(named, "-c") if program.startswith("python") else "-c"
+    return "" if first == "-c" else PurePath(first).name
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256(os.fsencode("\0".join(words))).hexdigest()[:DIGEST_LETTERS]
 
 
 @frozen

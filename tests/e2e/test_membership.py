@@ -113,6 +113,6 @@ def test_nodes_with_different_commands_train_together_and_the_second_user_is_war
     first = cluster.join("a", "--nnodes", "2", script="--mesh")
     first.await_line("waiting for nodes")
     second = cluster.join("b", "--nnodes", "2", script="--mesh --family")
-    second.await_line("WARNING .*node b was started with another command than node a, and both train in job")
+    second.await_line("WARNING .*node b was started with another command than node a, and both are in job")
     assert cluster.await_round(2).nodes == ["a", "b"]
     assert not any("another command" in line for line in first.lines)

@@ -238,7 +238,7 @@ class Host:
             self._offer,
             observed,
             age_s=age_s,
-            command=self.name if self._world.scenario.commands_differ else "",
+            command=f"ascript-{self.name}" if self._world.scenario.commands_differ else "",
             keeper=None if self.memory is None else self.memory.keeper,
             awaits_own=agent.awaits_own(self.clock.read()),
         )

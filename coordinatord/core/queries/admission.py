@@ -8,7 +8,7 @@ from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import JobSpec, Join, RefusalCode, Refused
+from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec, Join, RefusalCode, Refused
 from coordinatord.protocol.text import clip
 
 
@@ -146,6 +146,27 @@ def check_spec(run: Run, join: Join) -> None:
         remedy = "start all nodes in the same way, or give one of the two another job id"
     if differences:
         text = f"job {join.job}: {'; '.join(differences)}: {remedy}"
+        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, clip(text), retry=False))
+
+
+def other_command(run: Run, join: Join) -> Member | None:
+    """Return a member that was started with another command than a node of the same role; None if none is found.
+
+    Only the first one that is connected is looked at, so that ten thousand nodes can join.
+    """
+    others = (member for member in run.members.values() if member.node != join.node and member.session is not None)
+    first = next((member for member in others if member.offer.role == join.offer.role), None)
+    return first if first is not None and join.command and first.command not in {"", join.command} else None
+
+
+def check_script(run: Run, join: Join) -> None:
+    """Refuse a node that starts another script than a node of its role: two trainings. Raises `RefusedError`."""
+    other = other_command(run, join)
+    if other is not None and other.command[:DIGEST_LETTERS] != join.command[:DIGEST_LETTERS]:
+        text = (
+            f"another training runs under job id {join.job}, and node {other.node} of it starts another script: give"
+            f" this one a --job-id of its own, or end that one first: nodeclient stop {join.job}"
+        )
         raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, clip(text), retry=False))
 
 

@@ -197,14 +197,6 @@ class Reasons:
         ago = _ago(now - run.durable.entered_at)
         return f"job {run.job} {_WAS[run.durable.state]} {ago} ago (run {run.id}); this begins run {next_run}"
 
-    def other_command(self, node: str, command: str) -> str:
-        """Return the node that was started with another command than this node; empty if there is none.
-
-        `command` is a digest. Only the first other member is looked at, so that ten thousand nodes can join.
-        """
-        first = next((member for member in self._run.members.values() if member.node != node), None)
-        return first.node if first is not None and command and first.command not in {"", command} else ""
-
     @property
     def because(self) -> str:
         """Why the last round ended, and who wants the next one at once, as the beginning of a sentence."""

@@ -88,7 +88,9 @@ class Member:
     nodeclient_release: str = ""
     """The release of its nodeclient; empty if not known."""
     command: str = ""
-    """The digest of its command; empty if not known."""
+    """The digests of its command; empty if not known."""
+    differs_from: str = ""
+    """A node that had another command when this one joined; empty if none is known."""
     keeper: Keeper | None = None
     """How other nodes get the state that it keeps; None if it can keep none, or that is not known."""
     remark: str = ""

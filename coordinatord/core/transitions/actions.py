@@ -302,6 +302,10 @@ def end_as_left(run: Run, reason: Reason, decision: Decision) -> None:
 
 def succeed(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run with success: every node is sent it at once, without an exit barrier."""
+    for member in run.members.values():
+        durable = member.durable
+        if not durable.has_taken_part and member.node not in run.durable.order and durable.outcome is None:
+            releases.release_spare(run, member, reason.sentence, decision)
     end(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from coordinatord.core.events import Connected
 from coordinatord.core.queries import conditions
+from coordinatord.core.queries.admission import other_command
 from coordinatord.core.queries.handover import has_to_stay, has_to_write, may_have_to_give
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.queries.reasons import Reasons
@@ -44,8 +45,8 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
         run.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
-    other = Reasons(run).other_command(member.node, join.command)
-    differs = f"; its command differs from that of node {other}" if other else ""
+    other = other_command(run, join)
+    differs = f"; its command differs from that of node {other.node}" if other is not None else ""
     by = f", by token {member.durable.token}" if member.durable.token else ""
     decision.record(
         NodeJoined(
@@ -75,15 +76,17 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
     if join.keeper is not None and join.keeper.persist is not None:
         every_s = join.keeper.persist.every_s
         run.kept.disk.every_s = min(every_s, run.kept.disk.every_s or every_s)
-    other = Reasons(run).other_command(member.node, join.command)
+    other = other_command(run, join)
+    member.differs_from = "" if other is None else other.node
     advice = (
-        f"node {member.node} was started with another command than node {other}, and both train in job {run.job}: "
-        "if that is not meant, give each training its own --job-id"
+        f"node {member.node} was started with another command than node {member.differs_from}, and both are in job"
+        f" {run.job}: if that is not meant, give each training its own --job-id"
     )
     before = join.observed.run
     anew = f"this coordinator does not know run {before}, in which this node was: the job begins anew"
     is_strange = bool(before) and not run.durable.knows(before)
-    remarks = ("" if run.durable.last_end_reason else run.remark, anew if is_strange else "", advice if other else "")
+    begun_anew = "" if run.durable.last_end_reason else run.remark
+    remarks = (begun_anew, anew if is_strange else "", advice if other is not None else "")
     member.remark = clip("; ".join(filter(None, remarks)), MESSAGE_MAX)
 
 

@@ -74,6 +74,15 @@ def release_given(run: Run, decision: Decision) -> None:
 # Nodes that wait
 
 
+def release_spare(run: Run, member: Member, reason: str, decision: Decision) -> None:
+    """Release a node that was not needed, as the run succeeds for this reason."""
+    result, code, text = Result.SUCCEEDED, ExitCode.OK, f"{reason}; this node was a spare and ran no worker"
+    if member.differs_from:
+        result, code = Result.FAILED, ExitCode.TEMPFAIL
+        text = f"{text}, and its command is another one than that of node {member.differs_from}"
+    release(run, member, Outcome(result, code, clip(text)), decision)
+
+
 def release_in_vain(run: Run, member: Member, decision: Decision) -> None:
     """Release a node that has waited for a round for as long as its `--join-timeout` allows.
 
