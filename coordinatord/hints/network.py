@@ -17,8 +17,26 @@ PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broke
 """What gloo writes about a connection that the peer's process, or its kernel, has closed."""
 _GLOO_TIMED_OUT = r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) operation"
 _STORE_GONE = r"Did the remote server shutdown or crash\?"
+_STORE_BROKEN = rf"DistNetworkError: (?:.*{_STORE_GONE}|Broken pipe|Connection reset by peer)"
+
+_ONE_STORE = "give all of its groups one store, as docs/training-script.md shows"
 
 NETWORK = (
+    HintRule(
+        "store gone while a group is made",
+        "the store at rank 0 ended while this worker connected to it: if the script destroys a process group and makes "
+        f"another, {_ONE_STORE}; otherwise look for why the worker with rank 0 ended",
+        rf"(?s)_env_rendezvous_handler.*{_STORE_BROKEN}",
+        anywhere=True,
+    ),
+    HintRule(
+        "store gone early",
+        "the store at rank 0 is gone, and a worker had ended well before: if that was rank 0, its store ended with it. "
+        "Have all workers wait for each other at their end (torch.distributed.barrier()), so that none uses the store "
+        "after rank 0",
+        _STORE_BROKEN,
+        early=True,
+    ),
     HintRule(
         "peer ended early",
         "this worker waited for one that had ended well: they disagree on how many steps there are. Most often the "
@@ -78,7 +96,8 @@ NETWORK = (
     HintRule(
         "gloo cannot connect",
         "gloo cannot reach another worker: it uses the wrong interface (set GLOO_SOCKET_IFNAME to the one that joins "
-        f"the nodes; {_INTERFACES}), a firewall stops it, or that worker has ended",
+        f"the nodes; {_INTERFACES}), a firewall stops it, or that worker has ended. If the script destroys a process "
+        f"group and makes another: {_ONE_STORE}",
         (
             r"connectFullMesh failed|gloo/transport/tcp/.*"
             r"(?:connect \[.*(?:refused|timed out|No route to host)|Connect timeout)"
@@ -136,7 +155,7 @@ NETWORK = (
     HintRule(
         "store gone",
         "the store at rank 0 is gone: look for why the worker with rank 0 ended; this worker is probably not the cause",
-        _STORE_GONE,
+        _STORE_BROKEN,
     ),
     HintRule(
         "port in use, of torch",

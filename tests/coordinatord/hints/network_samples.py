@@ -162,6 +162,7 @@ NETWORK = [
     Sample(
         "gloo cannot connect",
         raised(f"RuntimeError: Gloo connectFullMesh failed with {GLOO[14:]}pair.cc:144] no error"),
+        says="one store",
     ),
     Sample(
         "peer ended early",
@@ -211,6 +212,22 @@ NETWORK = [
         raised(f"{DIST}DistStoreError: Timed out after 3 seconds waiting for clients. 1/2 clients joined."),
     ),
     Sample("peer late at the store", raised(f"{DIST}DistStoreError: wait timeout after 1000ms, keys: /x")),
+    Sample(
+        "store gone early",
+        raised(f"{DIST}DistNetworkError: Broken pipe"),
+        early=True,
+        says="torch.distributed.barrier()",
+    ),
+    Sample(
+        "store gone while a group is made",
+        raised(
+            f"{DIST}DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server "
+            "shutdown or crash?",
+            frames='  File "/torch/distributed/rendezvous.py", line 280, in _env_rendezvous_handler\n'
+            "    store = _create_c10d_store(\n",
+        ),
+        says="one store",
+    ),
     Sample(
         "store gone",
         raised(
