@@ -13,6 +13,11 @@ _LESS_MEMORY = (
     "(docker --memory, resources.limits.memory in Kubernetes, --mem in Slurm)"
 )
 
+_KILLER = (
+    "a person, a scheduler or container runtime that enforces a limit, or a daemon such as systemd-oomd or earlyoom "
+    "did it, and not nodeclient: see `journalctl` on {host}"
+)
+
 MEMORY = (
     HintRule(
         "OOM killer",
@@ -64,8 +69,7 @@ MEMORY = (
     ),
     HintRule(
         "DataLoader worker killed, not by the OOM killer",
-        "another process killed it, not nodeclient: an administrator, a scheduler or container runtime that "
-        "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
+        _KILLER,
         r"some process killed the DataLoader's worker",
     ),
     HintRule(
@@ -113,8 +117,7 @@ cause, and this gets no hint."""
 SIGNALS = (
     HintRule(
         "SIGKILL, not by the OOM killer",
-        "another process killed it, not nodeclient: an administrator, a scheduler or container runtime that "
-        "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
+        _KILLER,
         r"not the kernel's OOM killer",
         signals=_KILL,
     ),

@@ -37,6 +37,13 @@ export function setText(element, text) {
   }
 }
 
+// Set a text of ours in which commands stand between backquotes.
+export function setProse(element, text) {
+  if (element.prose === text) return;
+  element.prose = text;
+  element.replaceChildren(...text.split(/`([^`]+)`/).map((part, index) => (index % 2 ? h("code", {}, part) : part)));
+}
+
 export function show(element, visible) {
   if (element.hidden === visible) element.hidden = !visible;
 }

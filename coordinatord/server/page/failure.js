@@ -1,7 +1,7 @@
 // The last failure: the worker that failed first, its error, and the consequences.
 
 import { command, copyable } from "./commands.js";
-import { h, keep, setText, show } from "./dom.js";
+import { h, keep, setProse, setText, show } from "./dom.js";
 import { ago, clock, count } from "./format.js";
 
 const RANKS_NAMED_MAX = 4; // the finding counts the others
@@ -68,5 +68,6 @@ function factsOf(failure) {
 function fact({ label }) {
   const content = h("dd");
   const element = h("div", {}, h("dt", {}, label), content);
-  return { element, update: ({ text }) => setText(content, text) };
+  const write = label === "Hint" ? setProse : setText;
+  return { element, update: ({ text }) => write(content, text) };
 }

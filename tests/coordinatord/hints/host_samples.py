@@ -38,7 +38,7 @@ MEMORY = [
     Sample(
         "DataLoader worker killed, not by the OOM killer",
         raised(KILLED_CHILD),
-        says="another process killed it",
+        says="systemd-oomd",
         diagnosis=Diagnosis(message="some process killed the DataLoader's worker, it was not the kernel's OOM killer"),
     ),
     Sample("GPU memory", raised(GPU_FULL), says="smaller batch"),

@@ -182,6 +182,14 @@ def test_a_recent_failure_is_above_the_fold_with_its_hint_and_log(
     assert page.text(".failure .command code") == command
 
 
+def test_a_command_in_a_hint_is_shown_as_one(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    show(page, a_job(failure=a_failure_status(hint="it is full (`df -h`): `ls` <b>shows</b> what fills it; 5` more")))
+    page.wait_for_text("it is full (df -h): ls <b>shows</b> what fills it; 5` more", ".failure")
+    codes = page.evaluate("[...document.querySelectorAll('.failure .facts code')].map((each) => each.textContent)")
+    assert codes == ["df -h", "ls"]
+
+
 def test_an_old_failure_comes_after_what_goes_on(coordinator: Coordinator, open_page: Open) -> None:
     page = open_page(coordinator.url)
     show(page, a_job(failure=a_failure_status(age_s=3_600.0)))
