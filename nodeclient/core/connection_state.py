@@ -58,7 +58,7 @@ class ConnectionState:
         self._report_shown: tuple[str, int] | None = None
         """The last failed round, (run id, round), of which the user has seen the report."""
         self._refused: Refused | None = None
-        """The last refusal after which the node tries again."""
+        """The last refusal after which the node tries again; None once a coordinator has let it in."""
         self._refused_by = ""
         """The coordinator that has sent it; empty if the node had no session."""
         self._reason: str | None = None
@@ -130,11 +130,14 @@ class ConnectionState:
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
         """Return the exit of a node in this phase that has waited in vain for a coordinator, for `waited_s`."""
         refused = self._refused
-        if refused is not None and refused.message == self.error:
-            reason = notices.not_let_in(self.error, waited_s)
-            code = ExitCode.TEMPFAIL if refused.code is RefusalCode.DRAINED else ExitCode.UNAVAILABLE
+        code = ExitCode.UNAVAILABLE
+        if refused is None:
+            reason = notices.not_reached(self.error, waited_s)
+        elif refused.message != self.error:
+            reason = notices.not_let_in(f"{refused.message}; and then: {self.error}", waited_s)
         else:
-            reason, code = notices.not_reached(self.error, waited_s), ExitCode.UNAVAILABLE
+            reason = notices.not_let_in(self.error, waited_s)
+            code = ExitCode.TEMPFAIL if refused.code is RefusalCode.DRAINED else code
         text = notices.gave_up(reason, phase, failure)
         return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
 
@@ -172,6 +175,7 @@ class ConnectionState:
         # The heartbeats may have been further apart so far; then the next one would be too late.
         self.beat_at = min(self.beat_at, now + self.heartbeat_s)
         self._errors.clear()
+        self._refused = None
         return self.note_alive(now)
 
     def note_alive(self, now: float) -> bool:

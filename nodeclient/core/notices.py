@@ -161,7 +161,7 @@ def not_reached(error: str, waited_s: float) -> str:
 
 def not_let_in(error: str, waited_s: float) -> str:
     """Return the notice that the coordinator was reached but did not let this node in; `error` is its reason."""
-    return f"not let in within {waited_s:g} s: {error}"
+    return f"{NOT_LET_IN} within {waited_s:g} s: {error}"
 
 
 def succeeded_alone(error: str) -> str:
@@ -189,7 +189,7 @@ def lacks_parts(step: int) -> str:
 
 def refused(by: Refused) -> str:
     """Return the notice that the coordinator refuses this node, or that its token cannot even be shown to one."""
-    return by.message if by.code is RefusalCode.FORBIDDEN else f"refused by the coordinator: {by.message}"
+    return f"{NOT_LET_IN if by.code is RefusalCode.FORBIDDEN else 'refused by the coordinator'}: {by.message}"
 
 
 def degraded(reason: str) -> str:

@@ -84,10 +84,10 @@ def test_a_refusal_that_may_pass_is_no_connection_and_is_said_once() -> None:
     assert CONNECTED in bench.receive(Goal.WAIT, round=0)
 
 
-def test_a_node_whose_token_is_wrong_ends_at_once_with_the_reason_alone() -> None:
+def test_a_node_whose_token_is_wrong_ends_at_once_and_says_that_it_was_not_let_in() -> None:
     bench = Bench()
     bench.refused(RefusalCode.FORBIDDEN, "tok cannot be read: No such file or directory", retry=False)
-    assert bench.last(Exit) == Exit(77, "tok cannot be read: No such file or directory")
+    assert bench.last(Exit) == Exit(77, "not let in: tok cannot be read: No such file or directory")
 
 
 def test_a_node_that_was_let_in_before_waits_for_a_token_that_is_not_wrong() -> None:
@@ -121,14 +121,25 @@ def test_a_node_that_is_kept_out_as_drained_until_it_gives_up_was_refused() -> N
     assert bench.last(Exit) == Exit(75, "not let in within 60 s: a drained by alice")
 
 
-def test_a_coordinator_that_is_gone_since_it_refused_a_node_is_what_the_node_gives_up_with() -> None:
+def test_a_node_gives_up_with_both_reasons_where_the_coordinator_that_refused_it_is_gone_since() -> None:
     bench = Bench()
     bench.open()
     bench.refused(RefusalCode.DRAINED, "a drained by alice", retry=True)
     bench.close("a drained by alice")
     bench.close("Connection refused")
     bench.advance(SETTINGS.join_timeout_s)
-    assert bench.last(Exit).code == 69
+    assert bench.last(Exit) == Exit(69, "not let in within 60 s: a drained by alice; and then: Connection refused")
+
+
+def test_a_node_that_was_let_in_since_it_was_refused_gives_up_without_a_word_of_that() -> None:
+    bench = Bench()
+    bench.open()
+    bench.refused(RefusalCode.DRAINED, "a drained by alice", retry=True)
+    bench.close("a drained by alice")
+    bench.open()
+    bench.receive(Goal.WAIT)
+    bench.close("Connection refused")
+    bench.advance(SETTINGS.join_timeout_s)
     assert bench.last(Exit).message.startswith("no coordinator reached within 60 s: Connection refused; see --coord")
 
 
