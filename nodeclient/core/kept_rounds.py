@@ -56,6 +56,11 @@ def find(wanted: ReadLog, rounds: Iterable[KeptRound]) -> KeptRound:
     raise NotKeptError(f"there are no log files of round {wanted.round}: they were deleted, or none was written")
 
 
+def is_to_come(wanted: ReadLog, rounds: Iterable[KeptRound]) -> bool:
+    """Whether a follower asks for a round that this node has not begun: it looks for the master, or for free memory."""
+    return wanted.follow and all(kept.run != wanted.run or kept.round < wanted.round for kept in rounds)
+
+
 def superfluous(rounds: Collection[KeptRound], keep: int, present: KeptRound | None) -> list[KeptRound]:
     """Return the rounds to delete so that the newest `keep` are left, the last one that failed, and the present one.
 

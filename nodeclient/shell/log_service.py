@@ -19,10 +19,10 @@ from functools import partial
 from coordinatord.protocol.fields import LOG_MAX
 from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog
 from coordinatord.runtime.local_time import now
-from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, superfluous
+from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, is_to_come, superfluous
 from nodeclient.output.log_catalogue import LogCatalogue
 from nodeclient.output.log_paths import LogPaths, quoted
-from nodeclient.output.log_reader import read_chunk, refusal
+from nodeclient.output.log_reader import NOWHERE, read_chunk, refusal
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell.coordinator_connection import AnswerLog
 
@@ -172,6 +172,9 @@ class LogService:
 
         if self._log_dir is None or self._catalogue is None:
             respond(refusal(wanted, f"node {self._node} keeps no log files: see --log-dir"))
+            return
+        if is_to_come(wanted, self._rounds):
+            respond(LogChunk(wanted.request, b"", wanted.after or NOWHERE, more=False, gap=False, problem=""))
             return
         try:
             kept = find(wanted, self._rounds)

@@ -196,10 +196,14 @@ class Node:
 
     async def _await_followers(self) -> None:
         """Let the followers of the workers' logs read the last lines."""
+        await self._settle_followed()
+        await self._logs.await_followers()
+
+    async def _settle_followed(self) -> None:
+        """Have all that workers have written in their files, if anybody follows them."""
         if self._logs.followed:
             for local_rank in range(self._config.workers):
-                await self._output.end_of_stderr(local_rank)  # by then all of it is in the files
-            await self._logs.await_followers()
+                await self._output.end_of_stderr(local_rank)
 
     async def _attend(self) -> None:
         gpus, _ = await asyncio.gather(look_at_gpus(os.environ), self._guard.await_ready_in_loop())
@@ -386,6 +390,7 @@ class Node:
             return
         await self._keeper.note_end()
         await self._exit_reporter.settled()
+        await self._settle_followed()  # they go on to the next round as soon as it is formed
         self._logs.end_round()
         # Each round has a fresh port, so nothing of an old round can connect to the new one by mistake.
         self._port.close()

@@ -248,7 +248,7 @@ class LogReading:
             after=log.place,
             last_bytes=query.last_bytes,
             last_lines=query.last_lines,
-            follow=query.follow,
+            follow=query.follow and not self._earlier,
         )
         return await self._reads.read(log.session, wanted)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinatord.protocol.log_messages import LogStream, ReadLog
-from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, superfluous
+from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, is_to_come, superfluous
 
 WANTED = ReadLog(1, "e-1", 2, 5, LogStream.STDERR, None, last_bytes=100, last_lines=None, follow=False)
 
@@ -35,6 +35,23 @@ def test_what_no_node_of_the_host_has_written_is_not_found(changes: dict[str, An
     with pytest.raises(NotKeptError) as caught:
         find(dataclasses.replace(WANTED, **changes), [kept(2)])
     assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rounds", "to_come"),
+    [
+        ({}, [], True),
+        ({}, [kept(1), kept(2, run="e-0")], True),
+        ({}, [kept(2)], False),
+        ({}, [kept(3)], False),
+        ({"follow": False}, [kept(1)], False),
+    ],
+    ids=["the first of all", "the next", "this", "an earlier one", "nobody follows"],
+)
+def test_who_follows_may_ask_for_a_round_before_it_begins_here(
+    wanted: dict[str, Any], rounds: list[KeptRound], *, to_come: bool
+) -> None:
+    assert is_to_come(dataclasses.replace(WANTED, **{"follow": True, **wanted}), rounds) is to_come
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from nodeclient.output.log_paths import LogPaths
+from nodeclient.output.log_reader import NOWHERE
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell import log_service
 from nodeclient.shell.log_service import LogService
@@ -65,6 +66,21 @@ async def test_a_round_is_read_as_soon_as_it_has_begun(tmp_path: Path) -> None:
     assert (await read(service)).data == b"one\n"
     elsewhere = dataclasses.replace(WANTED, run="../../etc")
     assert (await read(service, elsewhere)).data == b""
+
+
+async def test_who_follows_into_a_round_that_this_node_is_about_to_begin_gets_all_of_it(tmp_path: Path) -> None:
+    service = a_service(tmp_path)
+    follows = dataclasses.replace(WANTED, follow=True)
+    begins = await read(service, follows)
+    assert (begins.data, begins.place, begins.problem) == (b"", NOWHERE, "")
+    service.begin_round(ROUND, 0, 1)
+    write(tmp_path, "one\n")
+    assert (await read(service, dataclasses.replace(follows, after=begins.place))).data == b"one\n"
+    later = dataclasses.replace(follows, round=2, after=NOWHERE)
+    assert (await read(service, later)).problem == ""
+    service.begin_round(dataclasses.replace(ROUND, round=2), 0, 1)
+    write(tmp_path, "two\n", dataclasses.replace(ROUND, round=2))
+    assert (await read(service, later)).data == b"two\n"
 
 
 async def test_a_node_without_a_directory_says_so(tmp_path: Path) -> None:
