@@ -21,37 +21,47 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import Checks, SchemaError, fields_of, shown
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
-from coordinatord.protocol.versions import SUPPORTED, differing, has_message, later_than
+from coordinatord.protocol.versions import SUPPORTED, Later, differing, later_than
 
 Expected = TypeVar("Expected", bound=Message)
 
 TYPES: dict[str, type[Any]] = {
-    "join": Join,
-    "observed": Observed,
-    "desired": Desired,
-    "held": Degraded,
-    "refused": Refused,
-    "read_log": ReadLog,
-    "log_chunk": LogChunk,
-    "ask_stacks": AskStacks,
-    "stacks": Stacks,
-    "ask_arrivals": AskArrivals,
-    "arrivals": Arrivals,
+    message.__name__: message
+    for message in (
+        Join,
+        Observed,
+        Desired,
+        Degraded,
+        Refused,
+        ReadLog,
+        LogChunk,
+        AskStacks,
+        Stacks,
+        AskArrivals,
+        Arrivals,
+    )
 }
-_NAMES = {message: name for name, message in TYPES.items()}
 
 
-class _Dialect:
-    """One version of the protocol."""
+class Dialect:
+    """The messages of one version of the protocol, which lacks the `later` fields."""
 
-    def __init__(self, version: int) -> None:
-        later = later_than(version)
-        self.messages = frozenset(message for message in TYPES.values() if has_message(version, message))
-        self.checks = Checks(later)
-        self.take_apart = partial(fields_of, without=later)
+    def __init__(self, later: Later) -> None:
+        self._checks = Checks(later)
+        self._take_apart = partial(fields_of, without=later)
+
+    def packed(self, message: Message) -> bytes:
+        """Pack one message, at most `FRAME_BYTES_MAX` bytes."""
+        body = {"type": type(message).__name__, **self._take_apart(message)}
+        packed: bytes = msgpack.packb(body, default=self._take_apart)  # msgpack calls `default` for nested messages
+        return packed
+
+    def checked(self, body: dict[Any, Any], message: type[Any]) -> Any:
+        """Return a message of this class with these fields. Raises `SchemaError`."""
+        return self._checks[message](body, message.__name__)
 
 
-_DIALECTS = {version: _Dialect(version) for version in SUPPORTED}
+_DIALECTS = {version: Dialect(later_than(version)) for version in SUPPORTED}
 
 
 class VersionError(SchemaError):
@@ -60,10 +70,7 @@ class VersionError(SchemaError):
 
 def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
     """Pack one message for a session of this version, at most `FRAME_BYTES_MAX` bytes."""
-    take_apart = _DIALECTS[version].take_apart
-    body = {"type": _NAMES[type(message)], **take_apart(message)}
-    packed: bytes = msgpack.packb(body, default=take_apart)  # msgpack calls `default` for nested messages
-    return packed
+    return _DIALECTS[version].packed(message)
 
 
 @overload
@@ -82,13 +89,12 @@ def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) 
     body = _unpack(frame)
     name = body.pop("type", None)
     wanted = TYPES.get(name) if isinstance(name, str) else None
-    if wanted is Join and wanted in expected:
-        version = _version_of(body)
-    dialect = _DIALECTS[version]
-    if wanted not in expected or wanted not in dialect.messages:
-        names = " or ".join(_NAMES[message] for message in expected if message in dialect.messages)
+    if wanted is None or wanted not in expected:
+        names = " or ".join(message.__name__ for message in expected)
         raise SchemaError(f"expected a message of type {names}, not {shown(name)}")
-    return dialect.checks[wanted](body, name)
+    if wanted is Join:
+        version = _version_of(body)
+    return _DIALECTS[version].checked(body, wanted)
 
 
 def _version_of(join: dict[Any, Any]) -> int:

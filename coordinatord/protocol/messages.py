@@ -48,7 +48,7 @@ from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
 from coordinatord.protocol.worker_starts import WorkerStarts
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 1
 """Every change of a message raises it; `versions` has the changes, and which versions are supported."""
 
 SESSION_PATH = "/v1/session"
@@ -121,7 +121,7 @@ class RefusalCode(StrEnum):
     SUPERSEDED = "superseded"
     """A younger process has the node id, or this process has joined by a later connection: then it may go on there."""
     LIMIT = "limit"
-    DEGRADED = "unrecorded"
+    DEGRADED = "degraded"
     """The coordinator's store fails, so it lets in no node that it would forget."""
     DRAINED = "drained"
     """An operator keeps this node out for now."""

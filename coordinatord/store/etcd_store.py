@@ -22,7 +22,7 @@ from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.replica import Replica
 from coordinatord.store.interface import Entry, LeadershipLostError, NothingStoredError, StoreError
-from coordinatord.store.migrations import STEPS
+from coordinatord.store.migrations import STEPS, Steps
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +47,25 @@ class EtcdStore(DatabaseStore):
         self._compacting: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, gateway: Gateway, keys: Keys, candidate: Candidate, folder: Path | None = None) -> Self:
+    async def open(
+        cls, gateway: Gateway, keys: Keys, candidate: Candidate, folder: Path | None = None, steps: Steps = STEPS
+    ) -> Self:
         """Read the history as the leader, and bring it up to date; the replica is in this folder.
 
         Raises `LeadershipLostError` and `StoreError`.
         """
-        history = History(gateway, keys, candidate.fence)
+        history = History(gateway, keys, candidate.fence, steps)
         try:
             stored = await history.read()
         except NothingStoredError:
             await history.begin()
             stored = await history.read()
         await history.sweep()
-        replica = await asyncio.to_thread(Replica, stored.rows, stored.about.identity, stored.about.version, folder)
+        about = stored.about
+        replica = await asyncio.to_thread(Replica, stored.rows, about.identity, about.version, folder, steps)
         try:
-            if stored.about.version != len(STEPS):
-                await history.replace(replica.rows(), stored.about.identity)
+            if about.version != len(steps):
+                await history.replace(replica.rows(), about.identity)
             candidate.demand()  # this host may have slept meanwhile
             return cls(gateway, candidate, history, replica)
         except BaseException:

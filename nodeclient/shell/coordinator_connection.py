@@ -32,7 +32,7 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
-from coordinatord.protocol.versions import SUPPORTED, has_phase
+from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.tcp_options import keep_trying
@@ -197,8 +197,6 @@ class CoordinatorConnection:
         refused: Refused | None = None
         try:
             for self._version in SUPPORTED:
-                if not has_phase(self._version, self._make_join().observed.phase):
-                    return f"{coordinator} is of the release before, and this node joins it when it is prepared"
                 ended = await self._carry(contact, parting)
                 if isinstance(ended, str):
                     return ended

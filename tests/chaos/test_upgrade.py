@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION
-from coordinatord.protocol.versions import SUPPORTED
 from tests.support.cluster import Cluster, Round
 from tests.support.lives import Lives
 from tests.support.programs import wait_until
-from tests.support.releases import COMMITS, of_version, released
+from tests.support.releases import LATER_ADDED, of_version
 
 pytestmark = pytest.mark.slow
 
-OLDER = SUPPORTED[-1]
+OLDER, NEWER = 1, max(added.version for added in LATER_ADDED)
+"""The versions of the protocol before and after the upgrade."""
 
 FLAGS = ("--nnodes", "2", "--max-restarts", "0")
 """A failure that the upgrade brings about would be charged, and end the job."""
 
 
-@pytest.fixture
-def older(tmp_path: Path) -> tuple[str, ...]:
-    """Return the command prefix that runs the programs of the release before."""
-    programs = released(OLDER, tmp_path / "older")
-    if programs is None:
-        pytest.skip(f"commit {COMMITS[OLDER]} is not in this copy of the repository: a shallow clone, or none")
-    return programs
-
-
 def upgrade_coordinator(lives: Lives, cluster: Cluster, begun: Round) -> None:
-    """Start the present coordinator in place of the one that runs: the training does not notice."""
+    """Start the newer coordinator in place of the one that runs: the training does not notice."""
     lives.kill()
-    cluster.coordinator = lives.start()
+    cluster.coordinator = lives.start(prefix=of_version(NEWER))
     cluster.await_state(state="running", round=begun.number)
     assert len([round_ for round_ in cluster.rounds() if round_.number > begun.number]) == 0
 
 
 def upgrade_node(cluster: Cluster, name: str, before: Round) -> Round:
-    """Start the present nodeclient in place of one that runs; its workers save, and all go on with it."""
+    """Start the newer nodeclient in place of one that runs; its workers save, and all go on with it."""
     [node] = [node for node in cluster.nodes if node.name == name and node.process.poll() is None]
     node.signal(signal.SIGTERM)
     assert node.wait() == 143
-    cluster.join(name, *FLAGS)
+    cluster.join(name, *FLAGS, prefix=of_version(NEWER))
     return cluster.await_round(2, after=before)
 
 
@@ -64,9 +54,9 @@ def await_versions(cluster: Cluster, **versions: int) -> None:
 def test_a_training_job_outlives_a_rolling_upgrade(
     make_lives: Callable[..., Lives],
     make_cluster: Callable[[Lives], Cluster],
-    older: tuple[str, ...],
     first: str,
 ) -> None:
+    older = of_version(OLDER)
     lives = make_lives(prefix=older)
     cluster = make_cluster(lives)
     for name in "ab":
@@ -79,12 +69,12 @@ def test_a_training_job_outlives_a_rolling_upgrade(
         await_versions(cluster, a=OLDER, b=OLDER)
     now = upgrade_node(cluster, "a", now)
     if first == "coordinator":
-        await_versions(cluster, a=PROTOCOL_VERSION, b=OLDER)
+        await_versions(cluster, a=NEWER, b=OLDER)
     now = upgrade_node(cluster, "b", now)
     if first == "nodes":
         cluster.await_state(state="running")
         upgrade_coordinator(lives, cluster, now)
-    await_versions(cluster, a=PROTOCOL_VERSION, b=PROTOCOL_VERSION)
+    await_versions(cluster, a=NEWER, b=NEWER)
 
     now.finish()
     assert [node.wait() for node in cluster.nodes[-2:]] == [0, 0]
@@ -101,10 +91,10 @@ def test_an_upgrade_that_goes_too_far_is_an_outage_which_the_old_release_heals(
     cluster.await_state(state="running")
 
     lives.kill()
-    far = PROTOCOL_VERSION + len(SUPPORTED)
+    far = NEWER + 1
     other = lives.start(prefix=of_version(far))
-    theirs = f"{far}, {far - 1} and {far - 2}"
-    words = f"the coordinator supports protocol versions {theirs}, this node {PROTOCOL_VERSION}: install"
+    theirs = f"{far}, {far - 1}, {far - 2}"
+    words = f"the coordinator supports protocol {theirs}, this node {PROTOCOL_VERSION}: install"
     for node in nodes:
         node.await_line(f"not let in: {words}.*; the workers go on, and stop in \\d+ s if it is not back")
     newcomer = Cluster(other, "another").join("c")

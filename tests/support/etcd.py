@@ -28,6 +28,7 @@ from coordinatord.store.etcd.requests import after, put, text_of, txn
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import Entry, Store, StoreError
+from coordinatord.store.migrations import STEPS, Steps
 from nodeclient.host.ports import PortReservation
 from tests.support.programs import wait_until
 
@@ -206,13 +207,13 @@ class EtcdNamespace:
             await gateway.close()
 
     @asynccontextmanager
-    async def led(self, gateway: Gateway) -> AsyncIterator[tuple[EtcdStore, Candidate]]:
-        """Lead by this gateway, and open the store."""
+    async def led(self, gateway: Gateway, steps: Steps = STEPS) -> AsyncIterator[tuple[EtcdStore, Candidate]]:
+        """Lead by this gateway, and open the store with tables that these steps lead to."""
         candidate, tasks = Candidate(gateway, self.keys, NOBODY, LEASE_S), Tasks()
         await candidate.win_at_once()
         tasks.spawn(candidate.keep(), name="lease")
         try:
-            store = await EtcdStore.open(gateway, self.keys, candidate)
+            store = await EtcdStore.open(gateway, self.keys, candidate, steps=steps)
             try:
                 yield store, candidate
             finally:

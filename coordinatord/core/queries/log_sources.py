@@ -14,11 +14,10 @@ from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.log_messages import LogStream, ReadLog
+from coordinatord.protocol.log_messages import LogStream
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.text import name_some
-from coordinatord.protocol.versions import SINCE
 
 WORKERS_AT_ONCE_MAX = 64
 """The limit of one request: no person reads more at once, and each log that is followed is read once a second."""
@@ -100,11 +99,6 @@ def log_sources(
     return LogSources(sources, workers - len(shown))
 
 
-def sends_logs(member: Member) -> bool:
-    """Whether the release of a node can send logs."""
-    return member.protocol is None or member.protocol >= SINCE[ReadLog]
-
-
 def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) -> bool:
     host = offers[ranks.node].host if ranks.node in offers else ranks.node
     return not choice.nodes or not choice.nodes.isdisjoint({ranks.node, host})
@@ -170,15 +164,13 @@ class _WantedRound:
     @cached_property
     def _by_place(self) -> dict[tuple[str, str], Member]:
         """A node that can be asked for each place where logs are kept, by host and folder; few requests need it."""
-        others = [member for member in self._run.members.values() if member.session is not None and sends_logs(member)]
+        others = [member for member in self._run.members.values() if member.session is not None]
         return {(member.offer.host, member.offer.log_dir): member for member in others}
 
     def _problem(self, node: str, place: str, keeper: Member | None) -> str:
         """Return why no node can be asked; `place` says where the logs are, if any are kept."""
         if self._run.spec.launcher is Launcher.TORCHRUN and self._id == self._run.id:
             return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
-        if keeper is not None and not sends_logs(keeper):
-            return f"the release of node {node} is too old to send its logs: install this one there"
         if not place:
             return f"node {node} keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
         if keeper is not None and (keeper.session is not None or self._follow):

@@ -14,7 +14,6 @@ from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWo
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, StackOrigin, WorkerStacks, unpack_stacks
-from coordinatord.protocol.versions import SINCE
 
 WORKERS_AT_ONCE_MAX = 16_384
 """The most workers of one answer: 16 MB of stacks pass through the coordinator for them."""
@@ -52,8 +51,6 @@ def _sources_of(run: Run, own: Ranks, ranks: range, *, brief: bool) -> Iterator[
         problem = "torchrun has started its workers, and they are its own"
     elif member is None or member.session is None:
         problem = "it is not connected"
-    elif member.protocol is not None and member.protocol < SINCE[AskStacks]:
-        problem = "its release is too old to ask its workers: install this one there"
     for first in range(0, len(local_ranks), WORKERS_ASKED_MAX):
         yield StackSource(
             node=own.node,

@@ -159,9 +159,7 @@ def _node_lost(run: DurableRun, record: NodeLost, at: float) -> None:
 def _node_released(run: DurableRun, record: NodeReleased, at: float) -> None:
     del at
     run.last_left = record.outcome.result is Result.LEFT
-    member = run.members.get(record.node) or run.released.get(record.node)
-    if member is None:
-        return  # older versions released a node again after its round; neither state nor store need still have it
+    member = run.members[record.node]
     member.outcome = record.outcome
     if not member.in_round:
         _release(run, member)

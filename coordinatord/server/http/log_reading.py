@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
-from coordinatord.core.queries.log_sources import LogSource, LogSources, NoLogError, log_sources, sends_logs
+from coordinatord.core.queries.log_sources import LogSource, LogSources, NoLogError, log_sources
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import rounds_of
@@ -235,8 +235,6 @@ class LogReading:
         source, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
         if member is not None and member.session is not None:
             log.session = member.session  # the node may have come back; when the run ends, it is no member any more
-            if not sends_logs(member):
-                raise NoAnswerError(f"the release of node {member.node} is too old to send its logs")
         if log.session is None:
             raise NoAnswerError("its node is not connected")
         wanted = ReadLog(

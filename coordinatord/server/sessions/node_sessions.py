@@ -28,7 +28,6 @@ from coordinatord.protocol.messages import (
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.versions import has_message
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
@@ -255,9 +254,8 @@ class NodeSessions:
                 names = fields("connection_lost", job=session.job, node=session.node)
                 log.debug("connection lost: %s", error, extra=names)
             del self._open[session.number]
-            self.log_reads.close(session.number)
-            self.stack_reads.close(session.number)
-            self.arrival_reads.close(session.number)
+            for reads in (self.log_reads, self.stack_reads, self.arrival_reads):
+                reads.close(session.number)
             self._driver.submit(Disconnected(session.number, session.revoked))
 
     def _begin(self, session: NodeSession, join: Join, size: int) -> None:
@@ -269,12 +267,8 @@ class NodeSessions:
         _note_versions(join)
         token = session.caller.name
         self._driver.submit(Connected(session.number, join, peer, session.address("sockname"), token), size)
-        if has_message(session.version, ReadLog):  # an older node would end its session over it
-            self.log_reads.open(session.number, session.ask)
-        if has_message(session.version, AskStacks):
-            self.stack_reads.open(session.number, session.ask)
-        if has_message(session.version, AskArrivals):
-            self.arrival_reads.open(session.number, session.ask)
+        for reads in (self.log_reads, self.stack_reads, self.arrival_reads):
+            reads.open(session.number, session.ask)
 
     def _refuse_late(self, session: NodeSession) -> None:
         text = f"no join within {JOIN_WITHIN_S:g} s, or before too many others came"

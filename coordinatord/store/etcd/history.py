@@ -31,7 +31,7 @@ from coordinatord.store.etcd.requests import (
     written_at,
 )
 from coordinatord.store.interface import LeadershipLostError, NothingStoredError, UnreadableStoreError
-from coordinatord.store.migrations import STEPS
+from coordinatord.store.migrations import STEPS, Steps
 from coordinatord.store.row_codec import Row
 
 VALUE_BYTES_MAX = 1024 * 1024
@@ -61,16 +61,20 @@ class StoredHistory:
 class History:
     """The commits below one prefix."""
 
-    def __init__(self, gateway: Gateway, keys: Keys, fence: int = 0) -> None:
-        """Begin with nothing read. `fence` is the revision of our own leader key; without it nothing can be written."""
+    def __init__(self, gateway: Gateway, keys: Keys, fence: int = 0, steps: Steps = STEPS) -> None:
+        """Begin with nothing read. `fence` is the revision of our own leader key; without it nothing can be written.
+
+        Records are of the version that the `steps` of the tables lead to.
+        """
         self._gateway = gateway
         self._keys = keys
         self._fence = fence
+        self._version = len(steps)
         self._log = CommitLog()
         self._head = Head(0, "")
         self._head_revision = 0
         self._about_revision = 0
-        self.about = About("", len(STEPS), 0)
+        self.about = About("", self._version, 0)
         self.revision = 0
         """The revision of the cluster after the last commit."""
 
@@ -87,10 +91,10 @@ class History:
         if about is None:
             raise NothingStoredError(f"no coordinatord has kept state below {self._keys.prefix}/")
         self.about, self._about_revision = About.unpack(about), about.mod_revision
-        if self.about.version > len(STEPS):
+        if self.about.version > self._version:
             raise UnreadableStoreError(
                 f"a newer release of coordinatord has written version {self.about.version}, this one knows up to"
-                f" {len(STEPS)}: install that release here too"
+                f" {self._version}: install that release here too"
             )
         values, parts = [], dict[int, list[bytes]]()
         self._log = CommitLog()
@@ -112,7 +116,7 @@ class History:
     async def begin(self) -> None:
         """Begin an empty history. Raises `StoreError`."""
         await self.sweep()
-        self.about = About(secrets.token_hex(4), len(STEPS), 1)
+        self.about = About(secrets.token_hex(4), self._version, 1)
         await self._change([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
 
     async def sweep(self) -> None:
@@ -146,7 +150,7 @@ class History:
     async def replace(self, rows: Iterable[Row], identity: str) -> None:
         """Write a whole history as a new generation, which counts once all of it is written. Raises `StoreError`."""
         await self.sweep()
-        about = About(identity, len(STEPS), self.about.generation + 1)
+        about = About(identity, self._version, self.about.generation + 1)
         self._log, number = CommitLog(), 0
         held: list[Row] = []
         for row in rows:

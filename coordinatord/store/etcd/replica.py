@@ -15,7 +15,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.store.database import Database
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import Entry
-from coordinatord.store.migrations import STEPS
+from coordinatord.store.migrations import STEPS, Steps
 from coordinatord.store.row_codec import Row
 
 FOLDER = "replica"
@@ -37,7 +37,9 @@ class Change:
 class Replica:
     """One history, in a file of its own. Its methods are called in one thread at a time."""
 
-    def __init__(self, rows: Iterable[Row], identity: str, version: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, rows: Iterable[Row], identity: str, version: int, folder: Path | None = None, steps: Steps = STEPS
+    ) -> None:
         """Fill a new file with the rows of a version, and bring them up to date. Raises `StoreError`.
 
         The file is in a `folder` that this process alone uses, in place of what an earlier one left; None for a
@@ -52,10 +54,10 @@ class Replica:
                 self._folder.mkdir(mode=0o700)
         self.path = self._folder / REPLICA
         try:
-            older = Database.open(self.path, STEPS[:version])
+            older = Database.open(self.path, steps[:version])
             older.fill(rows, identity)
             older.close()
-            self._database = Database.open(self.path)
+            self._database = Database.open(self.path, steps)
             self._database.note_changes()
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -24,12 +24,12 @@ STDERR = (LogStream.STDERR,)
 class Job:
     """Two nodes of two workers each, in their first round."""
 
-    def __init__(self, spec: JobSpec | None = None, version: int = 5, **offer: Any) -> None:
+    def __init__(self, spec: JobSpec | None = None, **offer: Any) -> None:
         self.coordinator: Coordinator = a_coordinator()
         self.records: list[Record] = []
         offer = {"log_dir": "/logs/default", "workers": 2} | offer
         for session, node in ((1, "a"), (2, "b")):
-            join = a_join(node, spec=spec or a_spec(2, 2), offer=an_offer(node, **offer), version=version)
+            join = a_join(node, spec=spec or a_spec(2, 2), offer=an_offer(node, **offer))
             self.handle(Connected(session, join, "10.0.0.1", "10.0.0.9"))
 
     def handle(self, event: Any) -> None:
@@ -166,11 +166,6 @@ def test_another_node_with_the_logs_in_the_same_place_is_asked_instead() -> None
 def test_of_a_node_without_files_it_is_said_what_to_do() -> None:
     text = "node a keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
     assert problem_of(Job(log_dir="")) == text
-
-
-def test_of_a_node_of_an_old_release_it_is_said_what_to_do() -> None:
-    text = "the release of node a is too old to send its logs: install this one there"
-    assert problem_of(Job(version=4, log_dir="")) == text
 
 
 def test_the_logs_of_torchrun_are_torchrun_s() -> None:

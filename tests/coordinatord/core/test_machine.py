@@ -12,23 +12,11 @@ from coordinatord.core.events import AdminRequested, Connected, Disconnected, Ev
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.durable import RELEASED_MAX, State
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import StopJob
 from coordinatord.core.values.records import NodeLost, NodeReleased, Record, RoundEnded, RoundFormed, RunEnded
-from coordinatord.protocol.messages import Goal, Join, Observed, Outcome, Phase, RefusalCode, Result
+from coordinatord.protocol.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer, let_pass
-from tests.support.histories import (
-    JOB,
-    RUN,
-    a_join_of,
-    a_round_of,
-    a_start_of,
-    a_stop_of,
-    an_end_of,
-    an_opening,
-    made_at,
-    replay,
-)
 from tests.support.script import Stage
 
 
@@ -135,18 +123,6 @@ def test_a_node_that_was_released_may_send_heartbeats_until_its_round_ends() -> 
         stopped n2
     """)
     assert [record.node for _, record in stage.past if isinstance(record, NodeReleased)] == ["n1"]
-
-
-def test_releases_that_were_recorded_twice_are_replayed_however_many_nodes_left() -> None:
-    nodes = [f"n{number}" for number in range(RELEASED_MAX + 1)]
-    left = Outcome(Result.LEFT, 143, "left")
-    releases = [NodeReleased(JOB, RUN, "left", node, 1, left) for node in nodes]
-    joins = [a_join_of(node) for node in (*nodes, "last")]
-    stopped = [an_opening(), *joins, a_round_of(*nodes, "last"), a_start_of(), a_stop_of(planned=True), *releases]
-    run = replay(made_at(0.0, *stopped, an_end_of(), *releases))[JOB]
-    assert (list(run.members), len(run.released)) == (["last"], RELEASED_MAX)
-    without = [an_opening(), joins[-1], a_round_of("last"), a_stop_of(planned=True), an_end_of(), releases[0]]
-    assert list(replay(made_at(0.0, *without))[JOB].members) == ["last"], "the store has forgotten the node"
 
 
 def test_a_heartbeat_of_a_node_that_left_after_success_does_not_stop_the_others() -> None:

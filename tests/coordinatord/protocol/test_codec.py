@@ -29,9 +29,6 @@ from coordinatord.protocol.schema import Length, SchemaError
 from tests.support.builders import a_desired, a_join, an_assignment, an_observed, an_offer
 from tests.support.messages import MESSAGES, WIDEST, as_map, fields_of, inner_of, largest, messages
 
-NAMES = {message: name for name, message in TYPES.items()}
-
-
 SHORT = 64
 """Characters of a text that is short."""
 
@@ -50,7 +47,7 @@ def shortened(value: Any) -> Any:
 
 def sample_of(message: Any) -> dict[str, Any]:
     """Return the body of a message, with its type."""
-    return {"type": NAMES[type(message)], **shortened(as_map(message))}
+    return {"type": type(message).__name__, **shortened(as_map(message))}
 
 
 SAMPLES: dict[type[Any], dict[str, Any]] = {kind: sample_of(largest(kind)) for kind in MESSAGES}
@@ -65,8 +62,8 @@ BODIES: list[tuple[type[Any], dict[str, Any]]] = [*SAMPLES.items(), (Desired, RU
 FIELDS = [
     pytest.param(kind, sample, keys, path, annotation, id=path)
     for kind, sample in BODIES
-    for keys, path, annotation in fields_of(kind, NAMES[kind])
-    if path != "join.version" and (sample is not RUNNING or keys[0] == "assignment")
+    for keys, path, annotation in fields_of(kind, kind.__name__)
+    if path != "Join.version" and (sample is not RUNNING or keys[0] == "assignment")
     if keys[0] != "assignment" or sample is RUNNING
 ]
 
@@ -149,13 +146,13 @@ def test_a_missing_field_is_named(
 
 @pytest.mark.parametrize("name", ["colour", "", b"version", "x" * 5000])
 def test_an_unknown_field_is_refused_without_being_repeated_at_length(name: str | bytes) -> None:
-    with pytest.raises(SchemaError, match=r"^observed has unknown fields: ") as caught:
-        decode(msgpack.packb({"type": "observed", name: 1} | as_map(an_observed())), Observed)
+    with pytest.raises(SchemaError, match=r"^Observed has unknown fields: ") as caught:
+        decode(msgpack.packb({"type": "Observed", name: 1} | as_map(an_observed())), Observed)
     assert len(str(caught.value)) < 100
 
 
 def test_many_unknown_fields_are_not_all_repeated() -> None:
-    body = {"type": "observed", **as_map(an_observed()), **{f"field-{number}": 0 for number in range(500)}}
+    body = {"type": "Observed", **as_map(an_observed()), **{f"field-{number}": 0 for number in range(500)}}
     with pytest.raises(SchemaError) as caught:
         decode(msgpack.packb(body), Observed)
     assert len(str(caught.value)) < 500
@@ -164,34 +161,34 @@ def test_many_unknown_fields_are_not_all_repeated() -> None:
 @pytest.mark.parametrize("version", [PROTOCOL_VERSION + 1, 0, -1, "one", None, [1], "x" * 9000])
 def test_another_version_is_the_first_thing_to_be_seen(version: object) -> None:
     with pytest.raises(VersionError, match="install the same release on all hosts") as caught:
-        decode(msgpack.packb({"type": "join", "version": version, "colour": "blue"}), Join)
+        decode(msgpack.packb({"type": "Join", "version": version, "colour": "blue"}), Join)
     assert len(str(caught.value)) < 200
 
 
 def test_a_join_without_version_is_of_another_version() -> None:
     with pytest.raises(VersionError, match="this node None"):
-        decode(msgpack.packb({"type": "join"}), Join)
+        decode(msgpack.packb({"type": "Join"}), Join)
 
 
 @pytest.mark.parametrize("version", [float(PROTOCOL_VERSION)])
 def test_a_version_that_only_equals_ours_is_of_the_wrong_type(version: object) -> None:
-    with pytest.raises(SchemaError, match=r"^join\.version must be of type int"):
-        decode(msgpack.packb({"type": "join", **as_map(a_join()), "version": version}), Join)
+    with pytest.raises(SchemaError, match=r"^Join\.version must be of type int"):
+        decode(msgpack.packb({"type": "Join", **as_map(a_join()), "version": version}), Join)
 
 
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        ({"type": "observed"}, "expected a message of type desired or refused, not 'observed'"),
+        ({"type": "Observed"}, "expected a message of type Desired or Refused, not 'Observed'"),
         ({"type": "nonsense"}, "not 'nonsense'"),
         ({"type": 7}, "not 7"),
-        ({"type": ["desired"]}, "not list"),
+        ({"type": ["Desired"]}, "not list"),
         ({"type": {"a": "x" * 5000}}, "not dict"),
         ({}, "not None"),
     ],
 )
 def test_a_message_of_another_type_is_refused(body: dict[str, Any], error: str) -> None:
-    with pytest.raises(SchemaError, match=r"^expected a message of type desired or refused, not ") as caught:
+    with pytest.raises(SchemaError, match=r"^expected a message of type Desired or Refused, not ") as caught:
         decode(msgpack.packb(body), Desired, Refused)
     assert error in str(caught.value)
     assert len(str(caught.value)) < 200
@@ -226,7 +223,7 @@ def test_a_frame_that_holds_no_message_is_refused(frame: bytes) -> None:
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("head", [b"\x81\xa4type", b"\x82\xa4type\xa4join\xa7version"], ids=["type", "version"])
+@pytest.mark.parametrize("head", [b"\x81\xa4type", b"\x82\xa4type\xa4Join\xa7version"], ids=["type", "version"])
 @pytest.mark.parametrize("depth", [100, 1_000, 1_023, 1_024])
 def test_what_is_nested_too_deeply_for_python_is_refused_as_any_other_value(head: bytes, depth: int) -> None:
     with pytest.raises(SchemaError) as caught:
@@ -235,14 +232,14 @@ def test_what_is_nested_too_deeply_for_python_is_refused_as_any_other_value(head
 
 
 def test_an_extension_type_within_a_field_is_refused_by_the_name_of_the_field() -> None:
-    body = {"type": "observed", **as_map(an_observed()), "port": msgpack.ExtType(5, b"")}
-    with pytest.raises(SchemaError, match=r"^observed\.port "):
+    body = {"type": "Observed", **as_map(an_observed()), "port": msgpack.ExtType(5, b"")}
+    with pytest.raises(SchemaError, match=r"^Observed\.port "):
         decode(msgpack.packb(body), Observed)
 
 
 def test_frames_that_are_refused_leave_nothing_in_memory() -> None:
     # msgpack before 1.2.3 kept the value of a key that is no text.
-    frame = b"\x82\xa4type\xa4join\x01" + msgpack.packb("x" * (FRAME_BYTES_MAX // 2))
+    frame = b"\x82\xa4type\xa4Join\x01" + msgpack.packb("x" * (FRAME_BYTES_MAX // 2))
     tracemalloc.start()
     try:
         sizes = []
@@ -292,17 +289,17 @@ def test_a_whole_number_of_seconds_is_legal() -> None:
 def test_a_goal_comes_with_what_belongs_to_it_and_nothing_else(goal: Goal, part: dict[str, Any]) -> None:
     (name,) = part
     with pytest.raises(SchemaError, match=f"{name} belongs to"):
-        decode(msgpack.packb({"type": "desired", **as_map(a_desired(goal)), **part}), Desired)
+        decode(msgpack.packb({"type": "Desired", **as_map(a_desired(goal)), **part}), Desired)
 
 
 def test_a_node_with_more_workers_than_a_host_can_have_is_refused() -> None:
     assert decode(encode(a_join(offer=an_offer(workers=4_096))), Join).offer.workers == 4_096
-    with pytest.raises(SchemaError, match=r"^join\.offer\.workers must be within 1 and 4096"):
+    with pytest.raises(SchemaError, match=r"^Join\.offer\.workers must be within 1 and 4096"):
         decode(encode(a_join(offer=an_offer(workers=4_097))), Join)
 
 
 def test_an_empty_range_of_nodes_is_refused() -> None:
-    body = {"type": "join", **as_map(a_join())}
+    body = {"type": "Join", **as_map(a_join())}
     body["spec"] |= {"nodes_min": 4, "nodes_max": 2}
     with pytest.raises(SchemaError, match="nodes_min is 4, more than nodes_max, 2"):
         decode(msgpack.packb(body), Join)

@@ -35,7 +35,7 @@ TEXTS = ["job", "node", "offer.role", "offer.topology", "offer.host", "offer.hos
 
 def join_with(field: str, text: str) -> bytes:
     """Pack a join with a text in one of its fields, whatever the text is."""
-    body: dict[str, Any] = copy.deepcopy({"type": "join", **as_map(a_join())})
+    body: dict[str, Any] = copy.deepcopy({"type": "Join", **as_map(a_join())})
     *parents, name = field.split(".")
     place = body
     for parent in parents:
@@ -49,7 +49,7 @@ def join_with(field: str, text: str) -> bytes:
 def test_a_join_with_an_unprintable_character_is_refused_by_the_name_of_its_field(field: str, character: str) -> None:
     with pytest.raises(SchemaError) as caught:
         decode(join_with(field, f"na{character}me"), Join)
-    assert str(caught.value).startswith(f"join.{field} ")
+    assert str(caught.value).startswith(f"Join.{field} ")
     assert str(caught.value).isprintable()
 
 
@@ -96,8 +96,8 @@ def test_what_is_said_of_random_bytes_is_printable(frame: bytes) -> None:
 def test_the_names_of_unknown_fields_and_types_are_said_printably(character: str) -> None:
     for body in (
         {"type": f"x{character}"},
-        {"type": "join", "version": f"1{character}"},
-        {"type": "refused", character: 1},
+        {"type": "Join", "version": f"1{character}"},
+        {"type": "Refused", character: 1},
     ):
         frame = msgpack.packb(body, unicode_errors="surrogatepass")
         with pytest.raises(SchemaError) as caught:

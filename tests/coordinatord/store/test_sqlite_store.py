@@ -97,7 +97,7 @@ async def test_a_damaged_page_is_found_before_anything_is_decided(tmp_path: Path
 
 async def test_a_database_of_an_older_version_is_checked_before_it_is_changed(tmp_path: Path) -> None:
     path = tmp_path / DATABASE
-    Database.open(path, STEPS[:-1]).close()
+    Database.open(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         rows = [(number, f"job-{number}") for number in range(500)]
         other.executemany("INSERT INTO records VALUES (?, 0.0, ?, 'e-1', 'JobStopAsked', NULL, NULL, '{}')", rows)
@@ -105,7 +105,8 @@ async def test_a_database_of_an_older_version_is_checked_before_it_is_changed(tm
     content[-4096:-3896] = b"\xa5" * 200
     path.write_bytes(content)
     with pytest.raises(UnreadableStoreError, match="damaged"):
-        SqliteStore.open(tmp_path)
+        Database.open(path, (*STEPS, ("DROP TABLE records",)))
+    assert path.read_bytes() == content
 
 
 async def test_the_memory_store_remembers_nothing_of_an_earlier_life() -> None:

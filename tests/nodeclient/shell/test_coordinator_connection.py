@@ -9,15 +9,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-import msgpack
 import pytest
 from aiohttp import web
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused
-from coordinatord.protocol.versions import SUPPORTED
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.messages import Join, RefusalCode, Refused
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import revocation
@@ -28,7 +26,7 @@ from nodeclient.config.flag_values import endpoints
 from nodeclient.core.events import DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.shell import coordinator_connection
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
-from tests.support.builders import a_join, a_spec, an_observed
+from tests.support.builders import a_join, a_spec
 from tests.support.canned_http import canned, stands_by
 from tests.support.raw_session import until
 from tests.support.secured import secured
@@ -127,29 +125,6 @@ async def test_a_node_says_why_nobody_leads() -> None:
         ):
             await until(lambda: bool(heard))
     assert heard[0] == SessionClosed(f"{address} stands by, and nobody leads: etcd is away")
-
-
-async def test_a_node_that_prepares_joins_a_coordinator_of_the_release_before_once_it_is_ready() -> None:
-    """It would be given a round at once: that release takes it for ready."""
-    *newer, older = SUPPORTED
-    phase = Phase.PREPARING
-
-    async def serve_older(socket: web.WebSocketResponse) -> None:
-        version = msgpack.unpackb(joins[-1])["version"]
-        refused = Refused(RefusalCode.VERSION, "another version", retry=False)
-        await socket.send_bytes(encode(WAIT, older) if version == older else encode(refused))
-
-    def join() -> Join:
-        return a_join(observed=an_observed(phase=phase))
-
-    async with strange_coordinator(serve_older) as (address, joins), attending([address], join) as heard:
-        await until(lambda: len(heard) >= 4)
-        assert {decode(frame, Join).version for frame in joins} == set(newer)
-        (reason,) = {event.reason for event in heard if isinstance(event, SessionClosed)}
-        assert reason == f"{address} is of the release before, and this node joins it when it is prepared"
-        phase = Phase.IDLE
-        await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
-        assert decode(joins[-1], Join).version == older
 
 
 @asynccontextmanager

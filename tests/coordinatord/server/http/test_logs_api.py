@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.codec import decode
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.messages import Desired, Goal, Phase
-from coordinatord.protocol.versions import SINCE
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
 from coordinatord.server.sessions import node_reads
@@ -148,17 +147,6 @@ async def test_no_proxy_holds_back_or_keeps_a_piece_of_a_stream(start: Start) ->
             async with client.get(f"{server.url}{path}") as answer:
                 assert answer.headers["X-Accel-Buffering"] == "no", "nginx reads ahead of its client otherwise"
                 assert answer.headers["Cache-Control"] == "no-store"
-
-
-async def test_a_session_of_an_older_version_is_never_asked(start: Start) -> None:
-    older = SINCE[ReadLog] - 1
-    wanted = ReadLog(1, "e-1", 1, 0, LogStream.STDOUT, None, last_bytes=1, last_lines=None, follow=True)
-    async with start() as server, connect(server.url) as peer:
-        await peer.socket.send_bytes(encode(join("a", version=older), older))
-        decode(await peer.socket.receive_bytes(), Desired, version=older)
-        [session] = server.sessions._open
-        with pytest.raises(node_reads.NoAnswerError, match="not connected any more"):
-            await server.sessions.log_reads.read(session, wanted)
 
 
 async def test_a_node_that_goes_meanwhile_is_named(start: Start) -> None:

@@ -153,8 +153,8 @@ async def test_a_job_too_many_is_refused_and_the_others_go_on(start: Start) -> N
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (encode(join("n" * 129)), "join.node must be within 1 and 128 characters"),
-        (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "expected a message of type join, not list"),
+        (encode(join("n" * 129)), "Join.node must be within 1 and 128 characters"),
+        (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "expected a message of type Join, not list"),
         (b"\x81\xa4type" + b"\x91" * 1_024 + b"\x00", "the frame is not msgpack"),
         (encode(join("a", observed=dataclasses.replace(IDLE, steps=(1,) * 4_097))), "must have 0 to 4096 items"),
     ],

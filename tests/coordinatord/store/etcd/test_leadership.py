@@ -13,15 +13,14 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
-from coordinatord.store.etcd.keys import About
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.refusals import EtcdAwayError
-from coordinatord.store.etcd.requests import put
 from coordinatord.store.etcd.roster import Coordinatord, members
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, StoreError
 from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, SteppedGateway, needs_etcd, usurp
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
+from tests.support.later_tables import LATER_STEPS
 from tests.support.raw_session import until
 
 pytestmark = [pytest.mark.asyncio, needs_etcd]
@@ -305,22 +304,13 @@ async def test_records_of_an_older_version_are_brought_up_to_date(etcd: EtcdClus
     async with space.led(gateway) as (store, _):
         await store.append(made_at(1.0, an_opening(), a_join_of("n1")))
         identity, loaded = store.identity, await store.load()
-        older = store._history.about
-        await gateway.call("/v3/kv/put", _about(space, older.identity, older.version - 1, older.generation))
-    async with space.led(gateway) as (store, _):
-        assert isinstance(store, EtcdStore)
+    async with space.led(gateway, LATER_STEPS) as (store, _):
         assert (store.identity, await store.load()) == (identity, loaded)
-        assert store._history.about.generation == older.generation + 1
         await store.append(made_at(2.0, a_join_of("n2")))
-    await gateway.call("/v3/kv/put", _about(space, older.identity, older.version + 1, older.generation + 1))
     with pytest.raises(StoreError, match="a newer release of coordinatord has written version"):
         async with space.life():
             pass
     await gateway.close()
-
-
-def _about(space: EtcdNamespace, identity: str, version: int, generation: int) -> dict[str, object]:
-    return dict(put(space.keys.about, About(identity, version, generation).packed())["request_put"])
 
 
 async def test_one_whose_lease_ends_while_it_reads_the_history_does_not_begin_to_lead(etcd: EtcdCluster) -> None:
