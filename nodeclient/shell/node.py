@@ -303,10 +303,10 @@ class Node:
                 self._error_files = [stream.error_file for stream in streams]
                 screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()
-                keep = self._keeper.listen(self._output.private_folder, start.round)
-                folder, port = self._output.private_folder, assignment.master_port
-                stacks = self._stacks.listen(folder, start.run, start.round, own_ranks, port)
-                rounds = self._staying.listen(self._output.private_folder)
+                private, port = self._output.private_folder, assignment.master_port
+                keep = self._keeper.listen(private, start.round)
+                stacks = self._stacks.listen(private, start.run, start.round, own_ranks, port)
+                rounds = self._staying.listen(private)
                 slots = [{**slot, **keep, **stacks, **rounds} for slot in self._slots.begin(start.run, start.round)]
                 self._lingering, self._first_rank = lingering.Lingering(), assignment.first_rank
                 commands = [

@@ -10,7 +10,7 @@ from typing import Any
 from coordinatord.protocol.codec import TYPES, decode, encode
 from coordinatord.protocol.messages import FRAME_BYTES_MAX, Join
 from coordinatord.protocol.schema import SchemaError
-from coordinatord.protocol.versions import SUPPORTED, has_message
+from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTROL_BYTES_MAX, PING, PONG, TEXT, FrameReader
 from coordinatord.runtime.websocket.handshake import (
     END_OF_HEAD,
@@ -95,7 +95,7 @@ def message(data: bytes) -> None:
     """Decode a message: what is legal comes back as it was, and what is not has an error that says so briefly."""
     choices = Choices(data)
     version = choices.of(SUPPORTED)
-    kinds: tuple[type[Any], ...] = tuple(kind for kind in TYPES.values() if has_message(version, kind))
+    kinds: tuple[type[Any], ...] = tuple(TYPES.values())
     expected = choices.of((kinds, *((kind,) for kind in kinds)))
     frame = choices.rest()
     try:

@@ -36,7 +36,6 @@ from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
 
-
 _LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
 
 

@@ -79,13 +79,17 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
 
 async def test_two_nodes_of_one_host_that_claim_at_once_take_no_more_than_there_is() -> None:
     """Both have seen the same memory free. The kernel would kill one of them, or another program."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    nodes = [subprocess.Popen([sys.executable, "-c", CLAIMANT], **pipes) for _ in range(2)]  # noqa: ASYNC220
+    pipe = subprocess.PIPE
+    nodes = [
+        subprocess.Popen([sys.executable, "-c", CLAIMANT], stdin=pipe, stdout=pipe, text=True)  # noqa: ASYNC220
+        for _ in range(2)
+    ]
     try:
-        assert [node.stdout.readline() for node in nodes] == ["claimed\n"] * 2
+        answers = [node.stdout for node in nodes if node.stdout is not None]
+        assert [answer.readline() for answer in answers] == ["claimed\n"] * 2
         for node in nodes:
             print(*(each.pid for each in nodes), file=node.stdin, flush=True)
-        results = [node.stdout.readline().split() for node in nodes]
+        results = [answer.readline().split() for answer in answers]
     finally:
         for node in nodes:
             node.communicate()

@@ -15,7 +15,7 @@ def saved_steps(interval: SaveInterval, begin: int, count: int, step_s: float, s
 
     Steps take `step_s` each.
     """
-    saved = []
+    saved: list[int] = []
     for step in range(begin + 1, begin + 1 + count):
         if interval.end_step(step, step * step_s):
             interval.note_save(save_s[min(len(saved), len(save_s) - 1)])
