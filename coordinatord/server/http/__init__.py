@@ -2,8 +2,7 @@
 
 `jobs_api` lists jobs, `events_api` reads what happened, and `live_updates` sends both to the page as they change.
 `logs_api` answers with workers' logs: `log_query` parses the request, and `log_reading` reads the nodes. `stacks_api`
-shows where workers stand. `admin_api` takes operators' requests. `openapi` describes all of it, with a `json_schema` of
-each record.
+shows where workers stand. `admin_api` takes operators' requests. `openapi` serves a description of all of it.
 
 `request_body` reads the body of a request, `responses` makes answers in JSON or msgpack, `response_cache` makes each
 once for all readers, and `reader_count` turns away one reader too many. `access_guard` finds out who sends a request,

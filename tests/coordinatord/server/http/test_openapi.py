@@ -1,4 +1,4 @@
-"""The OpenAPI document is held to the server: paths, parameters, statuses, and the bodies of real answers."""
+"""The OpenAPI document is held to the records and to the server: paths, parameters, statuses, bodies of answers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from coordinatord.protocol.stack_messages import (
 )
 from coordinatord.server.http import admin_api
 from coordinatord.server.http.log_query import read_query
-from coordinatord.server.http.openapi import OF_EVENTS, OF_LOGS, OF_REQUESTS, OPERATIONS, document
+from coordinatord.server.http.openapi import FILE
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
 from tests.coordinatord.server.http.test_logs_api import KEEPS_LOGS
 from tests.coordinatord.server.test_durability import SlowStore
+from tests.support.openapi import OF_EVENTS, OF_LOGS, OF_REQUESTS, OPERATIONS, text
 from tests.support.raw_session import Peer, connect, join, until
 from tests.support.source import Source
 
@@ -57,7 +58,9 @@ def closed(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-SPEC = closed(document())
+DOCUMENT = json.loads(FILE.read_text(encoding="utf-8"))
+
+SPEC = closed(DOCUMENT)
 
 REGISTRY: Registry[Any] = Registry().with_resource("spec", DRAFT202012.create_resource(SPEC))
 
@@ -77,11 +80,13 @@ def paths_in(source: Source) -> Iterator[str]:
 
 def test_every_path_of_the_server_is_described_and_no_other(tree: list[Source]) -> None:
     own = [source for source in tree if source.is_python and source.is_in("coordinatord/server")]
-    served = {
-        path for source in own if source.path.name != "openapi.py" for path in paths_in(source) if " " not in path
-    }
+    served = {path for source in own for path in paths_in(source) if " " not in path}
     served -= {path for path in served if path.startswith(("/page/", "/dev/", "/proc/"))}
-    assert served | {"/", "/openapi.json"} == {operation.path for operation in OPERATIONS}
+    assert served | {"/"} == {operation.path for operation in OPERATIONS}
+
+
+def test_the_file_is_made_of_the_records() -> None:
+    assert FILE.read_text(encoding="utf-8") == text(), "run `python -m tests.support.openapi`, and read the difference"
 
 
 def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
@@ -133,7 +138,7 @@ class Client:
             if schema is not None:
                 check(await answer.json(), schema)
             elif answer.content_type == "application/json":
-                assert await answer.json() == document()
+                assert await answer.json() == DOCUMENT
         self.seen.add((method, path, status))
 
 

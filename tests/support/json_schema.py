@@ -105,7 +105,7 @@ def _notes(kind: type[Any]) -> dict[str, str]:
     except OSError:
         return {}
     [definition] = ast.parse(source).body
-    assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
+    assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}
     for field, note in zip(definition.body, definition.body[1:], strict=False):
         text = note.value if isinstance(note, ast.Expr) else None

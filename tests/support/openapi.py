@@ -1,0 +1,323 @@
+"""Makes the OpenAPI document that coordinatord serves: `python -m tests.support.openapi` writes the file.
+
+The table has each path with its parameters and answers; the schemas are made of the records that are sent and received.
+A test compares the file with both, the table with the routes of the server, and real answers with the schemas.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from coordinatord.core.values.records import KINDS
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.api import (
+    IN_LIST,
+    AdminAnswer,
+    AdminBody,
+    ApiEvent,
+    DrainBody,
+    ErrorAnswer,
+    EventsAnswer,
+    HealthAnswer,
+    JobsAnswer,
+    JobStatus,
+    PageLinkAnswer,
+    PageLinkBody,
+    PageSessionAnswer,
+    PageSessionBody,
+)
+from coordinatord.protocol.http.log_answers import LogPart, LogsAnswer
+from coordinatord.protocol.http.stack_answers import StacksAnswer
+from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, LogStream
+from coordinatord.runtime import __version__
+from coordinatord.server.http.events_api import AT_ONCE_MAX
+from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES, PLACES_MAX
+from coordinatord.server.http.openapi import FILE
+from coordinatord.server.http.page_access import cookie_name
+from coordinatord.server.http.responses import EVENT_STREAM, JSON, MSGPACK
+from tests.support.json_schema import Schema, Schemas
+
+OF_READS = {
+    401: "There is no token, or it is not valid.",
+    403: "The token may not do this, a web page of another site sent it, or a browser that asks by a foreign name.",
+    429: "Too many requests of this address were not let in.",
+    500: "A bug of coordinatord.",
+    503: "It cannot be answered now: too many ask, or the records cannot be read.",
+}
+"""The errors that any request may meet, with what they mean."""
+
+OF_REQUESTS = {
+    400: "The body is not understood.",
+    404: "There is no such job or node.",
+    408: "The rest of the body did not come.",
+    409: "It is refused as things are.",
+    413: "The body is too long.",
+    415: "The body is neither JSON nor msgpack.",
+}
+"""The errors that an operator's request may meet beside these."""
+
+OF_BODIES = {status: OF_REQUESTS[status] for status in (400, 408, 413, 415)}
+"""Those of them that any body may meet."""
+
+UNKNOWN_JOB = {404: "There is no such job."}
+MALFORMED = {400: "A parameter is wrong."}
+
+
+@frozen
+class Parameter:
+    """A parameter in the query or in a header."""
+
+    name: str
+    about: str
+    schema: Schema
+    place: str = "query"
+
+
+@frozen
+class Operation:
+    """What one request does."""
+
+    method: str
+    path: str
+    summary: str
+    answer: type[Any] | None = None
+    """The record of the answer, as JSON or msgpack; None for other kinds of content."""
+    content: str = ""
+    """The kind of content, where that is no record."""
+    event: type[Any] | None = None
+    """The data of each server-sent event, for those who accept a stream."""
+    parameters: tuple[Parameter, ...] = ()
+    body: type[Any] | None = None
+    errors: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    open: bool = False
+    """It is for everybody."""
+
+
+_LAST_EVENTS: Schema = {"type": "integer", "minimum": 1, "maximum": AT_ONCE_MAX, "default": AT_ONCE_MAX}
+
+OF_EVENTS = (
+    Parameter(
+        "after", "Only events after the one of this id; then the next ones, and not the newest.", {"type": "string"}
+    ),
+    Parameter("last", "So many of the newest.", _LAST_EVENTS),
+    Parameter("since", "Only events of this age in seconds at most.", {"type": "number", "minimum": 0}),
+    Parameter(
+        "kind",
+        "Only events of these kinds, separated by commas or given several times, also as `node-lost`.",
+        {"type": "array", "items": {"type": "string", "examples": sorted(KINDS)}},
+    ),
+    Parameter("Last-Event-ID", "The same as `after`, as browsers send it.", {"type": "string"}, "header"),
+)
+
+_NUMBER_OF_LINES: Schema = {"type": "integer", "minimum": 0, "maximum": LOG_LINES_MAX}
+
+OF_LOGS = (
+    Parameter("rank", "Only these ranks, such as `3` or `0-7,12`.", {"type": "array", "items": {"type": "string"}}),
+    Parameter("node", "Only workers of these nodes or hosts.", {"type": "array", "items": {"type": "string"}}),
+    Parameter("run", "An earlier run, as `earlier` of the job names it; by default the last one.", {"type": "string"}),
+    Parameter("round", "The round; by default the last one.", {"type": "integer", "minimum": 0}),
+    Parameter("stream", "Which stream.", {"enum": [*LogStream, BOTH], "default": BOTH}),
+    Parameter(
+        "last",
+        f"So many of the last lines of each log, or `{ALL}`.",
+        {"anyOf": [_NUMBER_OF_LINES, {"const": ALL}], "default": LAST_LINES},
+    ),
+    Parameter(
+        "last_bytes",
+        "So many of the last bytes of each log at most; without `last`, whatever the number of lines.",
+        {"type": "integer", "minimum": 0, "maximum": LOG_BYTES_MAX},
+    ),
+    Parameter(
+        "follow",
+        f"Go on with what is written, also in later rounds, until the run ends. It needs `Accept: {EVENT_STREAM}`.",
+        {"type": "boolean", "default": False},
+    ),
+    Parameter(
+        "after",
+        "Go on after these places, one for each log: `place` of its last part, of a stream that broke off.",
+        {"type": "array", "items": {"type": "string"}, "maxItems": PLACES_MAX},
+    ),
+)
+
+
+def _request(path: str, summary: str, body: type[Any] = AdminBody) -> Operation:
+    return Operation("post", path, summary, AdminAnswer, body=body, errors=OF_REQUESTS)
+
+
+OPERATIONS = (
+    Operation(
+        "get",
+        "/healthz",
+        "Whether the coordinator does its work; 503 says why not. Without a token: `status` alone.",
+        HealthAnswer,
+        open=True,
+    ),
+    Operation("get", "/v1/jobs", "All jobs, each without its rounds.", JobsAnswer),
+    Operation("get", "/v1/jobs/{job}", "One job, with its last rounds.", JobStatus, errors=UNKNOWN_JOB),
+    Operation(
+        *("get", "/v1/events", "What happened to all jobs and to none, oldest first; as a stream also what comes."),
+        answer=EventsAnswer,
+        event=ApiEvent,
+        parameters=OF_EVENTS,
+        errors=MALFORMED,
+    ),
+    Operation(
+        *("get", "/v1/jobs/{job}/events", "What happened to one job, oldest first; as a stream also what comes."),
+        answer=EventsAnswer,
+        event=ApiEvent,
+        parameters=OF_EVENTS,
+        errors=MALFORMED | UNKNOWN_JOB,
+    ),
+    Operation(
+        *("get", "/v1/jobs/{job}/logs", "What the workers of a round have written, read from their nodes."),
+        answer=LogsAnswer,
+        event=LogPart,
+        parameters=OF_LOGS,
+        errors=MALFORMED | {404: "There is no such job, round, node or rank."},
+    ),
+    Operation(
+        *("get", "/v1/jobs/{job}/stacks", "Where the workers of the present round stand, asked of their nodes."),
+        answer=StacksAnswer,
+        parameters=OF_LOGS[:1],
+        errors=MALFORMED | {404: "There is no such job or rank, or the job has no workers now."},
+    ),
+    _request("/v1/jobs/{job}/stop", "Workers save their state, and the run ends."),
+    _request("/v1/jobs/{job}/restart", "Workers save their state, and a new round begins."),
+    _request("/v1/jobs/{job}/forget", "Drop a job that is over, and its history."),
+    _request("/v1/nodes/{node}/drain", "A node, or all nodes of a host, save, leave and stay out.", DrainBody),
+    _request("/v1/nodes/{node}/undrain", "Let a node or a host in again."),
+    Operation("get", "/metrics", "Metrics for Prometheus.", content="text/plain"),
+    Operation("get", "/openapi.json", "This document.", content=JSON),
+    Operation("get", "/", "The live page.", content="text/html", open=True),
+    Operation(
+        *("post", "/v1/page/link", "A code that lets one browser in, as `/#enter=CODE`."),
+        answer=PageLinkAnswer,
+        body=PageLinkBody,
+        errors=OF_BODIES,
+    ),
+    Operation(
+        *("post", "/v1/page/session", "Let a browser in by a code, which is used up; `Set-Cookie` has its session."),
+        answer=PageSessionAnswer,
+        body=PageSessionBody,
+        errors=OF_BODIES,
+        open=True,
+    ),
+    Operation(
+        "get", "/v1/stream", "The data of the live page, which may change with each release.", content=EVENT_STREAM
+    ),
+)
+"""All that is served, but for the files of the page and the sessions of nodes."""
+
+ABOUT = """What coordinatord serves over HTTP. Answers are JSON, or msgpack if the request has
+`Accept: application/msgpack`; errors too. Each request wants a token: of the role `read` for what only shows, of the
+role `admin` for what acts. A coordinator that was started with `--insecure` asks nobody for one.
+Fields may be added; none changes its meaning, and none goes away."""
+
+
+SECURITY = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "crd1.KEY.ROLE.SECRET",
+        "description": "An access token, as `coordinatord token new` makes it.",
+    },
+    "page": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": cookie_name("KEY"),
+        "description": "The session of a browser. KEY stands for the first 16 letters of the KEY in a token.",
+    },
+}
+"""How a request says who sends it: in one of these ways."""
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    schemas = Schemas(IN_LIST)
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "coordinatord", "version": __version__, "description": " ".join(ABOUT.split())},
+        "paths": paths,
+        "components": {"schemas": dict(sorted(schemas.made.items())), "securitySchemes": SECURITY},
+        "security": [{name: []} for name in SECURITY],
+    }
+
+
+def text() -> str:
+    """Return the content of the file."""
+    return f"{json.dumps(document(), indent=1)}\n"
+
+
+def _described(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    content: dict[str, Any] = {operation.content: {}} if operation.content else {}
+    if operation.answer is not None:
+        content = _of_record(schemas.of_answer(operation.answer))
+    if operation.event is not None:
+        about = "Each event has one of these as its data, in JSON."
+        content[EVENT_STREAM] = {
+            "schema": {"type": "string", "description": about},
+            "x-data": schemas.of_answer(operation.event),
+        }
+    errors = _of_record(schemas.of_answer(ErrorAnswer))
+    answers = {200: {"description": operation.summary, "content": content}}
+    for status, meaning in sorted((OF_READS | dict(operation.errors)).items()):
+        kept = content if (operation.answer, status) == (HealthAnswer, 503) else errors
+        answers[status] = {"description": meaning, "content": kept}
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": _name(operation),
+        "parameters": [*map(_of_path, _names_in(operation.path)), *map(_of_parameter, operation.parameters)],
+        "responses": {str(status): answer for status, answer in answers.items()},
+    }
+    if operation.open:
+        described["security"] = []
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _of_record(schemas.of_body(operation.body))}
+    return described
+
+
+def _of_record(schema: Schema) -> dict[str, Any]:
+    return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
+
+
+def _name(operation: Operation) -> str:
+    """Return a name for generated clients: `get_v1_jobs_job_events`."""
+    parts = [part.strip("{}").replace(".", "_") for part in operation.path.split("/") if part]
+    return "_".join([operation.method, *(parts or ["page"])])
+
+
+def _names_in(path: str) -> list[str]:
+    return [part.strip("{}") for part in path.split("/") if part.startswith("{")]
+
+
+def _of_path(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+    }
+
+
+def _of_parameter(parameter: Parameter) -> dict[str, Any]:
+    described = {
+        "name": parameter.name,
+        "in": parameter.place,
+        "description": parameter.about,
+        "schema": parameter.schema,
+    }
+    # A list may be given as several parameters, or as one with commas.
+    return described | ({"explode": True, "style": "form"} if parameter.schema.get("type") == "array" else {})
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")
