@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.core.queries.resumption import DiskObstacle
+from coordinatord.core.queries.resumption import DiskObstacle, differing_step
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.kept_parts import KeptStep
@@ -34,10 +34,8 @@ def memory_of(point: ResumePoint) -> str:
 
 def left_out(run: Run, point: ResumePoint | None) -> str:
     """Explain why a round does not resume from the newest step that differs between ranks; empty if there is none."""
-    at = next((at for at in run.kept.steps() if run.kept.differs(at)), None)
-    if at is None or (point is not None and point.at > at):
-        return ""
-    return f"step {at.step:,} is not used: {_difference(run, at)}"
+    at = differing_step(run, point)
+    return "" if at is None else f"step {at.step:,} is not used: {_difference(run, at)}"
 
 
 def _difference(run: Run, at: KeptStep) -> str:

@@ -41,6 +41,12 @@ def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
     return disk if disk is not None and (kept is None or disk.at > kept.at) else kept
 
 
+def differing_step(run: Run, point: ResumePoint | None) -> KeptStep | None:
+    """Return the newest step that is left out since ranks have different states of it; None if `point` is newer."""
+    at = next((at for at in run.kept.steps() if run.kept.differs(at)), None)
+    return None if at is None or (point is not None and point.at > at) else at
+
+
 @frozen
 class DiskObstacle:
     """Why no round is formed: it would begin anew, although there is something on the disk."""

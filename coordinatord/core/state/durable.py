@@ -102,7 +102,7 @@ class LostMember:
 
 @frozen
 class SpoiledStep:
-    """A step that a round could not resume from, though it had seemed to be whole."""
+    """A step that a round could not resume from, though nodes had all of it."""
 
     at: KeptStep
     round: int
@@ -169,8 +169,9 @@ class DurableRun:
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
     spoiled: SpoiledStep | None = None
-    """The last step that a round could not resume from, though nodes had it in memory. It is chosen no more, nor is a
-    newer one that was done before that round. Of a step on the disk, nodes report themselves that they cannot read it.
+    """The last step that a round could not resume from, though nodes had it in memory: it was not what was saved, or
+    ranks had different states of it. It is chosen no more, nor is a newer one that was done before that round. Of
+    a step on the disk, nodes report themselves that they cannot read it.
     """
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""

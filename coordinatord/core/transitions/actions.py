@@ -11,7 +11,7 @@ from coordinatord.core.queries.hanging import is_left_to_torch
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_text
 from coordinatord.core.queries.report_builder import repeats_of, report_on
-from coordinatord.core.queries.resumption import resume_point
+from coordinatord.core.queries.resumption import differing_step, resume_point
 from coordinatord.core.queries.start_counts import count_starts
 from coordinatord.core.queries.time_attribution import (
     spent,
@@ -60,6 +60,7 @@ from coordinatord.protocol.text import clip
 def form(run: Run, reason: Reason, decision: Decision) -> None:
     """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
     nodes = run.candidates
+    point = resume_point(run, nodes)
     decision.record(
         RoundFormed(
             run.job,
@@ -70,7 +71,8 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
             master_address=master_address(nodes[0], nodes),
             master_port=nodes[0].observed.port,
             spent=spent(run, decision.now),
-            resume=resume_point(run, nodes),
+            resume=point,
+            differing=differing_step(run, point),
         )
     )
     releases.give_time(run, decision.now)

@@ -216,6 +216,8 @@ def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
     run.order = {ranks.node: ranks for ranks in record.nodes}
     run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
     run.formed_reason, run.resume = record.reason, record.resume
+    if record.differing is not None:
+        run.spoiled = SpoiledStep(record.differing, record.round)
     _begin_round(run, record, at)
 
 

@@ -15,6 +15,7 @@ from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.messages import Failure, JobSpec, Outcome, Report
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.schema import Length, Range
@@ -146,6 +147,8 @@ class RoundFormed(Record):
     """The time of the run so far, as in each record with which the activity changes."""
     resume: ResumePoint | None = None
     """The step that its workers resume from; None if no node keeps one that is whole."""
+    differing: KeptStep | None = None
+    """A newer step that nodes keep, and that is left out because ranks have different states of it; None if none is."""
 
 
 @frozen

@@ -11,8 +11,9 @@ from coordinatord.core.queries import resumption
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import ResumePoint
-from coordinatord.protocol.kept_parts import KeptParts
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Holding, Resume
+from tests.support.builders import a_coordinator
 from tests.support.kept_state import KEY, kept_parts
 from tests.support.ledgers import shown
 from tests.support.running_job import desired_of
@@ -158,6 +159,17 @@ def test_a_step_of_which_ranks_have_different_states_is_not_used_even_if_one_of_
     stage.play("advance 5s")
     assert [point and point.at.step for point in formed(stage)] == [None, 4, 4]
     assert "step 8 is not used: ranks should have had the same state of it, and did not" in stage.past[-1][1].reason
+
+
+def test_a_coordinator_that_is_started_anew_uses_no_step_of_which_ranks_had_different_states() -> None:
+    """One of the nodes may be gone by then, and nobody sees that the other one's state is only one of two."""
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:4:5 1:8:7")
+    stage.play("keep n2 1:4:5 1:8:9")
+    break_round(stage, "n1", "n2")
+    later = a_coordinator()
+    later.restore(stage.past, stage.now)
+    assert [resumption.may_be_chosen(later.jobs["default"], KeptStep(1, step)) for step in (4, 8)] == [True, False]
 
 
 def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None:
