@@ -24,6 +24,9 @@ CREDENTIAL = "nodeclient-token"
 
 _PIN = re.compile(r"[a-z2-7]{52}", re.ASCII)
 
+FILES_MAX = 1_000
+"""The most files of a user's directory that are read: one for each coordinator that the user has ever started."""
+
 ORDER = {
     Role.JOIN: (Role.JOIN,),
     Role.READ: (Role.READ, Role.ADMIN),
@@ -150,14 +153,24 @@ def _of_user(settings: AccessSettings) -> Keyring:
     except (OSError, PrivateFileError):
         return Keyring("")
 
+    found = {pin: _tokens_in_file(folder / pin) for pin in sorted(pins)[:FILES_MAX]}
+
     def read(pin: str) -> tuple[AccessToken, ...]:
-        try:
-            text = read_private(folder / pin)
-            tokens = () if text is None else tokens_in(text)
-        except PrivateFileError as error:
-            raise KeyringError(str(error)) from error
-        except TokenFormError as error:
-            raise KeyringError(f"{folder / pin}: {error}") from error
-        return tuple(token for token in tokens if token.pin == pin)
+        tokens = found.get(pin, ())
+        if isinstance(tokens, KeyringError):
+            raise tokens
+        return tokens
 
     return Keyring(str(folder), pins, read) if pins else Keyring("")
+
+
+def _tokens_in_file(path: Path) -> tuple[AccessToken, ...] | KeyringError:
+    """Return the tokens for the coordinator that gave the file its name, or why there are none."""
+    try:
+        text = read_private(path)
+        tokens = () if text is None else tokens_in(text)
+    except PrivateFileError as error:
+        return KeyringError(str(error))
+    except TokenFormError as error:
+        return KeyringError(f"{path}: {error}")
+    return tuple(token for token in tokens if token.pin == path.name)

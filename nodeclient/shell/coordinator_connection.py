@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 
 from coordinatord.protocol.access_token import AccessToken, Role
@@ -35,6 +36,7 @@ from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.tasks import in_thread
 from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HandshakeError
@@ -56,6 +58,9 @@ CONNECT_WITHIN_S = 5.0
 REACH_WITHIN_S = 1.0
 """How long to wait for a host's kernel where another coordinator may be tried: a host that is gone does not answer, and
 the kernel of a busy one still accepts connections."""
+
+LOOK_WITHIN_S = 5.0
+"""How long to wait for the files of tokens and certificates: a file system that takes longer is as good as gone."""
 
 CLOSE_WITHIN_S = 0.5
 """How long to wait for the other side's close frame. A silent coordinator sends none, and the next attempt must not
@@ -148,6 +153,8 @@ class CoordinatorConnection:
         self._proven: AccessToken | None = None
         """The token by which this node was last let in: while it is valid, the coordinator refuses the node with any
         other."""
+        self._looking: asyncio.Future[SecuredAttempt] | None = None
+        """The look at the files of tokens and certificates that is in progress."""
         self._why_closed = ""
         self._welcome = False
         """Whether the coordinator has let the node in. One that only accepts and closes is not tried again at once."""
@@ -232,7 +239,7 @@ class CoordinatorConnection:
         Raises `AccessError` where this node must not hold a session there, and errors of connections.
         """
         coordinator = contact.coordinator
-        attempt = SecuredAttempt(self._access, coordinator, Role.JOIN, self._proven)
+        attempt = await self._prepare(coordinator)
         try:
             return await self._hold(_CoordinatorSession(self, coordinator, self._version, parting, attempt), contact)
         except (HandshakeError, OSError) as error:
@@ -247,6 +254,26 @@ class CoordinatorConnection:
         in_the_clear = SecuredAttempt(CLEAR, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, self._version, parting, in_the_clear)
         return await self._hold(session, contact, has_token=True)
+
+    async def _prepare(self, coordinator: Endpoint) -> SecuredAttempt:
+        """Return an attempt with tokens and certificates, whose files may be on a file system that hangs.
+
+        One thread at most waits for such a file system. Raises `AccessError`, and `OSError` if there is no thread.
+        """
+        if self._looking is not None:
+            await asyncio.wait([self._looking], timeout=LOOK_WITHIN_S)
+        if self._looking is None or self._looking.done():
+            look = partial(SecuredAttempt, self._access, coordinator, Role.JOIN, self._proven)
+            self._looking = in_thread(look, "access")
+            self._looking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            await asyncio.wait([self._looking], timeout=LOOK_WITHIN_S)
+        if not self._looking.done():
+            raise AccessError(
+                f"the files of tokens and certificates were not read within {LOOK_WITHIN_S:g} s: their file system "
+                "hangs, or a token is in a pipe that nobody writes to; copy them to a local disk"
+            )
+        attempt, self._looking = self._looking.result, None
+        return attempt()
 
     async def _hold(
         self, session: _CoordinatorSession, contact: ContactPoint, *, has_token: bool = False

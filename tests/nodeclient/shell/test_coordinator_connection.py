@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -217,6 +219,20 @@ async def test_a_token_that_was_accepted_outlives_its_file(tmp_path: Path) -> No
             file.unlink()
             server.sessions.close()
             await until(lambda: len([event for event in heard if isinstance(event, SessionOpened)]) == 2)
+
+
+async def test_a_token_on_a_file_system_that_hangs_holds_up_one_thread_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_connection, "LOOK_WITHIN_S", 0.01)
+    hangs = tmp_path / "token"
+    os.mkfifo(hangs)  # whoever opens it waits for somebody who writes
+    async with attending(["127.0.0.1:1"], access=AccessSettings(token_file=hangs)) as heard:
+        await until(lambda: len(refusals(heard)) == 3)
+        assert {refused.retry for refused in refusals(heard)} == {True}
+        assert "hangs" in refusals(heard)[0].message
+        assert [thread.name for thread in threading.enumerate()].count("access") == 1
+    os.close(os.open(hangs, os.O_WRONLY))
 
 
 async def test_a_coordinator_with_another_key_gets_the_token_that_is_for_it(tmp_path: Path) -> None:
