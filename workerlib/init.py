@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workerlib import agreement, checkpoints, gloo, progress, store
+from workerlib import agreement, checkpoints, gloo, progress
 from workerlib.env import DEFAULTS, ERROR_HANDLING, KEEP, WorkerEnvironment
 from workerlib.stop import REQUEST
 
@@ -192,6 +192,8 @@ def begin(
         backend = "gloo" if device.type == "cpu" else "nccl"
     _outlive_errors()
     if environment.rank > 0:
+        from workerlib import store  # not before: `python -m workerlib.store` would find it imported, and warn
+
         store.await_listener(environment)
     with nullcontext() if staying is None else staying.making_group():
         torch.distributed.init_process_group(
@@ -236,6 +238,8 @@ def _served(environment: WorkerEnvironment, timeout: timedelta | None) -> dict[s
     The prefix is that of torch, so the other ranks connect as to a store of torch's own.
     """
     import torch.distributed
+
+    from workerlib import store  # as in `begin`
 
     if environment.rank > 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
         return {}

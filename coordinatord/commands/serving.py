@@ -56,9 +56,10 @@ def run(settings: ServeConfig, store: Store | None) -> int:
     """
     systemd = SystemdNotifier(os.environ, os.getpid())
     sys.setswitchinterval(THREAD_TURN_S)
-    security = _open_security(settings)
+    listeners = listeners_at(settings.host, settings.port, _passed(systemd))
+    security = _open_security(settings)  # only now: a start that fails leaves no key and no tokens
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, store, systemd, security))
+        runner.run(_serve(settings, store, systemd, security, listeners))
     return ExitCode.OK
 
 
@@ -77,7 +78,11 @@ def _open_security(settings: ServeConfig) -> Security | None:
 
 
 async def _serve(
-    settings: ServeConfig, store: Store | None, systemd: SystemdNotifier, security: Security | None
+    settings: ServeConfig,
+    store: Store | None,
+    systemd: SystemdNotifier,
+    security: Security | None,
+    listeners: Sequence[socket.socket],
 ) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -85,12 +90,11 @@ async def _serve(
         loop.add_signal_handler(signum, _end, ended)
     lead = partial(_lead, settings, systemd, security, ended)
     try:
-        passed = _passed(systemd)
         if store is not None:
-            await lead(store, passed)
+            await lead(store, listeners)
         elif settings.shared is not None:
             turns = TurnsToLead(settings, settings.shared, systemd, security, ended, lead)
-            await turns.take(listeners_at(settings.host, settings.port, passed))
+            await turns.take(listeners)
     finally:
         if security is not None:
             security.close()

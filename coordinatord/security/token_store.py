@@ -245,6 +245,8 @@ class TokenStore:
 
     def _read(self) -> tuple[KnownToken, ...]:
         text = read_private(self.path)
+        if text is None and self.tokens:  # no command removes it
+            raise TokenStoreError(f"{self.path} is missing: restore it, or make new tokens")
         if text is None:
             return ()
         try:

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
+from coordinatord.security.setup import FOLDER
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import BIN, Program, clean_environ, run
+from tests.support.programs import BIN, Program, as_by_default, clean_environ, run
 
 pytestmark = pytest.mark.slow
 
@@ -140,6 +142,15 @@ def test_a_port_in_use_is_said_with_what_to_do() -> None:
         f"coordinatord: port {port} on 127.0.0.1 is in use: is another coordinatord running?"
         " choose another port with --port\n"
     )
+
+
+def test_a_start_that_fails_leaves_no_key_and_no_tokens(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = ("--host", "127.0.0.1", "--port", str(taken.getsockname()[1]), "--state-dir", str(tmp_path / "state"))
+        ended = run(BIN / "coordinatord", *where, environ=clean_environ(**as_by_default(tmp_path / "home")))
+    assert ended.returncode == 71
+    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "state" / FOLDER).exists()
 
 
 @pytest.mark.parametrize(

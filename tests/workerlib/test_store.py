@@ -45,7 +45,7 @@ def test_a_script_that_expects_its_launcher_s_store_finds_it(port: int, tmp_path
     script = tmp_path / "train.py"
     script.write_text(CONNECT_FIRST)
     program = ["-m", "train"] if by_name else [str(script)]
-    argv = [sys.executable, "-m", "workerlib.store", *program, "--lr", "1"]
+    argv = [sys.executable, "-W", "error:::runpy", "-m", "workerlib.store", *program, "--lr", "1"]
     run = f"import os, sys; os.chdir({str(tmp_path)!r}); os.execv(sys.executable, {argv!r})"
     first, second = _pair(port)
     with _start(run, first) as zero, _start(run, second) as one:

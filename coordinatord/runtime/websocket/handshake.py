@@ -67,6 +67,8 @@ def answer_to(headers: Mapping[str, str]) -> bytes:
 
     An extension that the client offers is not taken up, nor is a subprotocol.
     """
+    if "transfer-encoding" in headers or headers.get("content-length", "0").strip() != "0":
+        raise HandshakeError("the request has a body, which would be read as messages")
     if headers.get("upgrade", "").strip().lower() != "websocket":
         text = "this is for WebSockets: the request has no `Upgrade: websocket`: does a proxy take it out?"
         raise HandshakeError(text)

@@ -54,7 +54,8 @@ class Revocations:
 def _log_change(before: Iterable[KnownToken], now: Iterable[KnownToken]) -> None:
     """Log which tokens are new, and which are no longer valid."""
     was, valid = valid_names(before), valid_names(now)
-    for names, text in ((valid - was, "valid from now on"), (was - valid, "no longer valid")):
+    new, old = (valid - was, "valid from now on"), (was - valid, "no longer valid")
+    for level, (names, text) in ((logging.INFO, new), (logging.WARNING, old)):
         if names:
             listed = clip(", ".join(sorted(names)))
-            log.info("access tokens that are %s: %s", text, listed, extra=fields("tokens_changed"))
+            log.log(level, "access tokens that are %s: %s", text, listed, extra=fields("tokens_changed"))

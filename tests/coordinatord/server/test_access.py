@@ -243,6 +243,10 @@ async def test_tokens_that_cannot_be_read_any_more_stay_as_they_were(
         async with wire(server.url, session(ours.token(), join("a")), tls=TRUSTING) as peer:
             assert await goal(peer) is Goal.RUN
         assert "the tokens stay as they were: others may read" in caplog.text
+        path.unlink()
+        async with wire(server.url, session(ours.token(), join("a")), tls=TRUSTING) as peer:
+            assert await goal(peer) is Goal.RUN
+        assert re.search(r"the tokens stay as they were: .*tokens\.json is missing", caplog.text)
 
 
 async def test_a_revoked_token_ends_its_session_whoever_has_asked_meanwhile(

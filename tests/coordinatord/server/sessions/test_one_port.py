@@ -59,6 +59,12 @@ async def test_a_request_for_a_session_is_answered_with_one(start: Start, header
         await joined(peer)
 
 
+@pytest.mark.parametrize("header", ["Content-Length: 2", "Transfer-Encoding: chunked"])
+async def test_a_request_for_a_session_has_no_body(start: Start, header: str) -> None:
+    async with start() as server, wire(server.url, request(header) + JOIN) as peer:
+        assert b" 400 " in await peer.answer()
+
+
 async def test_a_request_may_arrive_byte_by_byte_and_the_message_too(start: Start) -> None:
     async with start() as server, wire(server.url) as peer:
         await peer.trickle(request() + JOIN)
