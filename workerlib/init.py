@@ -94,9 +94,10 @@ class Context:
 
         Return the step of that state, -1 if there is none. Give all objects that training depends on: modules,
         optimizers, objects with `state_dict` and `load_state_dict` (LR schedulers, samplers, gradient scalers),
-        tensors, and dicts or lists of tensors and numbers. Python's, numpy's and torch's random state are kept as well.
-        From now on the state of each step is kept that `step` reports. So call `step` at the end of each step, and
-        change parameters in `optimizer.step` alone. docs/kept-state.md has the costs and the limits.
+        random number generators, tensors, and dicts or lists of tensors and numbers. Python's, numpy's and torch's
+        random state are kept as well. From now on the state of each step is kept that `step` reports. So call `step` at
+        the end of each step, and change parameters in `optimizer.step` alone. docs/kept-state.md has the costs and the
+        limits.
 
         Raises `KeptStateError` for state that cannot be kept or brought back, and if it is called a second time.
         """

@@ -12,7 +12,7 @@ end. `process_hooks` has the calls of a keeper. `adapter` says what an object's 
 kinds of objects, and `kept_containers` dicts and lists of tensors; `pieces` adapts the shards of tensors,
 `plain_values` other values as JSON, `nested_tensors` the tensors within these, and `random_state` the random numbers.
 `gate` knows which step a GPU has come to undisturbed, and holds optimizers back until then; `device_order` asks the
-GPU. `unkept_optimizers` finds those that nobody gave to `ctx.keep`.
+GPU. `unkept_state` finds what training depends on and nobody keeps.
 `agent_channel` is the connection, `arena_request` requests memory, and `kept_errors` has the errors.
 `checkpoint_parts` numbers the parts that ranks save by `torch.distributed.checkpoint`.
 """

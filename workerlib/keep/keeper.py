@@ -41,7 +41,7 @@ from workerlib.keep.process_hooks import ProcessHooks
 from workerlib.keep.small_state import SmallStates
 from workerlib.keep.state_lock import StateHolder, StateLock
 from workerlib.keep.step_saver import StepSaver
-from workerlib.keep.unkept_optimizers import UnkeptOptimizers
+from workerlib.keep.unkept_state import UnkeptState
 from workerlib.stop import REQUEST
 
 WAIT_S = 2.0
@@ -67,7 +67,7 @@ class StepKeeper:
         self._objects = objects
         self._channel = channel
         self._saver = StepSaver(environment, generations, small, channel.report)
-        self._strangers = UnkeptOptimizers(objects)
+        self._unkept = UnkeptState(objects)
         self._gate = generations.gate
         """What optimizers wait for; None without a GPU."""
         self.planned_end = PlannedEnd(channel)
@@ -140,7 +140,7 @@ class StepKeeper:
         if is_new:
             self._saver.compare()
             self._saver.memory.await_growth()
-            for what in self._strangers.look():
+            for what in self._unkept.look():
                 self._channel.report(Unkept(what))
         if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:
             self._begin_step()
@@ -151,7 +151,7 @@ class StepKeeper:
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Note that parameters change: from now on, or from when the optimizer's closure has returned."""
-        self._strangers.note(optimizer)
+        self._unkept.note(optimizer)
         if (wrapped := after_closure(given, named, self._begin_change)) is None:
             self._begin_change()
         return wrapped

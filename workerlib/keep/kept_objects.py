@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,10 @@ _INNER = {"_orig_mod", "_checkpoint_wrapped_module"}
 
 _WHOLE = ""
 """What stands for a parameter's name in the state that an optimizer has of all parameters together."""
+
+
+_Access = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""The functions that get and set the state of a random number generator."""
 
 
 class KeptModule(Adapter):
@@ -73,6 +78,11 @@ class KeptModule(Adapter):
             path: to_plain(submodule.get_extra_state(), f"{self._name}.{path}") for path, submodule in self._with_extra
         }
         return extra or None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in its state dict."""
+        return not (self._with_extra or any(self._keys))
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
         """Return the tensors to be filled."""
@@ -299,6 +309,8 @@ class KeptStateful(Adapter):
         """Its large tensors, at the last look."""
         self.tensor_ids: set[int] = set()
         """The identities of all of its tensors, at the last look."""
+        self.is_empty = False
+        """Whether its state dict was empty at the last look. That of a gradient scaler is while it is not enabled."""
         self._targets: dict[str, torch.Tensor] = {}
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -315,6 +327,7 @@ class KeptStateful(Adapter):
         values = to_plain(state, self._name, nested)
         self.growth += len(nested.tensors) != len(self._nested)
         self._nested, self.tensor_ids = nested.tensors, nested.seen
+        self.is_empty = not state and not isinstance(self._stateful, torch.amp.GradScaler)
         return values
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
@@ -340,6 +353,41 @@ class KeptStateful(Adapter):
             raise UnfitStateError(f"{self._name} does not take what was kept of it: {error!r}") from error
 
 
+class KeptGenerator(Adapter):
+    """A random number generator of torch, numpy or Python, brought back in place."""
+
+    late = False
+
+    def __init__(self, name: str, access: _Access) -> None:
+        self._name = name
+        self._read, self._write = access
+
+    def values(self) -> Any:
+        """Return its state as JSON. Raises `KeptStateError` for one of the system's, which has none."""
+        try:
+            return to_plain(self._read(), self._name)
+        except NotImplementedError as error:
+            raise KeptStateError(f"{self._name} draws from the system, and has no state: {error}") from error
+
+    def take_values(self, values: Any) -> None:
+        """Take the values."""
+        self._write(from_plain(values))
+
+
+def _access_to(kept: Any) -> _Access | None:
+    """Return the functions that get and set the state of a random number generator; None for anything else."""
+    if isinstance(kept, torch.Generator):
+        return kept.get_state, kept.set_state
+    if isinstance(kept, random.Random):
+        return kept.getstate, kept.setstate
+    match type(kept).__module__, type(kept).__name__:  # numpy may not be installed
+        case "numpy.random.mtrand", "RandomState":
+            return partial(kept.get_state, legacy=False), kept.set_state
+        case "numpy.random._generator", "Generator":
+            return partial(getattr, kept.bit_generator, "state"), partial(setattr, kept.bit_generator, "state")
+    return None
+
+
 def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
     """Return the adapters of a script's objects, by name. Raises `KeptStateError`."""
     modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
@@ -354,12 +402,15 @@ def _adapt(name: str, kept: Any, known: Mapping[str, torch.nn.Parameter]) -> Kep
         return KeptStateful(name, kept)
     if isinstance(kept, (torch.Tensor, dict, list)):
         return KeptContainer(name, kept)
+    if (access := _access_to(kept)) is not None:
+        return KeptGenerator(name, access)
     what, hint = f"a {type(kept).__name__}", ""
     if isinstance(kept, (int, float)):
         what, hint = repr(kept), f": put it into a dict, such as keep({name}={{{name!r}: {kept!r}}})"
     raise KeptStateError(
         f"{name} is {what}, which cannot be brought back in place{hint}; keep() takes modules, "
-        "optimizers, what has state_dict and load_state_dict, tensors, and dicts and lists of tensors and numbers"
+        "optimizers, what has state_dict and load_state_dict, random number generators, tensors, and dicts and lists "
+        "of tensors and numbers"
     )
 
 

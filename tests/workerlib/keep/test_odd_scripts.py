@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -131,6 +132,31 @@ def test_it_comes_back_to_the_last_bit(script: Script, make: Callable[[], Object
         assert state_of(fresh) == before
 
 
+GENERATORS: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+    (torch.Generator, lambda dice: torch.randn(2, generator=dice).tolist()),
+    (np.random.default_rng, lambda dice: dice.normal()),
+    (lambda: np.random.Generator(np.random.MT19937()), lambda dice: dice.integers(9, size=4, dtype=np.uint16).tolist()),
+    (np.random.RandomState, lambda dice: dice.normal()),
+    (random.Random, lambda dice: dice.gauss(0, 1)),
+]
+
+
+@pytest.mark.parametrize(("make", "draw"), GENERATORS)
+def test_a_generator_goes_on_in_place(script: Script, make: Callable[[], Any], draw: Callable[[Any], Any]) -> None:
+    model, dice = network(), make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer, "dice": dice}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        draw(dice)
+        train(model, optimizer)
+        kept.step(3)
+        assert isinstance(answer := script.save(kept), Saved), answer
+    fresh = make()
+    with script.runs({"model": model, "optimizer": optimizer, "dice": fresh}) as (done, _):
+        assert done == 3
+        assert [draw(fresh) for _ in range(9)] == [draw(dice) for _ in range(9)]
+
+
 class Strange:
     """Something with a state that only pickle could hold."""
 
@@ -166,6 +192,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.LazyLinear(3), r"one\.weight has no size yet: call keep\(\) after a first forward"),
     (lambda: {"x": torch.zeros(1).expand(5)}, r"one\.x is expanded, so that nothing can be copied back into it"),
     (lambda: nn.Linear, r"one cannot be kept: its state_dict\(\) has failed: TypeError"),
+    (random.SystemRandom, r"one draws from the system, and has no state"),
     (Strange, r"one\.self\[0\] is a tests\.workerlib\.keep\.test_odd_scripts\.Strange, which cannot be kept"),
     (holds_itself, r"one\.again\.0\.again\..* is within more than 100 dicts and lists, or holds itself, so it cannot"),
     (Nested, r"one\.again\[0\]\.again.* is within more than 100 dicts and lists, or holds itself, so it cannot"),

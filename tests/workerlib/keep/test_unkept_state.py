@@ -1,4 +1,4 @@
-"""An optimizer that changes what is kept, and whose own state nobody keeps, is said once by its class."""
+"""What training depends on and nobody keeps is said once: optimizers by their class, objects by their name."""
 
 from __future__ import annotations
 
@@ -107,3 +107,31 @@ def test_optimizers_that_were_forgotten_are_said_once_for_each_class(script: Scr
         script.save(kept)
         said = [message.what for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
         assert said == [WORDS.format("SGD"), WORDS.format("Adam")]
+
+
+class Mean(nn.Module):
+    """A metric, as torchmetrics has them: its sums are in no state dict by default."""
+
+    total = torch.zeros(1)
+
+
+class Sums:
+    """An object of the script's own that forgets to return its state."""
+
+    def state_dict(self) -> Objects:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, _: Objects) -> None:
+        """Take nothing."""
+
+
+def test_an_object_with_an_empty_state_dict_is_said(script: Script) -> None:
+    """A gradient scaler that is not enabled has none to lose."""
+    model = network()
+    objects: Objects = {"model": model, "optimizer": plain(model), "scaler": torch.amp.GradScaler("cpu", enabled=False)}
+    with script.runs({**objects, "mean": Mean(), "sums": Sums(), "counters": {}}) as (_, kept):
+        do_steps(kept, model, objects["optimizer"])
+        script.save(kept)
+        said = [message.what.split(",")[0] for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
+        assert said == ["mean", "sums"]

@@ -1,7 +1,8 @@
-"""Finds the optimizers that change kept parameters and were not given to `ctx.keep`: their state dies with the worker.
+"""Finds what training depends on and `ctx.keep` does not keep, so that it is lost with the worker.
 
-An optimizer may also be within another one, as in minimisers of sharpness, or within an object of the script's own. It
-counts as kept if all of its state is that of an object that was given.
+* An optimizer that changes kept parameters and was not given. It may be within another one, as in minimisers of
+  sharpness, or within an object of the script's own. It is kept if an object that was given has all of its state.
+* An object that was given, and has nothing in its state dict: torchmetrics leaves its sums out by default.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import torch
 
 from workerlib.keep.adapter import KeptObject
 from workerlib.keep.kept_errors import KeptStateError
-from workerlib.keep.kept_objects import KeptOptimizer, KeptStateful
+from workerlib.keep.kept_objects import KeptModule, KeptOptimizer, KeptStateful
 
 
-class UnkeptOptimizers:
-    """Looks at each optimizer once, after the first step that it has done."""
+class UnkeptState:
+    """Looks at each optimizer once, after the first step that it has done, and at all objects after the first step."""
 
     def __init__(self, objects: Mapping[str, KeptObject]) -> None:
         """Take the adapters of the objects that were given."""
@@ -25,6 +26,7 @@ class UnkeptOptimizers:
         self._seen = WeakSet(kept.optimizer for kept in objects.values() if isinstance(kept, KeptOptimizer))
         self._new: list[torch.optim.Optimizer] = []
         self._named: set[str] = set()
+        self._has_looked = False
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that an optimizer does its step."""
@@ -33,13 +35,21 @@ class UnkeptOptimizers:
             self._new.append(optimizer)
 
     def look(self) -> Iterator[str]:
-        """Yield what is not kept of the optimizers that have done their first step, once for each class."""
+        """Yield what is not kept, once for each object and each class of optimizers. A step has just been done."""
+        if not self._has_looked:
+            self._has_looked = True
+            yield from self._empty()
         new, self._new = self._new, []
         for optimizer in new:
             name = type(optimizer).__name__
             if name not in self._named and not self._is_kept(optimizer):
                 self._named.add(name)
                 yield f"the state of {name}, an optimizer that changes kept parameters and was not given to ctx.keep"
+
+    def _empty(self) -> Iterator[str]:
+        for name, kept in self._objects.items():
+            if isinstance(kept, (KeptModule, KeptStateful)) and kept.is_empty:
+                yield f"{name}, whose state_dict is empty: if it has a state, give that to ctx.keep by itself"
 
     def _is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer changes nothing that is kept, or has no state but that of objects that were given."""
