@@ -3,6 +3,7 @@
 * An optimizer that changes kept parameters and was not given. It may be within another one, as in minimisers of
   sharpness, or within an object of the script's own. It is kept if an object that was given has all of its state.
 * An object that was given, and has nothing in its state dict: torchmetrics leaves its sums out by default.
+* What a hook of DDP keeps of the gradients, such as the errors that PowerSGD makes good in the next step.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from weakref import WeakSet
 
 import torch
+from torch.distributed import ProcessGroup
 
 from workerlib.keep.adapter import KeptObject
 from workerlib.keep.kept_errors import KeptStateError
@@ -39,6 +41,7 @@ class UnkeptState:
         if not self._has_looked:
             self._has_looked = True
             yield from self._empty()
+            yield from self._of_hooks()
         new, self._new = self._new, []
         for optimizer in new:
             name = type(optimizer).__name__
@@ -50,6 +53,14 @@ class UnkeptState:
         for name, kept in self._objects.items():
             if isinstance(kept, (KeptModule, KeptStateful)) and kept.is_empty:
                 yield f"{name}, whose state_dict is empty: if it has a state, give that to ctx.keep by itself"
+
+    def _of_hooks(self) -> Iterator[str]:
+        for name, kept in self._objects.items():
+            module = kept.module if isinstance(kept, KeptModule) else None
+            # torch has no public name for them. Those without a state of their own get a process group, or None.
+            for _, state in getattr(module, "_comm_hooks", ()):
+                if state is not None and not isinstance(state, ProcessGroup):
+                    yield f"the {type(state).__name__} of a communication hook of {name}, which only its own rank has"
 
     def _is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer changes nothing that is kept, or has no state but that of objects that were given."""

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.optim import SGD, Adam, Optimizer
 
 from tests.support.kept_script import Objects, Script, do_steps, network, train
@@ -135,3 +137,19 @@ def test_an_object_with_an_empty_state_dict_is_said(script: Script) -> None:
         script.save(kept)
         said = [message.what.split(",")[0] for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
         assert said == ["mean", "sums"]
+
+
+def test_the_state_of_a_communication_hook_is_said(script: Script, group: None) -> None:
+    """A hook without a state gets a process group, or nothing."""
+    del group
+    model = nn.parallel.DistributedDataParallel(network())
+    optimizer = plain(model)
+    state = PowerSGDState(None, start_powerSGD_iter=1_000)
+    model.register_comm_hook(state, powerSGD_hook)
+    other = nn.parallel.DistributedDataParallel(network())
+    other.register_comm_hook(None, allreduce_hook)
+    with script.runs({"model": model, "other": other, "optimizer": optimizer}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        script.save(kept)
+        said = [message.what for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
+        assert said == ["the PowerSGDState of a communication hook of model, which only its own rank has"]
