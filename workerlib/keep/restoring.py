@@ -121,6 +121,11 @@ def _bring_back(
         )
     lowest = done[min(done)]
     own = done.get(rank) or pending
+    if is_own and own is None:
+        raise KeptStateError(
+            f"rank {rank} had a state of its own at step {point.step}, and its buffers and numbers are not there: "
+            "those of another rank do not fit it"
+        )
     values = {**lowest.values, **(own.values if own else {})}
     _check_names(objects, values, own)
     device = _device_of(objects.values())

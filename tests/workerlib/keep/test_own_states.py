@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,15 @@ from torch import nn
 
 import workerlib
 from tests.support.keeping import Keep, workers
+from tests.support.kept_places import held, small_bytes, whole
 from tests.support.kept_training import digest_of
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep import intervals
-from workerlib.keep.kept_errors import UnfitStateError
+from workerlib.keep.arena import Arena, ArenaSizes, Commit
+from workerlib.keep.channel_messages import Part
+from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
+from workerlib.keep.kept_objects import adapt
+from workerlib.keep.restoring import RestorePoint, bring_back
 
 pytestmark = pytest.mark.slow
 
@@ -68,3 +74,29 @@ def test_each_rank_gets_its_own_state_back_and_no_other_number_of_ranks_does(kee
     assert (keep.choose().round, keep.resume.step) == (2, 2 * STEPS - 1)
     words = f"each of 2 ranks had a state of its own at step {2 * STEPS - 1}, as the stages of a pipeline have"
     assert all(words in text for text in play(keep, tmp_path, 3, 3, STEPS))
+
+
+def saved_by(rank: int, small: bytes | None) -> tuple[Part, Arena]:
+    """Return what a rank has saved of a model of its own, perhaps without its small state."""
+    model = nn.BatchNorm1d(2)
+    tensors = whole({f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()})
+    made = held(tensors, Commit(3, 1, 0, rank, 2, rank, 2, serial=1, flags=0), small)
+    file, sizes = os.memfd_create("arena"), ArenaSizes.at_least(made.commit.length, 1)
+    try:
+        os.truncate(file, sizes.total)
+        arena = Arena.create(file, sizes)
+    finally:
+        os.close(file)
+    place = arena.begin_generation()
+    assert place is not None
+    place.data[: made.commit.length] = made.place.data
+    place.commit(made.commit)
+    return Part(rank, big=True, small=small is not None, pending=False), arena
+
+
+def test_a_rank_takes_no_small_state_of_another_stage() -> None:
+    buffers = {f"model.{name}": buffer for name, buffer in nn.BatchNorm1d(2).named_buffers()}
+    point = RestorePoint(1, 3, (saved_by(0, small_bytes(buffers, {})), saved_by(1, None)))
+    assert point.is_own
+    with pytest.raises(KeptStateError, match="rank 1 had a state of its own at step 3, and its buffers and numbers"):
+        bring_back(point, adapt({"model": nn.BatchNorm1d(2)}), rank=1, world_size=2)
