@@ -32,7 +32,7 @@ def failure_status(report: Report) -> FailureStatus:
         local_rank=failure.local_rank,
         pid=failure.pid or None,
         exit_code=shell_exit_code(failure.exit_code),
-        how=describe_exit(failure.exit_code) if failure.hang is None else f"hung: {failure.hang}",
+        how=describe_exit(failure.exit_code, left=failure.left) if failure.hang is None else f"hung: {failure.hang}",
         hang=failure.hang or "",
         hang_ranks=failure.hang_ranks,
         message=failure.message,
@@ -44,7 +44,7 @@ def failure_status(report: Report) -> FailureStatus:
                 node=other.node,
                 rank=other.rank,
                 exit_code=shell_exit_code(other.exit_code),
-                how=describe_exit(other.exit_code),
+                how=describe_exit(other.exit_code, left=other.left),
                 same_error=other.same_error,
             )
             for other in report.consequences

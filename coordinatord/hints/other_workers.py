@@ -20,14 +20,15 @@ def consequences(report: Report) -> str:
     if not number:
         return ""
     others = "another worker" if number == 1 else f"{number} other workers"
+    others = f"{others} {_did(report.consequences, number)}"
     if not same:
-        return f"{others} failed in consequence: {_named(report.consequences, number)}"
+        return f"{others} in consequence: {_named(report.consequences, number)}"
     if same == number:
-        return f"{others} failed with the same error: {_named(report.consequences, number)}"
+        return f"{others} with the same error: {_named(report.consequences, number)}"
     with_same_error = [failure for failure in report.consequences if failure.same_error]
     in_consequence = [failure for failure in report.consequences if not failure.same_error]
     return (
-        f"{others} failed, {same} of them with the same error: {_named(with_same_error, same)}; "
+        f"{others}, {same} of them with the same error: {_named(with_same_error, same)}; "
         f"and in consequence: {_named(in_consequence, number - same)}"
     )
 
@@ -56,9 +57,18 @@ def _first_of(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:NAMED_MAX], f"{least}{more} more"])
 
 
+def _did(failures: Sequence[SecondaryFailure], number: int) -> str:
+    """Return what so many workers did, of which a report has these failures."""
+    left = sum(failure.left for failure in failures)
+    return "failed" if not left else "left the round" if left == number else "failed or left the round"
+
+
 def _named(failures: Iterable[SecondaryFailure], number: int) -> str:
     """Name the failures that a report has, of so many in all."""
-    names = [f"rank {failure.rank} on {failure.node} ({describe_exit(failure.exit_code)})" for failure in failures]
+    names = [
+        f"rank {failure.rank} on {failure.node} ({describe_exit(failure.exit_code, left=failure.left)})"
+        for failure in failures
+    ]
     more = number - len(names)
     return ", ".join([*names, f"{more} more"] if more > 0 else names)
 

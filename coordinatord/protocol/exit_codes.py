@@ -50,11 +50,14 @@ def signal_behind(exit_code: int) -> int | None:
     return exit_code - 128 if exit_code - 128 in _SHELL_SIGNALS else None
 
 
-def describe_exit(exit_code: int) -> str:
+def describe_exit(exit_code: int, *, left: bool = False) -> str:
     """Return a text for an exit code of `subprocess`: 'exit code 3', 'killed by SIGKILL'.
 
-    A code that a shell gives for a signal is explained: 'exit code 137, a shell's code for SIGKILL'.
+    A code that a shell gives for a signal is explained: 'exit code 137, a shell's code for SIGKILL'. The process of a
+    worker that has `left` its round has not ended: the code is the one that its error would have ended it with.
     """
+    if left:
+        return "left its round"
     if exit_code >= 0:
         signum = signal_behind(exit_code)
         return f"exit code {exit_code}" + (f", a shell's code for {Signals(signum).name}" if signum else "")

@@ -168,6 +168,8 @@ class Follower:
     exit_code: WorkerExit
     same_error: bool = False
     """It failed with the same error, so the other failure is not its cause."""
+    left: bool = False
+    """It left its round because a collective failed, and its process has not ended."""
 
 
 @frozen
@@ -196,6 +198,8 @@ class Failure:
     hang_ranks: Annotated[tuple[Count, ...], Length(0, CONSEQUENCES_MAX)] = ()
     """The first few ranks that hung, if there are several, such as those of both sides that wait at different places;
     `rank` is the first of them."""
+    left: bool = False
+    """It left its round because a collective failed, and its process has not ended."""
 
 
 @frozen

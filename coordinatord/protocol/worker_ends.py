@@ -41,6 +41,8 @@ class SecondaryFailure:
     rank: Count
     exit_code: WorkerExit
     same_error: bool = False
+    left: bool = False
+    """It left its round because a collective failed, and its process has not ended."""
 
 
 @frozen

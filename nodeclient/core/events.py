@@ -105,6 +105,8 @@ class Diagnosis:
     """The end of its traceback, or of what it wrote to stderr."""
     log: str = ""
     """The file with all that it wrote to stderr; empty if there is none."""
+    left: bool = False
+    """Whether it has not ended, but leaves its round."""
 
 
 @frozen

@@ -23,12 +23,14 @@ NOT_LET_IN = "not let in"
 
 
 def failed(failure: Failure) -> str:
-    """Return the notice that a worker failed, or could not be started.
+    """Return the notice that a worker failed, leaves its round because a collective failed, or could not be started.
 
     The reason of a failure is in the report, which follows when the root cause is known.
     """
     if not failure.pid:
         return f"the workers cannot be started: {failure.message}"
+    if failure.left:
+        return f"a collective failed on rank {failure.rank}, so it leaves its round; its process goes on"
     return f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
 
 
@@ -176,7 +178,7 @@ def gave_up(reason: str, phase: Phase, failure: Failure | None) -> str:
     if phase is Phase.SUCCEEDED:
         return f"all workers of this node succeeded, but whether those of the others did is not known: {reason}"
     if failure is not None:
-        how = describe_exit(failure.exit_code)
+        how = describe_exit(failure.exit_code, left=failure.left)
         return f"worker of rank {failure.rank} failed ({how}), which could not be reported: {reason}"
     return reason
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinatord.protocol.messages import Phase
 from nodeclient.core import notices
 from nodeclient.core.effects import Effect, Hold, Level, Notice
@@ -31,7 +33,7 @@ def note_end(
         case CollectiveFailed():
             if not staying.note_failed(event.local_rank, group.alive):
                 return None, []
-            at, diagnosis = now - event.age_s, event.diagnosis
+            at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
     if phase is Phase.STOPPING:
         if not is_known:
             group.note_late(event.local_rank, event.exit_code, diagnosis, at)
@@ -40,7 +42,8 @@ def note_end(
         group.fail(event.local_rank, event.exit_code, diagnosis, at)
         failure = group.failure(now)
         assert failure is not None  # noqa: S101 - it was just noted
-        return Stimulus.FAILED, [Notice(Level.ERROR, notices.failed(failure), "worker_failed")]
+        level = Level.WARNING if failure.left else Level.ERROR
+        return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]
     return (None if group.alive else Stimulus.SUCCEEDED), []
 
 

@@ -201,6 +201,7 @@ class WorkerGroup:
             last_lines=tuple(clip(line, LINE_MAX) for line in diagnosis.last_lines[-LAST_LINES_MAX:]),
             followers=(),
             age_s=0.0,
+            left=diagnosis.left,
             log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
         )
 
@@ -219,11 +220,11 @@ class WorkerGroup:
             if before or by_itself:
                 self._failure, self._failed_at = late, at
         elif by_itself and lost_connection(first):
-            followers = (Follower(first.rank, first.exit_code), *first.followers)[:CONSEQUENCES_MAX]
+            followers = (Follower(first.rank, first.exit_code, left=first.left), *first.followers)[:CONSEQUENCES_MAX]
             self._failure, self._failed_at = dataclasses.replace(late, followers=followers), at
         elif not self._may_be_asked(exit_code) and len(first.followers) < CONSEQUENCES_MAX:
             same = is_same_error(diagnosis.error or diagnosis.message, first.error or first.message)
-            follower = Follower(late.rank, exit_code, same)
+            follower = Follower(late.rank, exit_code, same, late.left)
             self._failure = dataclasses.replace(first, followers=(*first.followers, follower))
 
     def _may_be_asked(self, exit_code: int) -> bool:
@@ -242,6 +243,8 @@ class WorkerGroup:
         One that exits with 0 after it was asked to end is not among those that `ended` returns.
         """
         self.alive.discard(local_rank)
+        if self._failure is not None and self._failure.local_rank == local_rank:
+            self._failure = dataclasses.replace(self._failure, left=False)  # it did not leave in time
         unasked = self._stopped_at is None or at < self._stopped_at
         if exit_code == 0 and unasked and len(self._ended) < CONSEQUENCES_MAX:
             self._ended.append((self.rank(local_rank), at))

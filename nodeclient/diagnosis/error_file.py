@@ -31,7 +31,7 @@ def write(path: Path, report: Report, now: float) -> str | None:
 def content(report: Report, now: float) -> dict[str, Any]:
     """Return the content of the file; torch reads `message`, `errorCode`, `py_callstack` and `timestamp`."""
     failure = report.failure
-    how = describe_exit(failure.exit_code)
+    how = describe_exit(failure.exit_code, left=failure.left)
     extra = {
         "py_callstack": "\n".join(failure.last_lines),
         "timestamp": str(int(now - failure.age_s)),

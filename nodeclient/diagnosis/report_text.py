@@ -129,7 +129,7 @@ def _fact(label: str, text: str) -> list[str]:
 def _how(failure: Failure) -> str:
     if failure.hang is not None:
         return f"hung: {failure.hang}"
-    return describe_exit(failure.exit_code) if failure.pid else "not started"
+    return describe_exit(failure.exit_code, left=failure.left) if failure.pid else "not started"
 
 
 def log_fields(report: Report) -> dict[str, object]:

@@ -27,8 +27,8 @@ def report_on(run: Run, now: float) -> Report | None:
     others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
     consequences = [*_followers(cause, same_error=True)]
     for other in others:
-        same = is_same_error(_error_text(other.failure), _error_text(cause.failure))
-        consequences.append(SecondaryFailure(other.node, other.failure.rank, other.failure.exit_code, same))
+        failure, same = other.failure, is_same_error(_error_text(other.failure), _error_text(cause.failure))
+        consequences.append(SecondaryFailure(other.node, failure.rank, failure.exit_code, same, failure.left))
         consequences += _followers(other, same_error=same)
     step, stragglers = _stragglers(run)
     return Report(
@@ -49,7 +49,9 @@ def report_on(run: Run, now: float) -> Report | None:
 def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
     """Return what followed on a node. `same_error` means that the node's first failure was the error of the round."""
     return [
-        SecondaryFailure(cause.node, follower.rank, follower.exit_code, follower.same_error and same_error)
+        SecondaryFailure(
+            cause.node, follower.rank, follower.exit_code, follower.same_error and same_error, follower.left
+        )
         for follower in cause.failure.followers
     ]
 
@@ -98,6 +100,8 @@ def in_brief(report: Report) -> str:
     failure = report.failure
     if failure.hang is HangKind.NETWORK:
         return f"a collective did not complete in round {report.round}"
+    if failure.left:
+        return f"a collective failed on rank {failure.rank} on node {report.node} in round {report.round}"
     subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
     subject = name_ranks(failure.hang_ranks) if failure.hang_ranks else subject
     return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"

@@ -43,6 +43,8 @@ class WorkerFailure:
         if failure.exit_code == 1 and error:
             ending = ""  # as with any exception
         problem = clip(": ".join(filter(None, (ending, error))), HEADLINE_MAX)
+        if failure.left:
+            return f"a collective failed on rank {failure.rank} on node {self.node}: {problem}"
         return f"rank {failure.rank} on node {self.node} failed: {problem}"
 
 
@@ -82,10 +84,10 @@ def find_root_cause(
     losses = [loss for loss in losses if _may_have_caused(loss, first, collateral_s)]
     if losses:
         cause = min(losses, key=lambda loss: loss.silent_since)
-        others = sum(failure.node != cause.node for failure in failures)
+        others = [failure for failure in failures if failure.node != cause.node]
         return RoundVerdict(f"lost node {cause.node}{_consequence(others)}", None)
     if first.at + CLOCK_DRIFT * first.failure.age_s >= consequences_from:  # its age is by the clock of its host
-        return RoundVerdict(trigger + _consequence(len(failures)), None)
+        return RoundVerdict(trigger + _consequence(failures), None)
     return RoundVerdict(str(first), first)
 
 
@@ -111,8 +113,9 @@ def _may_have_caused(loss: LostNode, first: WorkerFailure, collateral_s: float) 
     return loss.silent_since <= first.at + collateral_s and not (own and loss.silent_since < first.at)
 
 
-def _consequence(failures: int) -> str:
-    if failures == 0:
+def _consequence(failures: Collection[WorkerFailure]) -> str:
+    if not failures:
         return ""
-    nodes = "node" if failures == 1 else "nodes"
-    return f"; workers on {failures} other {nodes} failed in consequence"
+    nodes = "node" if len(failures) == 1 else "nodes"
+    did = "left the round" if all(failure.failure.left for failure in failures) else "failed"
+    return f"; workers on {len(failures)} other {nodes} {did} in consequence"

@@ -152,6 +152,22 @@ def test_the_status_shows_the_last_failure_with_its_age() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("left", "then"),
+    [
+        ((True, True), "2 other workers left the round in consequence: rank 0 on a (left its round), "),
+        ((True, False), "2 other workers failed or left the round in consequence: rank 0 on a (left its round), "),
+    ],
+)
+def test_a_worker_that_has_left_its_round_is_not_said_to_have_failed(left: tuple[bool, bool], then: str) -> None:
+    job = Job()
+    job.fail(a_failure(rank=0, left=left[0], followers=(Follower(2, 1, left=left[1]),)))
+    report = job.report(1)
+    assert report is not None
+    last = "left its round" if left[1] else "exit code 1"
+    assert other_workers.consequences(report) == f"{then}rank 2 on a ({last})"
+
+
 def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
     job = Job()
     missing = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'"

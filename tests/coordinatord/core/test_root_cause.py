@@ -109,6 +109,13 @@ def test_a_lost_node_is_not_counted_among_the_others() -> None:
     assert judged.reason == "lost node n2; workers on 1 other node failed in consequence"
 
 
+def test_workers_that_left_their_round_because_a_node_was_lost_have_not_failed() -> None:
+    left = failed("n1", 5.0, left=True)
+    judged = verdict([left], [LostNode("n2", 4.0)])
+    assert judged.reason == "lost node n2; workers on 1 other node left the round in consequence"
+    assert str(left).startswith("a collective failed on rank ")
+
+
 def test_the_failures_of_a_lost_node_alone_have_no_consequence() -> None:
     assert verdict([failed("n2", 5.0)], [LostNode("n2", 5.2)]) == RoundVerdict("lost node n2", None)
 

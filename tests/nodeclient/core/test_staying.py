@@ -15,6 +15,7 @@ from nodeclient.core.effects import (
     Hold,
     Kill,
     LeaveRound,
+    Level,
     Notice,
     Probe,
     SaveKept,
@@ -62,9 +63,11 @@ def test_one_that_ends_is_started_anew_and_the_other_stays() -> None:
 def test_a_worker_whose_collective_fails_is_held_and_reported() -> None:
     bench = elastic()
     assert kinds(bench.loses_peer(0, LOST_PEER)) == [Notice, LeaveRound, SendObserved]
+    text = "a collective failed on rank 0, so it leaves its round; its process goes on"
+    assert bench.last(Notice) == Notice(Level.WARNING, text, "worker_failed")
     failure = bench.observed.failure
     assert failure is not None
-    assert (failure.exit_code, failure.error) == (1, LOST_PEER)
+    assert (failure.exit_code, failure.error, failure.left) == (1, LOST_PEER, True)
     assert kinds(bench.left(0)) == [Hold]
     assert kinds(bench.left(1)) == [Hold, Sweep]
     bench.swept()
@@ -91,6 +94,7 @@ def test_one_that_hangs_while_it_destroys_its_groups_is_not_taken_over() -> None
     failure = bench.observed.failure
     assert failure is not None
     assert (failure.exit_code, failure.error, failure.followers) == (1, LOST_PEER, ()), "it failed once"
+    assert not failure.left
     bench.swept()
     bench.receive(Goal.RUN, round=2, resume=RESUME)
     assert bench.last(Start).stays == (1,)
