@@ -358,6 +358,8 @@ class Coordinator:
         member.expired = True
         run.expired_at = decision.now
         run.place(member)
+        if run.all_silent:
+            run.others_heard = any(other.connected for other in self.jobs.values())
         at_work = member.durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}
         if member.durable.outcome is None and not at_work:
             self._lose(run, member, actions.loss_reason(member), decision)

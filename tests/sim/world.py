@@ -195,11 +195,11 @@ class World:
     @property
     def situation(self) -> str:
         """A description of the present state, for a person."""
-        run = self.daemon.machine.jobs.get(JOB)
+        run, now = self.daemon.machine.jobs.get(JOB), self.daemon.clock.read()
         where = (
             "no run"
             if run is None
-            else f"{run.id} is {run.durable.state}, round {run.durable.round}: {Reasons(run).situation}"
+            else f"{run.id} is {run.durable.state}, round {run.durable.round}: {Reasons(run).situation(now)}"
         )
         nodes = [
             f"{host.name} {'down' if host.agent is None else host.agent.phase}{'' if host.session else ' alone'}"

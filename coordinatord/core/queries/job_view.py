@@ -74,7 +74,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         run=run.id,
         state=run.shown_state,
         health=run.health,
-        reason=_situation(run, store_error),
+        reason=_situation(run, now, store_error),
         round=run.durable.round,
         opened_s=ledger.total,
         state_s=round(max(0.0, now - since), 3),
@@ -107,7 +107,7 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
         run=run.id,
         state=run.shown_state,
         health=run.health,
-        reason=_situation(run, store_error),
+        reason=_situation(run, now, store_error),
         round=run.durable.round,
         world_size=_world_size(run),
         restarts=_restarts(run),
@@ -168,9 +168,9 @@ def _progress(run: Run, steps_per_s: float | None) -> ProgressStatus:
     )
 
 
-def _situation(run: Run, store_error: str | None) -> str:
+def _situation(run: Run, now: float, store_error: str | None) -> str:
     return (
-        Reasons(run).situation
+        Reasons(run).situation(now)
         if store_error is None
         else f"nothing can be decided, {store_error}; {run.durable.reason}"
     )

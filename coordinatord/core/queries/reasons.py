@@ -6,12 +6,13 @@ from functools import cached_property
 from itertools import islice
 
 from coordinatord.core.queries import persistence
+from coordinatord.core.queries.conditions import outage
 from coordinatord.core.queries.halting import furthest_promised, is_halting
 from coordinatord.core.queries.kept_reasons import about_disk, left_out, resumed, unrestorable
 from coordinatord.core.queries.resumption import disk_obstacle, resume_point
 from coordinatord.core.queries.start_counts import count_starts
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import Member, MemberState
+from coordinatord.core.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
 from coordinatord.core.values.health import Health
 from coordinatord.protocol.messages import Launcher
@@ -228,15 +229,14 @@ class Reasons:
         missing = f"; missing: {name_some(run.missing, len(run.missing))}" if run.missing else ""
         return text + present + still + missing
 
-    @property
-    def situation(self) -> str:
-        """Why the run is in its present state, as of now."""
+    def situation(self, now: float) -> str:
+        """Return why the run is in its present state, as of now."""
         if self._run.durable.state is State.FORMING:
             return self.waiting_for
         if self._run.durable.state is State.STOPPING:
             return self._ending
         if self._run.all_silent and not self._run.durable.state.ended:
-            return f"every node is silent: {self._why_silent}; the round stands"
+            return self._silence(now)
         if self._run.health is Health.STALLED:
             return self._section + self.idle
         if self._run.durable.step_overdue and not self._run.durable.stepped:
@@ -244,11 +244,20 @@ class Reasons:
         awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
         return self._noticed(awaited + self._section + self._run.durable.reason)
 
-    @property
-    def _why_silent(self) -> str:
-        if all(member.revoked for member in self._run.inside):
-            return "their access tokens are no longer valid, so give them others"
-        return "the coordinator's own network may be cut"
+    def _silence(self, now: float) -> str:
+        """Return since when no node of the round is heard, why that may be, and when the round is given up."""
+        run = self._run
+        given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
+        if all(member.revoked for member in run.inside):
+            why = "their access tokens are no longer valid, so give them others"
+        elif all(member.observed == UNHEARD for member in run.inside):
+            since = f"not heard since this coordinator was started {_ago(now - run.heard_at)} ago"
+            return f"{since}: they may have ended meanwhile; {given_up}"
+        elif run.others_heard:
+            why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
+        else:
+            why = "the coordinator's own network may be cut"
+        return f"every node is silent: {why}; {given_up}"
 
     @property
     def overdue(self) -> str:

@@ -72,6 +72,8 @@ class Run:
         """When any member was last heard."""
         self.expired_at = 0.0
         """When the lease of a member last ended."""
+        self.others_heard = False
+        """Whether nodes of other jobs were heard when no node of this one was any more."""
         self.emptied_at = durable.emptied_at
         """When the run lost its last member, put off by the time in which no node could come."""
         self.give_up = DeadlineHeap[str]()

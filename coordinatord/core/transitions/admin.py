@@ -78,19 +78,23 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     how = _ending(run, decision.now)
     if not request.dry_run:
         decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
-    return Reply(AdminResult.DONE, f"job {run.job} is being stopped: {how}", [run])
+    return Reply(AdminResult.DONE, f"job {run.job} {how}", [run])
 
 
 def _ending(run: Run, now: float) -> str:
-    """Describe how a run that is to end will end."""
+    """Describe how a run that is to end will end, as the end of a sentence."""
+    if run.all_silent:
+        return "is over: no node of it is heard, and one that comes back ends its workers"
+    return f"is being stopped: {_last_acts(run, now)}"
+
+
+def _last_acts(run: Run, now: float) -> str:
     if run.durable.state is State.FORMING:
         writes_at = persistence.last_step_at(run)
         first = "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
         if persistence.is_unsure(run):
             first = "its nodes are heard first, since the coordinator was started again, then "
         return f"it had no workers; {first}its nodes end"
-    if run.all_silent:
-        return "it is over; none of its nodes can be reached, they end their workers when they are back"
     if run.durable.state is State.STOPPING and not run.durable.planned:
         return f"its round is ending already ({run.durable.reason}), and no other follows"
     return "its workers save their state, then its nodes end"
@@ -105,7 +109,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state in {State.FORMING, State.STOPPING}:
         return _hasten(run, request, decision.now)
     if run.all_silent:
-        text = f"job {run.job}: {Reasons(run).situation}, and no node can be reached; its workers go on"
+        text = f"job {run.job} cannot be restarted now: {Reasons(run).situation(decision.now)}"
         return Reply(AdminResult.REFUSED, text)
     if run.durable.succeeded:
         return Reply(

@@ -159,9 +159,9 @@ def test_nodes_that_are_silent_as_their_tokens_were_revoked_are_said_to_be() -> 
     for puppet in stage.puppets.values():
         stage.coordinator.handle(Disconnected(puppet.session, revoked=True), stage.now)
     stage.play("advance 10s")
-    assert "their access tokens are no longer valid, so give them others" in Reasons(run_of(stage)).situation
+    assert "their access tokens are no longer valid, so give them others" in Reasons(run_of(stage)).situation(stage.now)
     stage.play("reconnect n1")
-    assert "silent" not in Reasons(run_of(stage)).situation
+    assert "silent" not in Reasons(run_of(stage)).situation(stage.now)
 
 
 def test_a_coordinator_that_was_started_again_has_seen_no_session_close() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.effects import Batch, Send
+from coordinatord.core.effects import Answer, Batch, Send
 from coordinatord.core.events import AdminRequested, Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.apply import HistoryError
@@ -135,6 +136,30 @@ def test_a_run_of_which_nobody_comes_back_stands_until_its_nodes_have_given_up_a
     end = life.now + policy.restart_grace_s + policy.outage_grace_s + offer.stop_timeout_s + offer.join_timeout_s
     assert [type(record) for record in life.tick_until(end - 0.1)] == [NodesSilent]
     assert [type(record) for record in life.tick_until(end + 0.1)] == [RunEnded]
+
+
+def test_a_run_of_which_nobody_comes_back_is_said_to_be_unheard_since_the_start_and_to_end_then() -> None:
+    life = a_running_pair().next_life()
+    life.tick_until(life.now + 90.0)
+    assert Reasons(life.run).situation(life.now) == (
+        "not heard since this coordinator was started 90 s ago: they may have ended meanwhile; given up in 4 min 55 s"
+    )
+    answer = life.stop().effects[-1]
+    assert isinstance(answer, Answer)
+    assert answer.text == "job default is over: no node of it is heard, and one that comes back ends its workers"
+
+
+@pytest.mark.parametrize("others_live", [False, True])
+def test_the_coordinators_network_is_only_suspected_while_no_node_of_any_job_is_heard(others_live: bool) -> None:
+    life = a_running_pair()
+    if others_live:
+        life._take(Connected(9, a_join("n9", job="other"), "10.0.0.9", "10.0.0.254"))
+    for number in (1, 2):
+        life.drop(number)
+    life.tick_until(life.now + 2.0)
+    why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
+    why = why if others_live else "the coordinator's own network may be cut"
+    assert Reasons(life.run).situation(life.now) == f"every node is silent: {why}; given up in 6 min 9 s"
 
 
 def test_the_budget_is_as_it_was_and_charged_once() -> None:
