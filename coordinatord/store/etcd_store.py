@@ -39,6 +39,7 @@ class EtcdStore(DatabaseStore):
         self._gateway = gateway
         self._candidate = candidate
         self._history = history
+        candidate.verify = history.demand_all
         self._replica = replica
         self._compacted_at = asyncio.get_running_loop().time()
         self._old_revision = 0

@@ -127,6 +127,11 @@ class History:
         others = [delete(all_commits, ours), delete(after(ours), after(all_commits))]
         await self._write_head(self._head, [unfinished, *others])
 
+    async def demand_all(self) -> None:
+        """Raise `LeadershipLostError` if etcd no longer has all that was committed, and `StoreError`."""
+        known = self._head
+        _demand_no_older(await self._value_of(self._keys.head), known)
+
     async def commit(self, rows: Sequence[Row], dropped: Sequence[int]) -> None:
         """Make a commit durable, all or nothing; the same one may be tried again after an error.
 
@@ -205,6 +210,7 @@ class History:
             self._head_revision = self.revision = revision_of(answer)
         else:
             found = next(iter(key_values(responses(answer)[1])), None)
+            _demand_no_older(found, self._head)
             if found is None or found.value != ours:
                 raise LeadershipLostError("an earlier commit of this coordinator came late: it reads everything anew")
             self._head_revision = self.revision = found.mod_revision
@@ -234,6 +240,16 @@ class History:
     async def _value_of(self, key: bytes) -> KeyValue | None:
         found = key_values(await self._gateway.call("/v3/kv/range", {"key": text_of(key)}))
         return found[0] if found else None
+
+
+def _demand_no_older(found: KeyValue | None, known: Head) -> None:
+    """Raise `LeadershipLostError` if the head that was found is older than the one that is known."""
+    number = 0 if found is None else Head.unpack(found).number
+    if number < known.number:
+        text = (
+            f"etcd was set back, as to a snapshot: its newest commit is {number}, and {known.number} was there before"
+        )
+        raise LeadershipLostError(f"{text}: this coordinator reads everything anew")
 
 
 def _number_in(name: bytes) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
@@ -42,6 +42,10 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+async def _verify_nothing() -> None:
+    """Verify nothing: no history is read yet."""
+
+
 class Candidate:
     """One of the coordinators of a namespace: it stands by, leads and resigns."""
 
@@ -67,6 +71,8 @@ class Candidate:
         """Why the leader is not known; empty if it is."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `leader` has changed."""
+        self.verify: Callable[[], Awaitable[None]] = _verify_nothing
+        """Raises `LeadershipLostError` if etcd has lost what was committed; called while this coordinator leads."""
         self.roster = Roster(gateway, keys)
 
     @property
@@ -173,10 +179,11 @@ class Candidate:
                 raise StoreError("the lease of this standby is over")
 
     async def keep(self) -> None:
-        """Renew the lease for as long as this coordinator leads. Raises `LeadershipLostError`."""
+        """Renew the lease, and verify what etcd holds, while this coordinator leads. Raises `LeadershipLostError`."""
         tasks, over = Tasks(), asyncio.get_running_loop().create_future()
         tasks.spawn(self._renew(), name="renewals")
         tasks.spawn(self._notice_end(), name="end of the term")
+        tasks.spawn(self._verify(), name="what etcd holds")
         try:
             await tasks.guard(over)
         finally:
@@ -192,6 +199,13 @@ class Candidate:
             else:
                 self.election.end()
                 raise LeadershipLostError("the leader key is gone, so another coordinator may lead: this one stands by")
+
+    async def _verify(self) -> None:
+        """Verify what etcd holds as often as the lease is renewed."""
+        while True:
+            await asyncio.sleep(self.election.renew_every_s)
+            with suppress(StoreError):
+                await self.verify()
 
     async def _renew(self) -> None:
         pause_s: float | None = 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from copy import deepcopy
 from typing import Any, TypeVar
 
 import pytest
@@ -11,6 +12,7 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import VALUE_BYTES_MAX, History
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.roster import Coordinatord
+from coordinatord.store.interface import LeadershipLostError
 from coordinatord.store.row_codec import Row
 from tests.support.modelled_etcd import KEYS, ModelledEtcd
 
@@ -30,6 +32,16 @@ class RepeatingGateway(Gateway):
         self.repeat()
         self._asked.append((path, body))
         return self._etcd.do(path, body)
+
+    def set_back(self) -> Callable[[], None]:
+        """Return what brings back the present state, with no request on its way."""
+        copy = deepcopy(self._etcd)
+
+        def back() -> None:
+            self._etcd = copy
+            self._asked.clear()
+
+        return back
 
     def repeat(self) -> None:
         """Carry out all transactions again, the newest first: an older one may undo what a newer one has done."""
@@ -86,3 +98,22 @@ def test_what_is_done_again_later_changes_nothing(value_bytes_max: int, monkeypa
             _done(history.replace(lives.values(), "again"))
             judge()
     assert len(history.log) < 20
+
+
+def test_a_leader_finds_by_looking_and_by_writing_that_etcd_was_set_back() -> None:
+    gateway = RepeatingGateway()
+    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
+    _done(candidate.win_at_once())
+    history = History(gateway, KEYS, candidate.fence)
+    _done(history.begin())
+    _done(history.read())
+    _done(history.commit([_row(1)], []))
+    _done(history.demand_all())
+    set_back = gateway.set_back()
+    _done(history.commit([_row(2)], []))
+    set_back()
+    text = "etcd was set back, as to a snapshot: its newest commit is 1, and 2 was there before"
+    with pytest.raises(LeadershipLostError, match=text):
+        _done(history.demand_all())
+    with pytest.raises(LeadershipLostError, match=text):
+        _done(history.commit([_row(3)], []))
