@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,11 @@ def environment(objects: list[Object], box: Object, pod: Mapping[str, str]) -> d
 
 INIT = ["tini", "--"]
 """Process 1 of every image."""
+
+
+def with_script_of_this_host(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of nodeclient with a script that is here: those of containers are not on this host."""
+    return [__file__ if argument.endswith(".py") else argument for argument in arguments]
 
 
 def command_line(box: Object) -> list[str]:

@@ -23,7 +23,7 @@ from coordinatord.protocol.access_token import Role, tokens_in
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
-from tests.deploy.manifests import DEPLOY, INIT, KUBERNETES, ROOT
+from tests.deploy.manifests import DEPLOY, INIT, KUBERNETES, ROOT, with_script_of_this_host
 from tests.support.cluster import STDLIB_PYTHON, Coordinator
 from tests.support.programs import BIN, clean_environ, run
 
@@ -210,13 +210,14 @@ def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:
     nodes = {name: service for name, service in services.items() if name.startswith("node")}
     assert [service["hostname"] for service in nodes.values()] == list(nodes)
     for service in nodes.values():
-        read = parse(service["command"], {"PATH": str(BIN)})
+        read = parse(with_script_of_this_host(service["command"]), {"PATH": str(BIN)})
         assert isinstance(read, JoinConfig)
         [coordinator] = read.coordinators
         assert (coordinator.host in services, coordinator.port) == (True, DEFAULT_PORT)
         assert read.spec.nodes_max == len(nodes)
         assert read.stop_timeout_s + 20 < int(service["stop_grace_period"].removesuffix("s"))
-        script, checkpoint = read.command[1], read.command[-1].partition("=")[2]
+        [script] = [word for word in service["command"] if word.endswith(".py")]
+        checkpoint = read.command[-1].partition("=")[2]
         assert f"{last('demo', 'WORKDIR')}/{script}" == f"/examples/{script}"
         assert (ROOT / "examples" / script).exists()
         volume = next(volume for volume in service["volumes"] if volume.startswith("checkpoints:"))

@@ -15,7 +15,17 @@ import yaml
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
-from tests.deploy.manifests import DEPLOY, Object, built, command_line, container, environment, only, templates
+from tests.deploy.manifests import (
+    DEPLOY,
+    Object,
+    built,
+    command_line,
+    container,
+    environment,
+    only,
+    templates,
+    with_script_of_this_host,
+)
 from tests.support.programs import BIN
 
 SCHEMAS: Object = json.loads(Path(__file__).with_name("kubeflow_trainer_2.3.0.json").read_text())
@@ -123,7 +133,7 @@ def test_nodeclient_understands_the_commands_of_a_train_job(runtime: Object, tra
     program, *arguments = command_line(box)
     assert program == "nodeclient"
     assert variables.pop("NODECLIENT_NPROC_PER_NODE") == "gpu"
-    node = parse(arguments, variables | host)
+    node = parse(with_script_of_this_host(arguments), variables | host)
     assert isinstance(node, JoinConfig)
     assert [(coordinator.host, coordinator.port) for coordinator in node.coordinators] == [
         ("coordinatord", DEFAULT_PORT)

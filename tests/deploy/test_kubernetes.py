@@ -33,6 +33,7 @@ from tests.deploy.manifests import (
     environment,
     only,
     templates,
+    with_script_of_this_host,
 )
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.disks import small_disk
@@ -60,7 +61,7 @@ ANOTHER_TRY = {
 }
 """A pod that ends with one of these is replaced."""
 
-FOR_GOOD = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED}
+FOR_GOOD = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED, ExitCode.TIMED_OUT}
 """Another pod would end with these as well."""
 
 OF_COORDINATORD = {ExitCode.OK, ExitCode.DATA_ERROR, ExitCode.NO_INPUT, ExitCode.IO_ERROR}
@@ -80,7 +81,7 @@ def _node(overlay: str) -> JoinConfig:
     host = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "PATH": str(BIN), "NODECLIENT_NPROC_PER_NODE": "2"}
     program, *arguments = command_line(box)
     assert program == "nodeclient"
-    read = parse(arguments, variables | host)
+    read = parse(with_script_of_this_host(arguments), variables | host)
     assert isinstance(read, JoinConfig)
     return read
 
