@@ -33,8 +33,7 @@ _IMPORTS = "<frozen importlib"
 _DEBUGGER = re.compile(
     r"bdb\.py (?:.*\.)?(?:trace_dispatch|dispatch_\w+)"
     r"|(?:pdb|IPython/core/debugger)\.py (?:.*\.)?interaction"
-    r"|(?:.*/)?pydevd\.py (?:.*\.)?_?do_wait_suspend"
-    r"|(?:.*/)?debugpy/.*\.py (?:.*\.)?wait_for_client"
+    r"|(?:.*/)?pydevd\.py (?:.*\.)?(?:_?do_wait_suspend|_wait_for_attach)"
     r"|(?:remote_pdb|rpdb/__init__)\.py (?:.*\.)?__init__"
     r"|(?:code|IPython/terminal/\w+)\.py (?:.*\.)?interact"
 )

@@ -26,7 +26,9 @@ _WAITS_FOR_LOCK = re.compile(r"(?:locks|flock|posix)_lock_inode_wait|fcntl_setlk
 _USES_FILE = re.compile(r"(?:anon_)?pipe_\w+|wait_woken|(?:n_)?tty_\w+|sk_wait_data|inet_wait_for_connect")
 """Where a thread uses one pipe, terminal or connection, whose descriptor is the first argument of its call."""
 
-_POLLS = re.compile(r"poll_schedule_timeout.*|do_(?:sys_)?poll.*")
+_POLLS = re.compile(r"poll_schedule_timeout.*|do_(?:sys_)?poll.*|do_select.*")
+"""Where a thread waits for descriptors, by poll or select. If the first argument is 0, there are none: it sleeps, as
+Python 3.10 does by select."""
 
 _POLLS_SET = re.compile(r"(?:do_)?ep(?:oll)?_(?:poll|wait)")
 """Where a thread waits for the descriptors of an epoll set, which is the first argument."""
@@ -35,6 +37,12 @@ _POLLED = struct.Struct("=ihh")
 """A struct pollfd of poll(2), which begins with the descriptor."""
 
 _POLLED_MAX = 64
+
+_SELECTED_MAX = 1_024
+"""The descriptors of an fd_set of select(2), each of which is a bit."""
+
+_ADDRESS_MIN = 65_536
+"""No memory is below this address: a smaller first argument is that of select, one more than the highest descriptor."""
 
 _STREAMS = {0: "its input", 1: "its output to be read", 2: "its output to be read"}
 
@@ -65,7 +73,7 @@ def awaited_outside(
         children = [child for child in with_descendants(pid, proc)[1:] if _is_living_child(child, pid, proc)]
         named = [child for child in children if child in _arguments(pid, proc)]
         return _name([*children, *named][-1], proc) if children else ""
-    if _SLEEPS.fullmatch(waits_in):
+    if _SLEEPS.fullmatch(waits_in) or (_POLLS.fullmatch(waits_in) and _arguments(pid, proc)[:1] == [0]):
         programs = _programs(pid, proc)
         return _name(programs[-1], proc) if programs else ""
     if _WAITS_FOR_LOCK.fullmatch(waits_in):
@@ -128,23 +136,26 @@ def _descriptors(pid: int, waits_in: str, proc: Path) -> list[int]:
     first, second = _arguments(pid, proc) or (-1, 0)
     if _USES_FILE.fullmatch(waits_in):
         return [first]
+    if _POLLS.fullmatch(waits_in) and first < _ADDRESS_MIN:
+        bits = int.from_bytes(_memory(pid, second, _SELECTED_MAX // 8, proc), "little")
+        return [number for number in range(min(first, _SELECTED_MAX)) if bits >> number & 1]
     if _POLLS.fullmatch(waits_in):
-        return _polled(proc / str(pid) / "mem", first, min(second, _POLLED_MAX))
+        polled = _memory(pid, first, _POLLED.size * min(second, _POLLED_MAX), proc)
+        return [number for number, _, _ in _POLLED.iter_unpack(polled[: len(polled) // _POLLED.size * _POLLED.size])]
     if _POLLS_SET.fullmatch(waits_in):
         lines = read_if_there(proc / str(pid) / "fdinfo" / str(first)).splitlines()
         return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
     return []
 
 
-def _polled(memory: Path, address: int, number: int) -> list[int]:
-    """Read the descriptors out of the argument of poll(2), which is in the memory of the process."""
+def _memory(pid: int, address: int, size: int, proc: Path) -> bytes:
+    """Read the memory of a process, where the argument of its system call is; less or nothing if that fails."""
     try:
-        with memory.open("rb", buffering=0) as file:
+        with (proc / str(pid) / "mem").open("rb", buffering=0) as file:
             file.seek(address)
-            polled = file.read(_POLLED.size * number)
+            return file.read(size)
     except (OSError, OverflowError, ValueError):
-        return []
-    return [_POLLED.unpack_from(polled, at)[0] for at in range(0, len(polled) - _POLLED.size + 1, _POLLED.size)]
+        return b""
 
 
 def _file(pid: int, number: int, proc: Path) -> str:

@@ -75,7 +75,7 @@ def test_paths_are_given_from_the_users_folder_and_from_that_of_a_library() -> N
         (True, "/env/lib/python3.12/site-packages/IPython/terminal/interactiveshell.py", "TerminalShell.interact"),
         (True, "/env/lib/python3.12/site-packages/debugpy/_vendored/pydevd/pydevd.py", "PyDB._do_wait_suspend"),
         (True, "/opt/pycharm/plugins/python/helpers/pydev/pydevd.py", "PyDB.do_wait_suspend"),
-        (True, "/home/me/.vscode-server/debugpy/server/api.py", "wait_for_client"),
+        (True, "/home/me/.vscode-server/libs/debugpy/_vendored/pydevd/pydevd.py", "_wait_for_attach"),
         (True, "/env/lib/python3.12/site-packages/remote_pdb.py", "RemotePdb.__init__"),
         (False, "/usr/lib/python3.12/bdb.py", "Bdb.run"),
         (False, "/usr/lib/python3.12/pdb.py", "main"),

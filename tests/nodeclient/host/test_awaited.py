@@ -35,6 +35,12 @@ child = subprocess.Popen({PAUSE})
 while child.poll() is None:
     time.sleep(900)
 """,
+    "selects": f"select.select([subprocess.Popen({PAUSE}, stdout=subprocess.PIPE).stdout], [], [])",
+    "pauses by select": f"""
+child = subprocess.Popen({PAUSE})
+while child.poll() is None:
+    select.select([], [], [], 900)
+""",
     "asks for events": f"""
 import asyncio
 async def read():
