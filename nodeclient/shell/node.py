@@ -173,12 +173,13 @@ class Node:
                 self._systemd.notify("READY=1", status_of(self._status()))  # ready means that the node tries to join
                 self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
                 self._tasks.spawn(self._systemd.keep_informed(self._status), name="status")
-                self._tasks.spawn(self._attend(), name="session")
+                session = self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._attend_embedded(), name="embedded coordinator")
                 self._tasks.spawn(self._output.watch(), name="output")
                 ending = await self._tasks.guard(self._exit)
                 await self._await_followers()
                 await self._staying.settled()
+                session.cancel()  # the node is out of the job; silent, it would be let in again and told to end again
                 await self._leftovers.end()
                 self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
                 return ending.code

@@ -58,6 +58,8 @@ class LeftoverProcesses:
         """The leftovers by the mark of their worker, and by pidfd."""
         self._ranks: dict[str, str] = {}
         """The ranks of these workers."""
+        self._seen: set[Leftover] = set()
+        """The leftovers that were looked at when a round was about to follow."""
         self._looking = asyncio.Lock()
         self._none_left = asyncio.Event()
         self._none_left.set()
@@ -77,16 +79,18 @@ class LeftoverProcesses:
 
     async def give_way(self) -> None:
         """Kill the leftovers that hold what the next round may need. Raises `UnkillableError`."""
-        pidfds = {each.pid: pidfd for known in self._watched.values() for pidfd, each in known.items()}
-        named = {each.pid: core.named([each]) for known in self._watched.values() for each in known.values()}
+        present = {leftover: pidfd for known in self._watched.values() for pidfd, leftover in known.items()}
+        new = {leftover.pid: leftover for leftover in present if leftover not in self._seen}
+        self._seen = {*present}
         # Its own descriptors, since the others are closed as soon as the processes end.
-        holding = {pid: os.dup(pidfds[pid]) for pid in holders(pidfds)} if pidfds else {}
-        for pid in holding:
-            self._notify(Level.WARNING, core.in_the_way(named[pid]))
+        pidfds = {pid: os.dup(present[leftover]) for pid, leftover in new.items()}
         try:
-            await asyncio.to_thread(kill, holding)
+            holding = await asyncio.to_thread(holders, pidfds) if pidfds else []
+            for pid in holding:
+                self._notify(Level.WARNING, core.in_the_way(core.named([new[pid]])))
+            await asyncio.to_thread(kill, {pid: pidfds[pid] for pid in holding})
         finally:
-            for pidfd in holding.values():
+            for pidfd in pidfds.values():
                 os.close(pidfd)
 
     async def end(self) -> None:

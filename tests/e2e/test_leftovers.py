@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs import BIN, Program
+from tests.support.cluster import Coordinator
+from tests.support.programs import BIN, Program, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -21,13 +22,12 @@ IN_ITS_SESSION, IN_THE_GROUP, FORKS_AGAIN = f"setsid {TRACKER} &", f"{TRACKER} &
 
 
 @contextmanager
-def node(folder: Path, script: str, *flags: str) -> Iterator[tuple[Program, Path]]:
-    """Run a standalone node with a shell as its worker; yield it, and the FIFO for which a `TRACKER` waits."""
+def node(folder: Path, script: str, *flags: str, coord: str = "") -> Iterator[tuple[Program, Path]]:
+    """Run a node with a shell as its worker; yield it, and the FIFO for which a `TRACKER` waits."""
     go = folder / "go"
     os.mkfifo(go)
-    program = Program(
-        BIN / "nodeclient", "join", "--standalone", *flags, "--", "sh", "-c", f"GO={go}; export GO; {script}"
-    )
+    where = ("--coord", coord) if coord else ("--standalone",)
+    program = Program(BIN / "nodeclient", "join", *where, *flags, "--", "sh", "-c", f"GO={go}; export GO; {script}")
     try:
         yield program, go
     finally:
@@ -44,6 +44,17 @@ def test_a_node_waits_for_it_before_it_ends_and_says_so(tmp_path: Path, start: s
         assert "tracked" in program.output
         assert "killed, since" not in program.output
         assert program.leftovers() == []
+
+
+def test_a_node_that_waits_for_it_is_out_of_the_job(
+    tmp_path: Path, own_coordinator: Callable[..., Coordinator]
+) -> None:
+    coordinator = own_coordinator()
+    with node(tmp_path, f"{IN_ITS_SESSION} exit 0", coord=coordinator.endpoint) as (program, go):
+        program.await_line("waiting up to")
+        wait_until("the end of its session", lambda: "\ncoordinatord_sessions 0.0\n" in coordinator.fetch("/metrics"))
+        go.write_text("\n")
+        assert program.wait() == 0
 
 
 def test_it_goes_on_beside_the_next_round_and_what_it_writes_is_shown(tmp_path: Path) -> None:
