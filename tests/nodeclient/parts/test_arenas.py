@@ -77,19 +77,28 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
     kept.drop()
 
 
+def said_by(node: subprocess.Popen[str]) -> str:
+    """Return the next line of a program."""
+    assert node.stdout is not None
+    return node.stdout.readline()
+
+
 async def test_two_nodes_of_one_host_that_claim_at_once_take_no_more_than_there_is() -> None:
     """Both have seen the same memory free. The kernel would kill one of them, or another program."""
-    pipe = subprocess.PIPE
     nodes = [
-        subprocess.Popen([sys.executable, "-c", CLAIMANT], stdin=pipe, stdout=pipe, text=True)  # noqa: ASYNC220
+        subprocess.Popen(  # noqa: ASYNC220 - nothing else runs in this loop
+            [sys.executable, "-c", CLAIMANT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
+    pids = " ".join(str(node.pid) for node in nodes)
+    results = []
     try:
-        answers = [node.stdout for node in nodes if node.stdout is not None]
-        assert [answer.readline() for answer in answers] == ["claimed\n"] * 2
+        assert [said_by(node) for node in nodes] == ["claimed\n"] * 2
         for node in nodes:
-            print(*(each.pid for each in nodes), file=node.stdin, flush=True)
-        results = [answer.readline().split() for answer in answers]
+            assert node.stdin is not None
+            print(pids, file=node.stdin, flush=True)
+        results = [said_by(node).split() for node in nodes]
     finally:
         for node in nodes:
             node.communicate()
