@@ -8,6 +8,6 @@ into another round as the same processes. `worker_departures` handles workers th
 protocol. `persist_attempt` is the life of one attempt to write a step to a disk. `disk_retention` selects the steps to
 delete there, and `lone_write` what a node writes without a coordinator. `departure` is how a node comes to its end, and
 `endings` has its exits. `sweeping` says how long the end of a round waits for memory of GPUs. `lingering` finds workers
-whose processes do not end, and `leftovers` says how long processes that workers have started may outlive them.
+whose processes do not end, and `leftover_stages` says how long processes that workers have started may outlive them.
 `kept_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
 """

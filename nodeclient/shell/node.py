@@ -69,7 +69,7 @@ from nodeclient.shell.stop_extension import StopExtension
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
 from nodeclient.workers.guard import Guard, GuardError
-from nodeclient.workers.leftovers import LeftoverProcesses
+from nodeclient.workers.leftover_processes import LeftoverProcesses
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError

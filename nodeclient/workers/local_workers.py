@@ -2,7 +2,7 @@
 
 A pidfd in the event loop shows an exit within milliseconds, without polling and without a thread for each worker. A
 worker leads a session, and so a process group of its own. It is reaped only after the rest of that group has ended, or
-is known to `leftovers`: until then its number is taken, and a signal to the group cannot hit another process.
+is known to `leftover_processes`: until then its number is taken, and a signal to the group cannot hit another process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers import process_tree
-from nodeclient.workers.leftovers import EndedWorker
+from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
 

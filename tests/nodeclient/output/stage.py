@@ -18,7 +18,7 @@ from pathlib import Path
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output, WorkerStreams
 from nodeclient.output.output_settings import OutputSettings
-from nodeclient.workers.leftovers import EndedWorker
+from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import kill_marked
 from nodeclient.workers.spawn import WorkerCommand

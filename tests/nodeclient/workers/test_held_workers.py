@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
-from nodeclient.workers.leftovers import EndedWorker
+from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import kill_marked, marked
 from nodeclient.workers.spawn import WorkerCommand

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from nodeclient.output.output import WorkerStreams
-from nodeclient.workers.leftovers import EndedWorker
+from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import kill, kill_marked, marked, open_families, statuses
 from nodeclient.workers.spawn import SpawnError, WorkerCommand

@@ -21,7 +21,7 @@ from nodeclient.core import effects
 from nodeclient.core.events import CollectiveFailed, Event, WorkerAborts, WorkerLeft, WorkerRefuses, WorkerStays
 from nodeclient.host.process_state import is_stopped
 from nodeclient.workers import process_tree
-from nodeclient.workers.leftovers import EndedWorker
+from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand

@@ -6,8 +6,8 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
-from nodeclient.core import leftovers
-from nodeclient.core.leftovers import BESIDE_S, LEAST_S, NAMED_MAX, UNASKED_SHARE, Leftover, Leftovers
+from nodeclient.core import leftover_stages
+from nodeclient.core.leftover_stages import BESIDE_S, LEAST_S, NAMED_MAX, UNASKED_SHARE, Leftover, Leftovers
 
 STOP_S = 30.0
 
@@ -99,5 +99,5 @@ def test_each_worker_has_times_of_its_own_and_those_that_ended_are_sent_nothing(
 
 def test_a_notice_names_the_first_of_many() -> None:
     many = [Leftover(pid, "cp", "3") for pid in range(NAMED_MAX + 2)]
-    assert leftovers.named(many[:1]) == "rank 3: cp (pid 0)"
-    assert leftovers.named(many) == "rank 3: cp (pid 0), cp (pid 1), cp (pid 2), cp (pid 3) and 2 more"
+    assert leftover_stages.named(many[:1]) == "rank 3: cp (pid 0)"
+    assert leftover_stages.named(many) == "rank 3: cp (pid 0), cp (pid 1), cp (pid 2), cp (pid 3) and 2 more"

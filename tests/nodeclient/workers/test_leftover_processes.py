@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.effects import Level
-from nodeclient.workers.leftovers import EndedWorker, LeftoverProcesses
+from nodeclient.workers.leftover_processes import EndedWorker, LeftoverProcesses
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S
 

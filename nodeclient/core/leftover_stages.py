@@ -28,7 +28,7 @@ NAMED_MAX = 4
 """How many leftovers of one worker a notice names; a few show what the script starts."""
 
 
-class Stage(StrEnum):
+class LeftoverStage(StrEnum):
     """The life of the leftovers of one worker."""
 
     UNASKED = "nothing has been sent to them"
@@ -36,9 +36,12 @@ class Stage(StrEnum):
     KILLED = "they were sent SIGKILL"
 
 
-NEXT = Table[Stage, tuple[Stage, Signals]]("leftovers")
+NEXT = Table[LeftoverStage, tuple[LeftoverStage, Signals]]("leftovers")
 """Each stage that ends at a time, with the stage that follows and the signal that is sent then."""
-NEXT |= {Stage.UNASKED: (Stage.ASKED, Signals.SIGTERM), Stage.ASKED: (Stage.KILLED, Signals.SIGKILL)}
+NEXT |= {
+    LeftoverStage.UNASKED: (LeftoverStage.ASKED, Signals.SIGTERM),
+    LeftoverStage.ASKED: (LeftoverStage.KILLED, Signals.SIGKILL),
+}
 
 
 class Leftovers:
@@ -47,7 +50,7 @@ class Leftovers:
     def __init__(self, stop_timeout_s: float) -> None:
         """Begin with none. At the end of the node they have as long as workers have: `stop_timeout_s`."""
         self._stop_timeout_s = stop_timeout_s
-        self._stages: dict[str, Stage] = {}
+        self._stages: dict[str, LeftoverStage] = {}
         self._since: dict[str, float] = {}
         self._stopped_at: float | None = None
         """When the workers of the round were asked to end, or the node was; None if they were not."""
@@ -73,7 +76,7 @@ class Leftovers:
     def add(self, marks: Sequence[str], now: float) -> None:
         """Note that workers with these marks have ended, and have left processes behind."""
         for mark in marks:
-            self._stages[mark], self._since[mark] = Stage.UNASKED, now
+            self._stages[mark], self._since[mark] = LeftoverStage.UNASKED, now
 
     def remove(self, mark: str) -> None:
         """Note that nothing is left of a worker."""
@@ -90,7 +93,7 @@ class Leftovers:
         signals: list[tuple[str, Signals]] = []
         for mark, stage in self._stages.items():
             if stage in NEXT and self._until(mark, stage) <= now:
-                self._stages[mark], signum = NEXT[Stage.ASKED if self._hurries else stage]
+                self._stages[mark], signum = NEXT[LeftoverStage.ASKED if self._hurries else stage]
                 signals.append((mark, signum))
         return signals
 
@@ -98,13 +101,13 @@ class Leftovers:
         """Return when `due` has the next signal; None if there is none to come."""
         return min((self._until(mark, stage) for mark, stage in self._stages.items() if stage in NEXT), default=None)
 
-    def _until(self, mark: str, stage: Stage) -> float:
+    def _until(self, mark: str, stage: LeftoverStage) -> float:
         """Return when the stage of a worker's leftovers ends."""
         since = self._since[mark]
         if self._hurries:
             return since
         until = since + min(BESIDE_S, self._stop_timeout_s) if self._end_by is None else self._end_by
-        return until if stage is Stage.ASKED else since + UNASKED_SHARE * (until - since)
+        return until if stage is LeftoverStage.ASKED else since + UNASKED_SHARE * (until - since)
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""The leftovers of a node's workers as processes: found, watched and ended. `core.leftovers` decides when.
+"""The leftovers of a node's workers as processes: found, watched and ended. `core.leftover_stages` decides when.
 
 They are found by the mark of the worker that has started them, or in its process group if they wiped their environment.
 """
@@ -16,9 +16,9 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.deadline_timer import DeadlineTimer
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.core import leftovers as core
+from nodeclient.core import leftover_stages as core
 from nodeclient.core.effects import Level
-from nodeclient.core.leftovers import Leftover
+from nodeclient.core.leftover_stages import Leftover
 from nodeclient.host.holdings import holders
 from nodeclient.host.process_state import read_if_there
 from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, open_families, send
