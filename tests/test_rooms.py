@@ -81,6 +81,73 @@ def test_nothing_lies_beside_the_rooms(folder: str, names: set[str], tree: list[
     assert {path.parts[0].removesuffix(".py") for path in within} - {"__init__", "__main__"} == names
 
 
+FIELDS_MAX = 12
+"""A class with more is several objects in one. Records may have more: they are lists of facts."""
+
+MANY_FIELDS = {
+    "Run": "kept state, hangs and lateness become objects of their own",
+    "Member": "as Run",
+    "HangWatch": "the alarm and what was said of it part",
+    "KeptIndex": "the agreement on a step becomes a machine with a table",
+    "Persisting": "the life of a write to the disk becomes an enum with a table",
+    "Round": "what is written once parts from what changes while it runs",
+    "Driver": "what answers requests parts from what drives the machine",
+    "NodeSessions": "limits and lines of the log part from sessions",
+    "LogReading": "what is read parts from where it is read from",
+    "Node": "what is kept, what is written and how workers end become rooms",
+    "Agent": "the end of workers becomes one ladder",
+    "WorkerGroup": "as Agent",
+    "ConnectionState": "what the user was shown parts from the session",
+    "CoordinatorConnection": "the search for a coordinator parts from the session",
+    "TorchrunNode": "as Node",
+    "StateKeeper": "memory, copies and the disk part",
+    "RoundWorkers": "as StateKeeper",
+    "Persister": "as StateKeeper",
+    "StepsOnDisk": "as StateKeeper",
+    "StepSaver": "the state of a save becomes an enum",
+    "KeptOptimizer": "its tensors and its small values part",
+    "StayingWorkers": "as Agent",
+    "StayingWorker": "sockets of groups part from the round",
+    "WorkerStarter": "reasons for cold starts part from starts",
+    "LogService": "files part from requests",
+    "Output": "files and the terminal part",
+    "Pump": "as Output",
+    "RoundStreams": "as Output",
+    "TerminalWriter": "live lines part from the writer",
+}
+"""The classes above that, and what will mend each."""
+
+
+def test_a_class_that_is_no_record_has_few_fields(tree: list[Source]) -> None:
+    many = {
+        node.name
+        for source in tree
+        if source.is_python and source.is_in("coordinatord", "nodeclient", "workerlib")
+        if not source.is_in("coordinatord/protocol") and source.path.name != "durable.py"
+        for node in source.tree.body
+        if isinstance(node, ast.ClassDef) and len(fields_in(node)) > FIELDS_MAX
+    }
+    assert many == MANY_FIELDS.keys()
+
+
+def fields_in(node: ast.ClassDef) -> set[str]:
+    """Return the fields of a class: those of a dataclass, and what `__init__` sets; none of a record."""
+    decorators = " ".join(map(ast.unparse, node.decorator_list))
+    if "frozen" in decorators:
+        return set()
+    declared = {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    set_in_init = {
+        each.attr
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        for each in ast.walk(method)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
+    }
+    return set_in_init | (declared if "dataclass" in decorators else set())
+
+
 def test_no_modules_and_no_rooms_import_each_other_in_a_circle(tree: list[Source]) -> None:
     own = [source for source in tree if source.is_in("coordinatord", "nodeclient", "workerlib")]
     circles = {folder: cycle_among(imports) for folder, imports in neighbours(own).items()}
