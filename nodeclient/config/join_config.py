@@ -34,7 +34,7 @@ DEFAULT_JOB = "default"
 def command_digest(command: Sequence[str]) -> str:
     """Return digests by which two nodes' commands can be compared, as `Join.command` has them; empty for no command.
 
-    Program and script count without their directories, since hosts may differ in those.
+    The program counts without its directory, since hosts may differ in that. So does the script in its own digest.
     """
     if not command:
         return ""

@@ -96,7 +96,7 @@ def test_an_upgrade_that_goes_too_far_is_an_outage_which_the_old_release_heals(
     theirs = f"{far}, {far - 1}, {far - 2}"
     words = f"the coordinator supports protocol {theirs}, this node {PROTOCOL_VERSION}: install"
     for node in nodes:
-        node.await_line(f"not let in: {words}.*; the workers go on, and stop in \\d+ s if it is not back")
+        node.await_line(f"not let in by .*: {words}.*; the workers go on, and stop in \\d+ s if it is not back")
     newcomer = Cluster(other, "another").join("c")
     assert newcomer.wait() == 77
     assert f"refused by the coordinator: {words}" in newcomer.output
