@@ -127,4 +127,5 @@ class JoinConfig:
             preloads=bool(self.preload),
             keeps=self.keep_bytes > 0,
             persists=self.keep_bytes > 0 and self.persist is not None,
+            coordinator_forgets=self.own_coordinator,
         )

@@ -135,10 +135,12 @@ class Agent:
     def awaits_own(self, now: float) -> bool:
         """Whether the node only takes a coordinator that knows its run: for the grace, and while it has workers of it.
 
-        A node that has succeeded takes no other one at all: it would be told to train anew.
+        A node that has succeeded takes no other one at all: it would be told to train anew. Any other node takes one at
+        once that has forgotten the run.
         """
-        stays = self.phase.has_workers or self.phase is Phase.SUCCEEDED
-        return bool(self.run) and (stays or not self._connection.is_grace_over(now))
+        waits = self.phase.has_workers or not self._connection.is_grace_over(now)
+        waits = waits and not self._settings.coordinator_forgets
+        return bool(self.run) and (waits or self.phase is Phase.SUCCEEDED)
 
     # Events
 

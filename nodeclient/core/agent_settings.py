@@ -65,5 +65,8 @@ class Settings:
     """Whether workers may keep state in memory of this node."""
     persists: bool = False
     """Whether this node may write kept state to a disk."""
+    coordinator_forgets: bool = False
+    """Whether a node brings the coordinator along, at the only endpoint: one that does not know a run has forgotten it,
+    and no other one will come back."""
     kills: bool = True
     """Whether this node kills workers that do not end in time. torchrun kills its own."""

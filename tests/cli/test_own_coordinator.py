@@ -24,7 +24,7 @@ from nodeclient.host.ports import PortReservation
 from nodeclient.shell import embedded_coordinator
 from nodeclient.shell.embedded_coordinator import EmbeddedCoordinatorError, coordinator_for
 from tests.support.cluster import Coordinator
-from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+from tests.support.programs import BIN, Program, clean_environ, kill_quietly, run, wait_until
 from tests.support.raw_session import IDLE, connect, get, join
 
 pytestmark = pytest.mark.slow
@@ -128,6 +128,22 @@ def test_the_coordinator_serves_on_while_another_node_needs_it(
     assert other.stop() == 143
     if signum is signal.SIGTERM:  # a node that was killed may come back: the coordinator waits a little for it
         host.await_no_leftovers()
+
+
+def test_a_job_begins_anew_at_once_if_the_host_that_brought_the_coordinator_along_is_started_again(
+    port: int, start: Callable[..., Program]
+) -> None:
+    host, other = (start(f"localhost:{port}", 2, "exec sleep 1000") for _ in range(2))
+    for node in (host, other):
+        node.await_line("round 1: 1 worker runs")
+    if BRINGS not in host.output:
+        host, other = other, host
+    for pid in [*host.leftovers(), host.pid]:
+        kill_quietly(pid)
+    host.wait()
+    again = start(f"localhost:{port}", 2, "exec sleep 1000")
+    again.await_line("1 worker runs")
+    other.await_line("this coordinator does not know run .*, in which this node was: the job begins anew")
 
 
 def test_a_job_outlives_the_one_whose_node_brought_the_coordinator_along(

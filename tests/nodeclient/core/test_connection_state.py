@@ -308,6 +308,18 @@ def test_a_node_that_has_succeeded_lets_no_other_coordinator_train_anew() -> Non
     assert meet_a_stranger(bench)
 
 
+def test_a_node_takes_a_coordinator_that_forgets_at_once_unless_it_has_succeeded() -> None:
+    bench = Bench(dataclasses.replace(SETTINGS, coordinator_forgets=True)).running()
+    bench.close()
+    assert not bench.agent.awaits_own(bench.now)
+    bench.open()
+    bench.receive(Goal.RUN)
+    bench.all_exited(0)
+    bench.swept()
+    bench.close()
+    assert meet_a_stranger(bench)
+
+
 def test_another_version_that_stays_ends_the_workers_after_the_grace_and_the_node_after_its_patience() -> None:
     bench = Bench().running()
     bench.close()
