@@ -54,6 +54,8 @@ class Interruptible:
         """The last line of that traceback, which has the exception; empty if it is still to come."""
         self._partial = b""
         """The beginning of a line that follows these."""
+        self._held = 0
+        """How many bytes are held back in all."""
         self._ended = False
 
     @property
@@ -63,6 +65,7 @@ class Interruptible:
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
+        self._held += len(chunk)
         first = _FIRST.search(chunk) if self._interrupts.expected and not self._chain else None
         begin = 0 if self._chain else len(chunk) if first is None else first.start()
         self._pass_on(chunk[:begin])
@@ -72,7 +75,7 @@ class Interruptible:
                 self._take(line + b"\n")
             if not self._chain:
                 self._release()
-        if len(self._interrupted) > HELD_BYTES_MAX:
+        if self._held > HELD_BYTES_MAX:
             self._release(self._interrupted)
 
     def quiet(self) -> None:
@@ -132,4 +135,5 @@ class Interruptible:
 
     def _pass_on(self, text: bytes) -> None:
         if text:
+            self._held -= len(text)
             self._sink.write(text)

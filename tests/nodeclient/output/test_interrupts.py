@@ -143,3 +143,13 @@ def test_not_too_much_is_held_back() -> None:
     for _ in range(HELD_BYTES_MAX // len(INTERRUPT) + 2):
         sink.write(INTERRUPT + b".\n")
     assert screen.text.count(INTERRUPT) > HELD_BYTES_MAX // len(INTERRUPT)
+
+
+@pytest.mark.parametrize("more", [b"  of a frame\n", b"no end of a line "])
+def test_a_traceback_that_does_not_end_is_shown_before_it_is_too_long(more: bytes) -> None:
+    screen, interrupts = Screen(), Interrupts()
+    interrupts.expected = True
+    sink = Interruptible(screen, interrupts)
+    text = INTERRUPT[: INTERRUPT.index(b"\n") + 1] + more * (HELD_BYTES_MAX // len(more) + 1)
+    sink.write(text)
+    assert screen.text == text
