@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from io import FileIO
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from coordinatord.protocol.stack_messages import (
     pack_stacks,
 )
 from coordinatord.protocol.text import clip
-from coordinatord.runtime.tasks import Tasks
+from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.diagnosis.stack_text import (
     MalformedAnswerError,
     WorkerAnswer,
@@ -129,6 +130,8 @@ class StackService:
         """Connections that have not sent their first packet, which names the worker."""
         self._responders: dict[int, _Responder] = {}
         """The processes that answer, by local rank."""
+        self._readings: dict[int, asyncio.Future[str]] = {}
+        """What is being read of processes in threads, by process id."""
 
     def listen(self, folder: Path, run: str, number: int, ranks: range, store_port: int = 0) -> dict[str, str]:
         """Begin a round with these ranks; return the variable that lets workers answer, if they can.
@@ -270,7 +273,7 @@ class StackService:
         inspection = await self._inspect(responder, packet, after)
         answer = inspection.answer
         shown = answer.threads[:1] if brief else answer.threads
-        waits_for = clip(self._awaited_by(pid, after), WAITS_FOR_MAX) if after is not None else ""
+        waits_for = clip(await self._awaited_by(pid, after), WAITS_FOR_MAX) if after is not None else ""
         most = BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX - len(answer.places) - len(waits_for.encode())
         return WorkerStacks(
             rank=rank,
@@ -290,11 +293,19 @@ class StackService:
             waits_for=waits_for,
         )
 
-    def _awaited_by(self, pid: int, state: ProcessState) -> str:
-        """Return what a process waits for that is no part of the job."""
+    async def _awaited_by(self, pid: int, state: ProcessState) -> str:
+        """Return what a process waits for that is no part of the job; empty if the kernel does not tell in time.
+
+        A process that hangs in the kernel may hold the lock of its memory, and then a thread that reads it hangs too.
+        """
         responders = {responder.pid for responder in self._responders.values()}
         started = {self._pid_of(local_rank) for local_rank in range(self._workers)} - {0}
-        return awaited_outside(pid, state.waits_in, responders | started, self._store_port)
+        if (reading := self._readings.get(pid)) is None:
+            look = partial(awaited_outside, pid, state.waits_in, responders | started, self._store_port)
+            reading = self._readings[pid] = in_thread(look, "what is awaited")
+            reading.add_done_callback(lambda _: self._readings.pop(pid))
+        done, _ = await asyncio.wait({reading}, timeout=ANSWER_WITHIN_S)
+        return reading.result() if done else ""
 
     async def _inspect(
         self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None

@@ -6,12 +6,16 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
 from coordinatord.protocol.arrival_messages import unpack_ages
 from coordinatord.protocol.stack_messages import StackOrigin, Stacks, WorkerStacks, unpack_stacks
+from nodeclient.diagnosis.stack_service import StackService
+from nodeclient.host.awaited import awaited_outside
 from tests.nodeclient.diagnosis.stage import KNOWN, TORCH, staged
 from tests.support.flight_recorder import needs_flight_recorder
 
@@ -38,6 +42,19 @@ async def test_a_worker_that_waits_for_a_program_is_seen_to_do_so(tmp_path: Path
         found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and bool(found.waits_for))
         assert found.waits_for.startswith("the program cat (process ")
         assert innermost(found).startswith("Popen._try_wait (")
+
+
+async def test_the_event_loop_reads_no_memory_of_a_worker(tmp_path: Path) -> None:
+    called = set[CodeType]()
+    async with staged(tmp_path) as stage:
+        stage.start("runs")
+        sys.setprofile(lambda frame, *_: called.add(frame.f_code))
+        try:
+            await stage.look(lambda found: bool(found.waits_for))
+        finally:
+            sys.setprofile(None)
+    assert StackService.read.__code__ in called
+    assert awaited_outside.__code__ not in called
 
 
 async def test_a_worker_whose_node_does_not_read_its_output_is_held_up_by_the_node(tmp_path: Path) -> None:
