@@ -11,6 +11,7 @@ touched. The mark of a nodeclient, which is the token, stands for those of all i
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import time
@@ -27,6 +28,10 @@ MARK_VARIABLE = "COORDINATORD_MARK"
 KILL_TIMEOUT_S = 60.0
 """How long killed processes may take to die: the kernel may need tens of seconds to release hundreds of GB of pinned
 memory. A process that takes longer hangs in a driver."""
+
+_OPENED_SHARE = 4
+"""One look opens as many processes as a quarter of the descriptors that this process may have. Later looks find the
+rest: a script may leave thousands behind."""
 
 _EMPTY_LOOKS = 2
 """How many looks in a row must find nothing: for some microseconds within exec, a process shows no environment."""
@@ -178,11 +183,15 @@ def kill(pidfds: Mapping[int, int], timeout_s: float = KILL_TIMEOUT_S) -> None:
 def open_families(marks: Collection[str], groups: Mapping[int, str]) -> dict[str, dict[int, int]]:
     """Return for each mark a pidfd of each process that carries it, by process id.
 
-    Processes of the `groups` count to the mark given there, since they may have wiped out their environment.
+    Processes of the `groups` count to the mark given there, since they may have wiped out their environment. If there
+    are too many for the descriptors of this process, some are left out.
     """
     families: dict[str, dict[int, int]] = {mark: {} for mark in marks}
+    opened_max = _opened_max()
     for _ in range(_EMPTY_LOOKS):
         for status in statuses():
+            if sum(map(len, families.values())) == opened_max:
+                return families
             mark = _family(status.pid, status.group, families, groups)
             if mark is None or status.dead or status.pid in families[mark]:
                 continue
@@ -204,12 +213,15 @@ def _family(pid: int, group: int, marks: Collection[str], groups: Mapping[int, s
 
 
 def _open(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
-    """Return a pidfd for each process that is to be killed, by pid."""
+    """Return pidfds of processes that are to be killed, by pid; if there are too many, some are left out."""
     pids = set() if mark is None else set(marked(mark))
     if groups:
         pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
     pidfds: dict[int, int] = {}
+    opened_max = _opened_max()
     for pid in pids - {os.getpid()}:
+        if len(pidfds) == opened_max:
+            break
         try:
             pidfd = pidfd_open(pid)
         except ProcessLookupError:
@@ -220,6 +232,11 @@ def _open(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
         else:
             os.close(pidfd)
     return pidfds
+
+
+def _opened_max() -> int:
+    """Return how many processes one look opens; a negative number if descriptors have no limit."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPENED_SHARE
 
 
 def _pids() -> list[int]:

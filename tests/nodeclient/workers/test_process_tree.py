@@ -56,6 +56,29 @@ def test_descendants_are_found_wherever_they_went(mark: str) -> None:
     _reap(process)
 
 
+MANY = """
+import os, resource, signal
+from nodeclient.workers.process_tree import kill_marked, open_families
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to reap them
+mark = os.environ["COORDINATORD_MARK"]
+for _ in range(256):
+    if not os.fork():
+        signal.pause()
+for pidfd in open_families([mark], {})[mark].values():
+    os.close(pidfd)
+kill_marked(mark)
+assert not open_families([mark], {})[mark].keys() - {os.getpid()}
+"""
+"""Makes more processes than it may have descriptors, and kills them."""
+
+
+def test_more_processes_than_descriptors_are_killed(mark: str) -> None:
+    process = subprocess.run([sys.executable, "-S", "-c", MANY], env={**os.environ, MARK_VARIABLE: mark}, check=False)
+    assert process.returncode == 0
+    assert marked(mark) == []
+
+
 LEADERLESS = """
 import ctypes, os, platform, threading, time
 threading.Thread(target=time.sleep, args=[1e6]).start()
