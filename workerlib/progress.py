@@ -183,15 +183,11 @@ def _opened(path: str) -> int:
     """Return a descriptor of the file with the slots. Raises `OSError` and `ValueError`.
 
     The path leads through the descriptors of nodeclient. It may not be followed in another namespace of users or
-    processes, by another user, or without capabilities. There the descriptor of this process leads to the file.
+    processes, by another user, or without capabilities; or another process has nodeclient's number there. Then the
+    descriptor of this process leads to the file.
     """
-    try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        own = f"/proc/self/fd/{path.rpartition('/')[2] if _received is None else _received}"
-        if not _leads_to_slots(own):
-            raise
-        return os.open(own, os.O_RDWR | os.O_CLOEXEC)
+    own = f"/proc/self/fd/{path.rpartition('/')[2] if _received is None else _received}"
+    return os.open(next(filter(_leads_to_slots, (path, own)), path), os.O_RDWR | os.O_CLOEXEC)
 
 
 def _leads_to_slots(path: str) -> bool:

@@ -219,11 +219,16 @@ def test_a_slot_stays_usable_when_its_node_has_gone(memory: int, monkeypatch: py
     assert words_of(memory)[0] == 2
 
 
-def test_a_worker_that_stays_uses_the_descriptor_that_it_was_sent(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROGRESS, f"/proc/{os.getpid()}/fd/none:{SLOT_BYTES}")
-    progress.begin_round(os.dup(memory))
-    workerlib.step(4)
-    progress.begin_round()
+@pytest.mark.parametrize("leads_to", ["nothing", "something else"])
+def test_a_worker_that_stays_uses_the_descriptor_that_it_was_sent(
+    memory: int, leads_to: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "file").open("w") as file:  # in another namespace, the number of nodeclient is another process's
+        descriptor = "none" if leads_to == "nothing" else file.fileno()
+        monkeypatch.setenv(PROGRESS, f"/proc/{os.getpid()}/fd/{descriptor}:{SLOT_BYTES}")
+        progress.begin_round(os.dup(memory))
+        workerlib.step(4)
+        progress.begin_round()
     assert words_of(memory, 1)[0] == 4
 
 
