@@ -16,8 +16,8 @@ LINES_MAX = 1_000
 LINE_LENGTH_MAX = 4_000
 """The most characters of a line: no report shows more, and a search in a line of a megabyte would take long."""
 
-_RANK = re.compile(r"\[rank\d+\]:(?: |$)")
-"""The prefix that torch puts before each line of a traceback once a process group exists; reports have the rank."""
+_RANK = re.compile(r"(?:\[rank\d+\]:(?: |$))+")
+"""What torch puts before each line of a traceback, once for each process group that was made; reports have the rank."""
 
 _NATIVE_FRAME = re.compile(
     r"""(?: \[rank\d+\]: \s? )?

@@ -25,7 +25,7 @@ FOLDED_LINES_MAX = 6
 """The longest text of an exception, in lines: errors of NCCL have four, and in a longer one the program's next output
 would be included."""
 
-_HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )?Traceback \(most recent call last\):")
+_HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )*Traceback \(most recent call last\):")
 """The header of a traceback; a progress bar may be on the same line."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
 _BOX_HEADER = re.compile(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]+[╮+]")

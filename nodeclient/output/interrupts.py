@@ -18,11 +18,11 @@ ENDED_BY_SIGINT = frozenset({-signal.SIGINT, 128 + signal.SIGINT})
 HELD_BYTES_MAX = 1024 * 1024
 """The most that is held back: a thousand tracebacks. After that they are shown."""
 
-_RANK = re.compile(rb"^\[rank\d+\]: ?", re.MULTILINE)
-"""The prefix of each line of a traceback that torch's excepthook prints."""
+_RANK = re.compile(rb"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
+"""What torch puts before each line of a traceback, once for each process group that was made."""
 
 _FIRST = re.compile(
-    rb"^(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|Exception ignored in|Process \S+:\r?$)", re.MULTILINE
+    rb"^(?:\[rank\d+\]: ?)*(?:Traceback \(most recent call last\):|Exception ignored in|Process \S+:\r?$)", re.MULTILINE
 )
 """The first line of a traceback, or of what Python and its multiprocessing print before some."""
 

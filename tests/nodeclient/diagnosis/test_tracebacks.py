@@ -85,6 +85,9 @@ NCCL = f"""[rank1]:{TRACE}""".replace("\n", "\n[rank1]: ").replace("[rank1]:T", 
 """
 )
 
+AGAIN = "".join(f"[rank1]: [rank0]: {line}\n" for line in f"{TRACE}ValueError: bad".splitlines())
+"""What a process writes that has made two process groups: torch adds its prefix once more with each."""
+
 CUDA = f"""{TRACE}RuntimeError: CUDA error: device-side assert triggered
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
 For debugging consider passing CUDA_LAUNCH_BLOCKING=1
@@ -132,6 +135,8 @@ PYTHON = [
     (GROUP, "ExceptionGroup: several (2 sub-exceptions), first: ValueError: a"),
     (NESTED_GROUP, "ExceptionGroup: outer (1 sub-exception), first: OSError: disk"),
     (BOX, "ValueError: shown in a box"),
+    (AGAIN, "ValueError: bad"),
+    (f"50%|{AGAIN}", "ValueError: bad"),
     (
         '  File "train.py", line 2\n    y = 2\nIndentationError: unexpected indent\n',
         "IndentationError: unexpected indent",

@@ -79,10 +79,10 @@ def shown(text: bytes, exit_code: int = BY_SIGINT, *, expected: bool = True) -> 
         b"Exception ignored in: <module 'threading' from 'threading.py'>\n" + INTERRUPT,
         b"Process SpawnProcess-1:\n" + INTERRUPT,
         ERROR.replace(b"\nlines", b"") + LINK + INTERRUPT,
-        of_rank(ERROR.replace(b"\nlines", b"") + LINK + INTERRUPT),
+        of_rank(of_rank(ERROR.replace(b"\nlines", b"") + LINK + INTERRUPT)),
         INTERRUPT + INTERRUPT,
     ],
-    ids=["plain", "rank", "terminal", "colours", "text", "ignored", "process", "chain", "chain of a rank", "twice"],
+    ids=["plain", "rank", "terminal", "colours", "text", "ignored", "process", "chain", "chain, two groups", "twice"],
 )
 def test_a_traceback_of_an_interrupt_is_not_shown_and_what_is_around_it_is(traceback: bytes) -> None:
     assert shown(b"saved\n" + traceback + b"bye\nend") == b"saved\nbye\nend"
