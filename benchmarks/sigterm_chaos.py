@@ -4,8 +4,9 @@ python -m benchmarks.sigterm_chaos --times 100
 
 Each time another kind of training is in another moment, drawn by chance: between two steps of its own, in an
 evaluation, in a warm-up, while it compiles, while it waits for its data loader, in a collective that hangs, before the
-first step of a round. If the newest whole state is not on the disk then, or no node says which step that is and where,
-the program ends with 1. Each moment once is a test, in `tests/e2e/test_sigterm.py`.
+first step of a round. Half of the times the coordinator gets SIGTERM too, as at a shutdown. If the newest whole state
+is not on the disk then, or no node says which step that is and where, the program ends with 1. Each moment once is a
+test, in `tests/e2e/test_sigterm.py`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ def main() -> None:
         for seed in range(options.first, options.first + options.times):
             chance = random.Random(seed)  # noqa: S311 - chaos, no secret
             kind, moment = chance.choice(KINDS), chance.choice([TRAINS, TRAINS, *MOMENTS])
-            nodes, delay_s = chance.choice((1, 2)), chance.uniform(0.0, DELAY_S)
+            nodes, delay_s = chance.choice((1, 2, 3)), chance.uniform(0.0, DELAY_S)
+            shutdown = chance.choice((None, chance))
             what = f"seed {seed}: {kind}, {moment}, nodes {nodes}, after {delay_s:.2f} s"
+            what += "" if shutdown is None else ", with the coordinator"
             try:
-                step = play(kind, moment, Path(place) / str(seed), nodes, delay_s)
+                step = play(kind, moment, Path(place) / str(seed), nodes, delay_s, shutdown=shutdown)
             except AssertionError as error:
                 failed.append(seed)
                 print(f"  {what}: {error}", flush=True)

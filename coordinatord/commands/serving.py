@@ -19,7 +19,7 @@ from coordinatord.commands.cut_off import lead_until_cut_off
 from coordinatord.commands.reload import Reloader
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.commands.turns_to_lead import TurnsToLead
-from coordinatord.commands.until_unused import end_when_unused
+from coordinatord.commands.until_unused import end_when_through, end_when_unused
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.core.events import PolicyChanged
 from coordinatord.protocol.exit_codes import ExitCode
@@ -84,10 +84,7 @@ async def _serve(
     security: Security | None,
     listeners: Sequence[socket.socket],
 ) -> None:
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, _end, ended)
+    ended = _signalled()
     lead = partial(_lead, settings, systemd, security, ended)
     try:
         if store is not None:
@@ -153,6 +150,9 @@ async def _serve_until(
     server.spawn(systemd.keep_informed(lambda: _status(server)), name="status")
     await server.until(ended)
     systemd.notify("STOPPING=1")
+    through = _signalled()
+    server.spawn(end_when_through(server.driver, through), name="until through")
+    await server.until(through)
     log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
 
 
@@ -204,6 +204,15 @@ def _read_by_people() -> bool:
     except OSError:
         return False
     return same and (os.isatty(1) or logs.leads_to_journal(1))
+
+
+def _signalled() -> asyncio.Future[None]:
+    """Return a future that the next SIGTERM or SIGINT sets."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, _end, ended)
+    return ended
 
 
 def _end(ended: asyncio.Future[None]) -> None:

@@ -1,7 +1,8 @@
-"""`coordinatord --until-unused`: an embedded coordinator, which outlives the node that started it while others need it.
+"""How long a coordinator serves on: with `--until-unused` while nodes need it, after SIGTERM while nodes end.
 
-That node holds the other end of standard input, which is closed at the node's end, however it ends. From then on the
-coordinator ends by itself as soon as no node needs it any more.
+With `--until-unused` it is embedded, and outlives the node that started it. That node holds the other end of standard
+input, which is closed at the node's end, however it ends. From then on the coordinator ends by itself as soon as no
+node needs it any more.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
 
+from coordinatord.core.state.run import Run
 from coordinatord.runtime.logs import fields
 from coordinatord.server.driver import Driver
 
@@ -25,7 +27,7 @@ SERVES_ON = "coordinatord serves on for "
 """The beginning of the line on standard output that names the jobs which go on without the node."""
 
 JOBS_NAMED_MAX = 3
-"""The most jobs that the line names: it is for a person, who has few."""
+"""The most jobs that a line names: it is for a person, who has few."""
 
 
 async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
@@ -35,6 +37,19 @@ async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
     _print_live_jobs(driver)
     _release_stderr()
     while (until := driver.machine.needed_until()) > driver.now:  # noqa: ASYNC110 - sessions and deadlines have no event in common
+        await asyncio.sleep(min(LOOK_AGAIN_S, until - driver.now))
+    if not ended.done():
+        ended.set_result(None)
+
+
+async def end_when_through(driver: Driver, ended: asyncio.Future[None]) -> None:
+    """Set `ended` once the nodes that end are through, of a coordinator that was asked to end just now."""
+    asked_at, is_said = driver.now, False
+    while (until := driver.machine.may_end_at(asked_at)) > driver.now:
+        if not is_said and (ending := driver.machine.ending):
+            is_said = True
+            text = "waits up to %.0f s for nodes of %s, which end or write to the disk; a second signal ends it at once"
+            log.info(text, until - driver.now, _named(ending), extra=fields("awaits_nodes"))
         await asyncio.sleep(min(LOOK_AGAIN_S, until - driver.now))
     if not ended.done():
         ended.set_result(None)
@@ -54,14 +69,17 @@ async def _end_of_stdin() -> None:
         transport.close()
 
 
+def _named(runs: Sequence[Run]) -> str:
+    more = ", ..." if len(runs) > JOBS_NAMED_MAX else ""
+    return f"{', '.join(run.job for run in runs[:JOBS_NAMED_MAX])}{more}"
+
+
 def _print_live_jobs(driver: Driver) -> None:
-    live = driver.machine.cluster.live
-    names = [run.job for run in islice(live, JOBS_NAMED_MAX)]
-    if not names:
+    live = list(driver.machine.cluster.live)
+    if not live:
         return
-    more = ", ..." if any(True for _ in live) else ""
     with suppress(OSError):  # the node may have gone without waiting for it
-        print(f"{SERVES_ON}{', '.join(names)}{more}", flush=True)  # noqa: T201 - the node that started this program reads it
+        print(f"{SERVES_ON}{_named(live)}", flush=True)  # noqa: T201 - the node that started this program reads it
 
 
 def _release_stderr() -> None:

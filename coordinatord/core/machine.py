@@ -75,6 +75,15 @@ class Coordinator:
         """Return until when nodes may need this coordinator: for ever while a run lives or a node is connected."""
         return math.inf if self._sessions else self._registry.needed_until()
 
+    @property
+    def ending(self) -> list[Run]:
+        """The runs whose nodes end their workers or leave, and need this coordinator for that."""
+        return self._registry.ending
+
+    def may_end_at(self, asked_at: float) -> float:
+        """Return from when this coordinator may end, if it was asked to at `asked_at`."""
+        return self._registry.may_end_at(asked_at)
+
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
         """Restore the state from the records of earlier lives, with their times in this clock, none after `now`.
 

@@ -9,6 +9,7 @@ import abc
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from coordinatord.commands.until_unused import LOOK_AGAIN_S
 from coordinatord.core.effects import Answer, Batch, Effect, Refuse, ReportDegraded, Send
 from coordinatord.core.events import (
     AdminRequested,
@@ -104,6 +105,18 @@ class SimulatedCoordinator(abc.ABC):
     @abc.abstractmethod
     def crash(self, *, host: bool = False) -> None:
         """Kill the process; with its `host`, its connections are not closed."""
+
+    def end(self) -> None:
+        """Ask the process to end, as by SIGTERM."""
+        self._world.trace.note("coordinatord is asked to end")
+        self._end_when_through(self.life, self.clock.read())
+
+    def _end_when_through(self, life: int, asked_at: float) -> None:
+        if self.up and self.life == life:
+            if self.machine.may_end_at(asked_at) <= self.clock.read():
+                self.crash()
+            else:
+                self._queue.after(LOOK_AGAIN_S, self._end_when_through, life, asked_at)
 
     def _begin_life(self) -> None:
         """Begin a life with the records on the disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from nodeclient.persist.step_folder import Contents, Manifest, find_whole, job_folder
 from tests.support.cluster import Cluster, Coordinator, Node
 from tests.support.kept_training import digest_of, notes_of
-from tests.support.programs import BIN, run, wait_until
+from tests.support.programs import BIN, Program, run, wait_until
 from tests.support.sigterm_program import AFTER_RESTART, MOMENTS, TRAINS
 
 JOB = "sigterm"
@@ -20,6 +21,10 @@ LAST = 5
 """The step after which the moment comes."""
 
 RANKS = 2
+"""How many ranks train, unless there are more nodes."""
+
+APART_S = 0.1
+"""The longest time between two signals of one shutdown."""
 
 STOP_TIMEOUT_S = 6
 """Half of it passes until workers save that do not come to the end of a step."""
@@ -39,12 +44,11 @@ def play(
     nodes: int = 1,
     delay_s: float = 0.0,
     signum: signal.Signals = signal.SIGTERM,
-    *,
-    led: bool = True,
+    shutdown: random.Random | None = None,
 ) -> int:
     """End all nodes of a training by a signal in a moment, or so long after it; return the step that is on the disk.
 
-    If they are not `led`, their coordinator is killed before.
+    In a `shutdown` their coordinator gets the signal too, in an order that is drawn from it.
 
     Raises `AssertionError` if that is not the newest whole one, if its state is not what the ranks had, or if the nodes
     do not say which step it is and where.
@@ -55,36 +59,41 @@ def play(
     cluster = Cluster(coordinator, JOB)
     try:
         command = (sys.executable, "-m", "tests.support.sigterm_program", kind, moment, str(notes), str(LAST))
-        shape = ("--nnodes", str(nodes), "--nproc-per-node", str(RANKS // nodes), *WARM[kind])
+        ranks = max(RANKS, nodes)
+        shape = ("--nnodes", str(nodes), "--nproc-per-node", str(ranks // nodes), *WARM[kind])
         flags = ("--persist", str(disk), "--persist-every", "3600", "--stop-timeout", str(STOP_TIMEOUT_S))
-        joined = [cluster.join(name, *shape, *flags, command=command) for name in "ab"[:nodes]]
-        _await_moment(cluster, moment, notes)
+        joined = [cluster.join(name, *shape, *flags, command=command) for name in "abc"[:nodes]]
+        _await_moment(cluster, moment, notes, ranks)
         threading.Event().wait(delay_s)
-        if not led:
-            coordinator.signal(signal.SIGKILL)
-            coordinator.wait()
-        for node in joined:
-            node.signal(signum)
+        programs: list[Program] = [*joined]
+        if shutdown is not None:
+            shutdown.shuffle(programs := [*joined, coordinator])
+        for program in programs:
+            program.signal(signum)
+            if shutdown is not None:
+                threading.Event().wait(shutdown.uniform(0.0, APART_S))
         codes = [node.wait() for node in joined]
         shown = "\n".join(node.output for node in joined)
         assert codes == [128 + signum] * nodes, shown
+        if shutdown is not None:
+            assert coordinator.wait() == 0, coordinator.output
         return _judge(moment, disk, notes, joined, shown)
     finally:
         cluster.close()
         coordinator.close()
 
 
-def _await_moment(cluster: Cluster, moment: str, notes: Path) -> None:
+def _await_moment(cluster: Cluster, moment: str, notes: Path, ranks: int) -> None:
     """Wait until all workers are in the moment, in the second round if it comes before the first step of that."""
     restarts, comes = moment in AFTER_RESTART, moment in MOMENTS
     if restarts or not comes:
-        wait_until("steps", lambda: len(list(notes.glob("*.trains"))) == RANKS)
+        wait_until("steps", lambda: len(list(notes.glob("*.trains"))) == ranks)
     if restarts:
         where = ("--coord", cluster.coordinator.endpoint)
         run(BIN / "nodeclient", "restart", JOB, *where).check_returncode()
     if comes:
         number = 2 if restarts else 1
-        wait_until(f"the moment: {moment}", lambda: len(list(notes.glob(f"*.{number}.here"))) == RANKS)
+        wait_until(f"the moment: {moment}", lambda: len(list(notes.glob(f"*.{number}.here"))) == ranks)
 
 
 def _judge(moment: str, disk: Path, notes: Path, nodes: list[Node], shown: str) -> int:
@@ -93,7 +102,7 @@ def _judge(moment: str, disk: Path, notes: Path, nodes: list[Node], shown: str) 
     assert found, f"nothing is on the disk:\n{shown}"
     manifest, noted = found[0], notes_of(notes)
     step = manifest.of.step
-    newest = max(set(noted[0]) & set(noted[1]))
+    newest = max(set.intersection(*map(set, noted.values())))
     if moment == TRAINS:
         assert newest - 1 <= step <= newest, f"step {step} is on the disk, and {newest} was done\n{shown}"
     elif moment in AFTER_RESTART:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.core.policy import Policy
+from coordinatord.core.queries.persistence import END_S
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.server.sessions.connections import BACKLOG
@@ -158,12 +159,13 @@ def test_systemd_listens_where_nodes_look_and_the_daemon_would() -> None:
     assert value("coordinatord.service", "Requires") == "coordinatord.socket"
 
 
-def test_a_node_has_the_time_to_leave_cleanly() -> None:
+def test_programs_have_the_time_to_end_cleanly() -> None:
     unit = "nodeclient@.service"
     assert value(unit, "KillMode") == "mixed"
     stop_timeout = re.search(r"--stop-timeout.*?\(default: (\d+)\)", help_of("nodeclient", "join"), re.DOTALL)
     assert stop_timeout is not None
     assert int(value(unit, "TimeoutStopSec")) > int(stop_timeout.group(1))
+    assert int(value("coordinatord.service", "TimeoutStopSec")) > int(stop_timeout.group(1)) + END_S
     assert value(unit, "SuccessExitStatus") == f"{ExitCode.TERMINATED:d} {ExitCode.STOPPED:d}"
 
 

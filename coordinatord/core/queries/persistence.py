@@ -71,6 +71,13 @@ def is_ending(run: Run) -> bool:
     return has_failed(run)
 
 
+def has_ending_nodes(run: Run) -> bool:
+    """Whether nodes that are here end their workers, write to the disk before they go, or go."""
+    here = [member for member in run.members.values() if member.session is not None and not member.expired]
+    ends = run.durable.state is State.STOPPING or run.durable.state.ended or is_ending(run)
+    return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))
+
+
 def work_for(run: Run, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:
     """Return a new attempt to write the newest whole step; None if the nodes that may write do not hold all of it.
 

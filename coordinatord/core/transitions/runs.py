@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries import admission
+from coordinatord.core.queries.persistence import END_S, has_ending_nodes
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import State
@@ -20,6 +21,10 @@ from coordinatord.core.values.records import JobForgotten, NodeLost, Record, Run
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Join
 from coordinatord.protocol.text import clip
+
+SIGNALS_APART_S = 1.0
+"""How much later than their coordinator nodes that keep state may say that they were asked to end, too. Where a host
+shuts down or Slurm ends a job, all processes get SIGTERM within milliseconds, in any order."""
 
 
 class Registry:
@@ -85,6 +90,22 @@ class Registry:
     def needed_until(self) -> float:
         """Return until when a node that is not connected may need the outcome of a run: for ever while a run lives."""
         return math.inf if any(True for _ in self._cluster.live) else self._missed_until
+
+    @property
+    def ending(self) -> list[Run]:
+        """The runs whose nodes end their workers or leave, and need the coordinator for that."""
+        return [run for run in self.live.values() if has_ending_nodes(run)]
+
+    def may_end_at(self, asked_at: float) -> float:
+        """Return from when the coordinator may end that was asked to at this time: not before nodes that end are gone.
+
+        They have the time in which workers end, and then a step is written. Nodes that just train go on without it.
+        """
+        if ending := self.ending:
+            slowest_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
+            return asked_at + slowest_s + END_S
+        writes = any(run.connected and run.kept.disk.every_s is not None for run in self.live.values())
+        return asked_at + SIGNALS_APART_S if writes else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
         """Note when a row of the run's table may be due, or a node has waited for long enough."""

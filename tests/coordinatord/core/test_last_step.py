@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from coordinatord.core.queries.persistence import END_S
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.persisting import RETRY_S
+from coordinatord.core.transitions.runs import SIGNALS_APART_S
 from coordinatord.protocol.messages import Goal
 from tests.support.running_job import desired_of, order, running_job, state_of
 from tests.support.script import Stage
@@ -221,3 +223,53 @@ def test_a_run_does_not_wait_to_hear_a_node_that_was_released_before_a_restart(r
     stage.play("stopped n3")
     stage.play("advance 30s")  # the lease of n2, whose workers may still run for all that the records say
     assert state_of(stage) is (State.STARTING if restarts else State.FAILED)
+
+
+def may_end(stage: Stage, asked_at: float) -> bool:
+    """Return whether a coordinator that was asked to end at this time may do so now."""
+    return stage.coordinator.may_end_at(asked_at) <= stage.now
+
+
+def test_a_coordinator_that_is_asked_to_end_stays_until_the_last_step_is_on_the_disk() -> None:
+    stage = ending(shards=3)
+    assert not may_end(stage, stage.now)
+    for node in NODES:
+        stage.play(f"write {node} written")
+    assert not may_end(stage, stage.now), "nobody has made the step whole"
+    stage.play("write n1 committed")
+    assert state_of(stage) is State.LEFT
+    assert not may_end(stage, stage.now), "the nodes may not have received that yet"
+    stage.play("drop n1 n2 n3")
+    assert may_end(stage, stage.now)
+
+
+@pytest.mark.parametrize("end", [STOP, FAIL, "ask restart default", "leave n1"])
+def test_a_coordinator_that_is_asked_to_end_stays_while_workers_end(end: str) -> None:
+    stage = running_job(NODES, "min=3 max=3 restarts=3")
+    asked_at = stage.now
+    assert may_end(stage, asked_at), "they just train"
+    stage.play(end)
+    assert not may_end(stage, asked_at)
+
+
+def test_a_coordinator_that_is_asked_to_end_stays_no_longer_than_nodes_may() -> None:
+    stage = ending(shards=3)
+    asked_at = stage.now
+    until = stage.coordinator.may_end_at(asked_at)
+    assert until == asked_at + max(puppet.join.offer.stop_timeout_s for puppet in stage.puppets.values()) + END_S
+
+
+def test_nodes_that_write_kept_state_have_a_moment_to_say_that_they_leave_as_well() -> None:
+    stage = running_job(NODES, THREE)
+    asked_at = stage.now
+    assert stage.coordinator.may_end_at(asked_at) == asked_at + SIGNALS_APART_S
+    stage.play("advance 1s")
+    assert may_end(stage, asked_at)
+    stage.play("leave n1")
+    assert not may_end(stage, asked_at)
+
+
+def test_a_coordinator_that_is_asked_to_end_waits_for_no_node_that_is_not_there() -> None:
+    stage = ending(shards=3)
+    stage.play("drop n1 n2 n3")
+    assert may_end(stage, stage.now)
