@@ -30,7 +30,7 @@ from coordinatord.core.values.rest import are_at_rest
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.hints.hang_verdict import longest_wait_s, notice_of
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.stack_messages import unpack_stacks
@@ -85,7 +85,7 @@ def take_in(run: Run, event: Looked, now: float) -> None:
     watch.is_tolerated = _is_tolerated(run, now)
     watch.notice = "" if watch.found is None else notice_of(watch.found, look)
     if is_left_to_torch(run):
-        watch.notice += _LEFT_TO_TORCH
+        watch.notice = clip(watch.notice, MESSAGE_MAX - len(_LEFT_TO_TORCH)) + _LEFT_TO_TORCH
     watch.give_up(now)
 
 

@@ -7,7 +7,9 @@ import pytest
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import BusyWorkerAwaited, RoundEnded, RunEnded
+from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.hang_kind import HangKind
+from coordinatord.protocol.messages import Desired
 from tests.support.hanging_job import Job
 from tests.support.script import Stage
 
@@ -99,6 +101,26 @@ def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torc
     assert [sent.remark for member in job.run.members.values() if (sent := member.sent)] == [said, said]
     job.play("fail n1", "stopped n1 n2")
     assert job.run.durable.state is State.FAILED
+
+
+def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
+    names = [f"n{number}-{'x' * 120}" for number in range(1, 5)]
+    stage = Stage(heartbeat_s=1.0)
+    for line in (
+        *(f"join {name} min=4 max=4 restarts=0" for name in names),
+        f"running {' '.join(names)}",
+        "advance 1s",
+    ):
+        stage.play(line)
+    for name in names:
+        stage.play(f"step {name} 10")
+    for line in ("advance 10s", *2 * ("seen waits waits waits waits", "advance 2s")):
+        stage.play(line)
+    for member in stage.coordinator.jobs["default"].members.values():
+        assert member.sent is not None
+        assert decode(encode(member.sent), Desired).remark.endswith(
+            "; no restart is left, so only torch's own timeout ends this"
+        )
 
 
 def test_who_computes_is_noted_once_and_left_alone() -> None:
