@@ -302,7 +302,10 @@ class StackService:
         started = {self._pid_of(local_rank) for local_rank in range(self._workers)} - {0}
         if (reading := self._readings.get(pid)) is None:
             look = partial(awaited_outside, pid, state.waits_in, responders | started, self._store_port)
-            reading = self._readings[pid] = in_thread(look, "what is awaited")
+            try:
+                reading = self._readings[pid] = in_thread(look, "what is awaited")
+            except OSError:  # the system has no thread to give
+                return ""
             reading.add_done_callback(lambda _: self._readings.pop(pid))
         done, _ = await asyncio.wait({reading}, timeout=ANSWER_WITHIN_S)
         return reading.result() if done else ""
