@@ -81,7 +81,7 @@ class KeptModule(Adapter):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in its state dict."""
+        """Whether it has no parameter, no buffer of the state dict and no extra state."""
         return not (self._with_extra or any(self._keys))
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
@@ -296,7 +296,7 @@ class KeptOptimizer(Adapter):
 
 
 class KeptStateful(Adapter):
-    """An LR scheduler, a sampler, a gradient scaler: anything with `state_dict` and `load_state_dict`."""
+    """An LR scheduler, a sampler, a gradient scaler, a metric: anything with `state_dict` and `load_state_dict`."""
 
     def __init__(self, name: str, stateful: Any) -> None:
         self._name = name
@@ -391,6 +391,8 @@ def _access_to(kept: Any) -> _Access | None:
 def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
     """Return the adapters of a script's objects, by name. Raises `KeptStateError`."""
     modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
+    # torchmetrics has sums in the state dict that are no buffers.
+    modules = {name: module for name, module in modules.items() if not module.is_empty}
     known = {path: parameter for module in modules.values() for path, parameter in module.parameters}
     return {name: modules.get(name) or _adapt(name, kept, known) for name, kept in objects.items()}
 

@@ -51,7 +51,7 @@ class UnkeptState:
 
     def _empty(self) -> Iterator[str]:
         for name, kept in self._objects.items():
-            if isinstance(kept, (KeptModule, KeptStateful)) and kept.is_empty:
+            if isinstance(kept, KeptStateful) and kept.is_empty:
                 yield f"{name}, whose state_dict is empty: if it has a state, give that to ctx.keep by itself"
 
     def _of_hooks(self) -> Iterator[str]:

@@ -203,3 +203,24 @@ def test_a_module_forgets_what_the_step_that_broke_off_had_switched() -> None:
     assert [parameter.requires_grad for parameter in module.parameters()] == [True, False]
     assert module.training
     assert module[1].training
+
+
+class Mean(nn.Module):
+    """A metric, as torchmetrics has those that are persistent: its sum is in the state dict, and is no buffer."""
+
+    total = torch.tensor(0.0)
+
+    def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:  # type: ignore[override]  # torch overloads it
+        """Return a copy of the sum."""
+        return {"total": self.total.clone()}
+
+    def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> Any:
+        """Take another sum."""
+        self.total = state_dict["total"]
+
+
+def test_a_metric_whose_sums_are_no_buffers_is_brought_back() -> None:
+    kept, fresh = Mean(), Mean()
+    kept.total = torch.tensor(14.5)
+    moved(adapt({"metric": kept}), adapt({"metric": fresh}))
+    assert fresh.total.item() == 14.5
