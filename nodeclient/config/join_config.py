@@ -126,6 +126,5 @@ class JoinConfig:
             nccl_abort_timeout_s=self.nccl_abort_timeout_s,
             preloads=bool(self.preload),
             keeps=self.keep_bytes > 0,
-            persists=self.keep_bytes > 0 and self.persist is not None,
             coordinator_forgets=self.own_coordinator,
         )

@@ -5,9 +5,9 @@ transitions. `events` and `effects` are the two edges, `agent_settings` are the 
 the state of the connection to the coordinator, `worker_group` that of the workers. `staying` knows which workers can go
 into another round as the same processes. `worker_departures` handles workers that fail or leave their round.
 `kept_goals` turns the coordinator's goals for kept state into effects, and `kept_groups` groups kept parts for the
-protocol. `persist_attempt` is the life of one attempt to write a step to a disk. `disk_retention` selects the steps to
-delete there, and `lone_write` what a node writes without a coordinator. `departure` is how a node comes to its end, and
-`endings` has its exits. `sweeping` says how long the end of a round waits for memory of GPUs. `lingering` finds workers
-whose processes do not end, and `leftover_stages` says how long processes that workers have started may outlive them.
-`kept_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
+protocol. `persist_attempt` is the life of one attempt to write a step to a disk, and `disk_retention` selects the steps
+to delete there. `departure` is how a node comes to its end, and `endings` has its exits. `sweeping` says how long the
+end of a round waits for memory of GPUs. `lingering` finds workers whose processes do not end, and `leftover_stages`
+says how long processes that workers have started may outlive them. `kept_rounds` selects the log files that may be read
+and deleted, and `notices` has the texts for the user.
 """

@@ -64,7 +64,6 @@ class Agent:
             events.Keeping: lambda event, _: self._departure.note_state(event, self._group),
             events.KeptSaved: self._kept_saved,
             events.KeptChanged: lambda _, now: self._connection.make_beat_due(now),
-            events.PersistedAlone: lambda _, __: self._departure.note_written(),
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
             events.GpusInUse: lambda event, now: self._effects.extend(self._sweeping.note_gpus(event.gpus, now)),
@@ -100,7 +99,7 @@ class Agent:
             self._staying.hasten(self._group.alive, now)
             self._effects += self._staying.dismiss_cut_off(self.phase)
             self._pursue(now)
-            if self._settings.keeps and self._departure.write_by is None and not self.exited:
+            if self._settings.keeps and not self.exited:
                 new = self._kept.pursue(self._desired, self.run, self.round)
                 self._effects = kept_goals.protect_first([*self._effects, *new])
                 self._effects += kept_goals.follow_halt(self._group, self._halt, now)
@@ -120,7 +119,7 @@ class Agent:
             round=self.round,
             phase=Phase.RUNNING if unreported else self.phase,
             port=self._port,
-            leaving=self._departure.leaves or self._departure.write_by is not None,
+            leaving=self._departure.leaves,
             failure=self._group.failure(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,
@@ -277,7 +276,7 @@ class Agent:
             lapse_at = connection.heard_at + connection.lease_s
             dues.append((lapse_at, lambda now: self._effects.append(connection.lapse(now))))
             dues.append((connection.beat_at, lambda _: None))  # `_report` sends it
-        elif self.phase is not Phase.STOPPING and self._departure.write_by is None:
+        elif self.phase is not Phase.STOPPING:
             dues.append((self._limit_alone(), self._cut_off if self.phase in WORKING else self._give_up))
         return dues
 
@@ -296,10 +295,7 @@ class Agent:
         """Work towards the goal, until that changes the phase no more."""
         while not self.exited:
             if self._departure.ending is not None and not self.phase.has_workers:
-                if self._settings.persists and self.phase is not Phase.SUCCEEDED:
-                    self._effects += self._departure.begin_to_write(self.run, now)
-                if self._departure.write_by is None:
-                    self._exit(endings.conclusion(self._departure.ending, self.phase, self._group, self._goal))
+                self._exit(endings.conclusion(self._departure.ending, self.phase, self._group, self._goal))
                 return
             goal, before = self._goal, self.phase
             if goal is not None:

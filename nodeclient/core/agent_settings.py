@@ -37,13 +37,9 @@ LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 
 BACK_WITHIN_S = 10.0
-"""A leaving node that keeps state waits this long for a coordinator that is out of reach: alone it could not complete a
-step of which other nodes have the rest. A standby leads after six seconds or so, and a daemon that was killed is back
+"""A leaving node that keeps state waits this long for a coordinator that is out of reach: without one, no step becomes
+whole on the disk. A standby leads after six seconds or so, and a daemon that was killed is back
 sooner. What is left of 30 s of notice is enough to save."""
-
-WRITE_ALONE_S = 120.0
-"""The longest time that a node which ends without a coordinator stays to write to the disk: a host that is to be taken
-away is given two minutes at most, and the coordinator lets nodes stay as long."""
 
 
 @frozen
@@ -63,8 +59,6 @@ class Settings:
     """Whether the node prepares before it can start workers: see `Prepared`."""
     keeps: bool = False
     """Whether workers may keep state in memory of this node."""
-    persists: bool = False
-    """Whether this node may write kept state to a disk."""
     coordinator_forgets: bool = False
     """Whether a node brings the coordinator along, at the only endpoint: one that does not know a run has forgotten it,
     and no other one will come back."""

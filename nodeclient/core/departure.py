@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinatord.protocol.messages import Desired, Goal, Phase
-from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S, WRITE_ALONE_S
+from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S
 from nodeclient.core.connection_state import ConnectionState
-from nodeclient.core.effects import Exit, Level, PersistAlone
+from nodeclient.core.effects import Exit, Level
 from nodeclient.core.events import Keeping
 from nodeclient.core.worker_group import WorkerGroup
 
@@ -24,12 +24,9 @@ class Departure:
         self.ending: Exit | None = None
         """The exit that the node has decided on by itself, for when no worker lives any more."""
         self.hurry = False
-        """Whether neither workers nor the disk get any more time to save."""
+        """Whether workers get no more time to save."""
         self._has_state = False
         """Whether its workers keep state, or have kept some."""
-        self._write_by: float | None = None
-        """When the node stops waiting for a write to the disk without a coordinator; None before such a write."""
-        self._has_written = False
 
     @property
     def leaves(self) -> bool:
@@ -85,22 +82,6 @@ class Departure:
         self.decide_by = None
         return Exit(128 + (self.signum or 0), "left the job", Level.INFO)
 
-    def begin_to_write(self, run: str, now: float) -> list[PersistAlone]:
-        """Have kept state of the node's run written to the disk, unless that has begun or there is no time for it."""
-        if not run or self.hurry or self._write_by is not None:
-            return []
-        self._write_by = now + WRITE_ALONE_S
-        return [PersistAlone(run)]
-
-    def note_written(self) -> None:
-        """Note that the write to the disk is over, whether it succeeded or not."""
-        self._has_written = True
-
-    @property
-    def write_by(self) -> float | None:
-        """When the node stops waiting for the disk; None if it does not wait."""
-        return None if self.hurry or self._has_written else self._write_by
-
     def deadlines(
         self, phase: Phase, connection: ConnectionState, abandon: Callable[[float], None]
     ) -> list[tuple[float, Callable[[float], None]]]:
@@ -110,8 +91,6 @@ class Departure:
             dues.append((self.decide_by, abandon))
         if self.leaves and self.ending is None and not connection.connected:
             dues.append((self._search_until(connection), abandon))
-        if self.write_by is not None:
-            dues.append((self.write_by, lambda _: self.note_written()))
         return dues
 
     def end_with(self, ending: Exit, *, hurry: bool) -> None:

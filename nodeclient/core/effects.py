@@ -73,13 +73,6 @@ class Persist:
 
 
 @frozen
-class PersistAlone:
-    """Write a step that this node has whole, since it ends without a coordinator; answered by `PersistedAlone`."""
-
-    run: str
-
-
-@frozen
 class CopyKept:
     """Get these parts of other nodes' state, and no others, and keep them as copies."""
 
@@ -210,7 +203,7 @@ class Exit:
     """Why workers failed for good, if they did."""
 
 
-KeptOrder = Restore | Protect | CopyKept | TellAlike | Persist | PersistAlone | SaveKept | HaltWorkers
+KeptOrder = Restore | Protect | CopyKept | TellAlike | Persist | SaveKept | HaltWorkers
 """What is done about the state that workers keep."""
 
 StayOrder = LeaveRound | Hold | Dismiss

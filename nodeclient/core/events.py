@@ -198,11 +198,6 @@ class KeptChanged:
 
 
 @frozen
-class PersistedAlone:
-    """The node has written a step to the disk by itself, or it cannot, or there was nothing to write."""
-
-
-@frozen
 class Swept:
     """No process of the round lives, nor any that its workers left behind."""
 
@@ -289,7 +284,6 @@ Event = (
     | Keeping
     | KeptSaved
     | KeptChanged
-    | PersistedAlone
     | Swept
     | SweepFailed
     | GpusInUse

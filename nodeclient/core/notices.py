@@ -183,12 +183,6 @@ def gave_up(reason: str, phase: Phase, failure: Failure | None) -> str:
     return reason
 
 
-def lacks_parts(step: int) -> str:
-    """Return the notice that a node ends without a coordinator and has no whole step by itself."""
-    text = f"step {step} is not written to the disk: this node has only a part of it"
-    return f"{text}, and no coordinator has other nodes write the rest"
-
-
 def refused(by: Refused) -> str:
     """Return the notice that the coordinator refuses this node, or that its token cannot even be shown to one."""
     return f"{NOT_LET_IN if by.code is RefusalCode.FORBIDDEN else 'refused by the coordinator'}: {by.message}"

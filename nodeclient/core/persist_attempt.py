@@ -40,10 +40,10 @@ _REPORTED = {
 class PersistAttempt:
     """One attempt to write what one order names."""
 
-    def __init__(self, run: str, order: PersistOrder, alone: str = "") -> None:
-        """Begin to write a step of a run; `alone` is the unique name of an attempt without a coordinator."""
+    def __init__(self, run: str, order: PersistOrder) -> None:
+        """Begin to write a step of a run."""
         self.run = run
-        self.name = alone or str(order.attempt)
+        self.name = str(order.attempt)
         """The name of the attempt in the names on the disk."""
         self.order = order
         """The last order for this attempt."""

@@ -23,15 +23,13 @@ from nodeclient.core.effects import (
     KeptOrder,
     Level,
     Persist,
-    PersistAlone,
     Probe,
     Protect,
     Restore,
     SaveKept,
     TellAlike,
 )
-from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, PersistedAlone, Unreached
-from nodeclient.core.lone_write import lone_order, newest_in_part
+from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, Unreached
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
 from nodeclient.keep.arena_giver import ArenaGiver
@@ -186,8 +184,6 @@ class StateKeeper:
             case Persist(run, persist_order):
                 if self._disk is not None and run == self.run:
                     self._disk.carry_out(run, persist_order)
-            case PersistAlone(run):
-                self._tasks.spawn(self._persist_alone(run), name="persist")
             case TellAlike(alike):
                 self._tell_alike(alike)
             case SaveKept() | HaltWorkers():
@@ -198,21 +194,6 @@ class StateKeeper:
         self._channel.send_all(self._round.first_states.keys() & self._channel.connected, Comparison(alike))
         if not alike:
             self._notify(Level.INFO, notices.DIFFERENT_STATES, "different_states")
-
-    async def _persist_alone(self, run: str) -> None:
-        """Write the newest step that this node has whole, and then submit `PersistedAlone`.
-
-        The user is warned if this node has no more than a part of a newer step.
-        """
-        disk = self._disk
-        if disk is not None and run == self.run:
-            parts = kept_groups.merged(named_parts(self._arenas, self._digests, with_small=True))
-            order = lone_order(parts, disk.steps.found, run)
-            if order is not None:
-                await disk.write_alone(run, order)
-            elif (lacking := newest_in_part(parts, disk.steps.found, run)) is not None:
-                self._notify(Level.WARNING, notices.lacks_parts(lacking.step), "state_not_persisted")
-        self._submit(PersistedAlone())
 
     def _restore(self, order: Restore) -> None:
         """Get what the workers of a round resume from; the first order for a round begins that round."""
@@ -233,8 +214,6 @@ class StateKeeper:
             self._copier.want(run, ())
             self._arenas.drop()
             self.run, self._save_s, self._unkept = run, None, []
-            if self._disk is not None:
-                self._disk.begin_run()
             if self._protected[0] == run:
                 self._arenas.protect(self._protected[1])
 

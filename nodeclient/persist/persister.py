@@ -7,7 +7,6 @@ in daemon threads, and a hang is noticed because no bytes are written or read.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -58,8 +57,6 @@ class Persister:
         """The attempt to write the step that the coordinator wants now; None if it wants none."""
         self._progress = Progress()
         """How far the files of that attempt are written."""
-        self._serial_before = 0
-        """The serial of the newest step on the disk when this node began with its run."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
         self._hanging: asyncio.Future[None] | None = None
@@ -82,10 +79,6 @@ class Persister:
         """Give up the write in progress, without waiting for the end of its thread, and the claim on the folder."""
         self._progress.give_up()
         in_thread(self._claim.release, THREAD)
-
-    def begin_run(self) -> None:
-        """Note that the node begins with a run: what another run writes from now on is newer than steps of this one."""
-        self._serial_before = self.steps.newest_serial
 
     async def claim(self, run: str) -> str:
         """Claim the folder for a run that begins a round; return why the run must not use it, empty if it may."""
@@ -110,20 +103,6 @@ class Persister:
         self._complaints.complain(text)
         return ""
 
-    async def write_alone(self, run: str, order: PersistOrder) -> None:
-        """Write a step and make it whole, without a coordinator; return when that is done, or has failed.
-
-        If another node was faster, or the disk is full, the files of this node are deleted.
-        """
-        self._progress.give_up()
-        attempt = PersistAttempt(run, order, f"alone{secrets.token_hex(4)}")
-        self._attempt, self._progress = attempt, Progress()
-        await self._write(attempt, self._progress, self._serial_before)
-        progress = Progress()
-        work = partial(_drop_unfinished, self.steps.folder, _name_of(attempt), progress)
-        with suppress(OperationalError, OSError):  # the next step that a coordinator makes whole has them deleted
-            await self._thread.do(work, progress, lambda _: None)
-
     def carry_out(self, run: str, order: PersistOrder | None) -> None:
         """Write this node's parts of a step; None ends the write in progress."""
         current = self._attempt
@@ -141,11 +120,8 @@ class Persister:
             self._attempt, self._progress = PersistAttempt(run, order), Progress()
             self._tasks.spawn(self._write(self._attempt, self._progress), name="persist")
 
-    async def _write(self, attempt: PersistAttempt, progress: Progress, serial_before: int | None = None) -> None:
-        """Write the parts of an attempt, and make the step whole if this node is the committer.
-
-        `serial_before` is given without a coordinator, as for `step_folder.commit`.
-        """
+    async def _write(self, attempt: PersistAttempt, progress: Progress) -> None:
+        """Write the parts of an attempt, and make the step whole if this node is the committer."""
         order, name = attempt.order, _name_of(attempt)
         try:
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_and_kinds(order.parts)]
@@ -159,7 +135,7 @@ class Persister:
         attempt.note_written()
         self._changed()
         if attempt is self._attempt and attempt.begin_commit():
-            await self._commit(attempt, serial_before)
+            await self._commit(attempt)
 
     def _find(self, order: PersistOrder, rank: int, kind: Kind) -> Held:
         held = self._arenas.find(rank, order.round, order.step, kind)
@@ -189,11 +165,11 @@ class Persister:
                 step_folder.remove_files(folder, [*names, *([BUFFERS_FILE] if with_buffers else [])])
             raise
 
-    async def _commit(self, attempt: PersistAttempt, serial_before: int | None = None) -> None:
-        """Make a step whole, and delete older ones. Without a coordinator none is deleted: other nodes may use them."""
+    async def _commit(self, attempt: PersistAttempt) -> None:
+        """Make a step whole, and delete older ones."""
         folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
-            work = partial(_commit_and_list, folder, name, small, progress, serial_before, self._settings.command)
+            work = partial(_commit_and_list, folder, name, small, progress, self._settings.command)
             whole, unfinished = await self._thread.do(work, progress, attempt.note_bytes)
         except (OperationalError, OSError) as error:
             self._fail(attempt, error)
@@ -203,8 +179,6 @@ class Persister:
         self._changed()
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
-        if serial_before is not None:
-            return
         await self.steps.look()
         dropped = superfluous(self.steps.whole, self.offer.keep, attempt.order.in_use) | unfinished
         try:
@@ -237,16 +211,11 @@ def _ranks_and_kinds(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
 
 
 def _commit_and_list(
-    job: Path, name: StepName, small: int, progress: Progress, serial_before: int | None, command: str
+    job: Path, name: StepName, small: int, progress: Progress, command: str
 ) -> tuple[StepName, set[str]]:
     """Make a step whole; return the step that is whole, and the folders of those that were begun and are not.
 
     They are listed here, before the coordinator knows of this step: then another step may be begun at any moment.
     """
-    whole = step_folder.commit(job, name, small, progress, serial_before, command).of
+    whole = step_folder.commit(job, name, small, progress, command).of
     return whole, step_folder.unfinished(job, progress)
-
-
-def _drop_unfinished(job: Path, name: StepName, progress: Progress) -> None:
-    """Delete what an attempt has written, unless its step is whole."""
-    step_folder.drop(job, step_folder.unfinished(job, progress) & {name.folder})

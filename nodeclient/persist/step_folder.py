@@ -26,7 +26,6 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep, Size
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for, fields_of
-from nodeclient.core.lone_write import NewestOnDisk, may_become_newest
 from nodeclient.persist.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
 
 MANIFEST = "manifest.json"
@@ -214,7 +213,7 @@ def find_whole(
             problems.append(f"{folder} is of no use: {error}")
             continue
         whole.append(manifest)
-    # Nodes that wrote alone at one moment may have given one number twice: all nodes must choose the same step.
+    # Two attempts that end at one moment may give one number twice: all nodes must choose the same step.
     return sorted(whole, key=lambda manifest: (manifest.serial, manifest.of.folder), reverse=True), problems
 
 
@@ -228,14 +227,11 @@ def read_manifest(folder: Path, progress: Progress) -> Manifest:
     return manifest
 
 
-def commit(
-    job: Path, name: StepName, small: int, progress: Progress, serial_before: int | None = None, command: str = ""
-) -> Manifest:
+def commit(job: Path, name: StepName, small: int, progress: Progress, command: str = "") -> Manifest:
     """Make a step whole, all of whose files are written: its shards, and the small state of `small` ranks.
 
-    Without a coordinator, `serial_before` is the serial of the newest step on the disk when the node began with its
-    run. A newer step may have come meanwhile, and is returned if it is of this run. `command` is the digest of the
-    command that did the step. Notes progress with each file. Raises `OSError`, `UnusableError` and `GivenUpError`.
+    `command` is the digest of the command that did the step. Notes progress with each file. Raises `OSError`,
+    `UnusableError` and `GivenUpError`.
     """
     folder = job / name.folder
     try:
@@ -249,12 +245,6 @@ def commit(
     _check_whole(name, files)
     _check_sizes(folder, files, progress)
     newest = next(iter(find_whole(job, progress=progress)[0]), None)
-    if serial_before is not None and newest is not None:
-        newest_on_disk = NewestOnDisk(newest.of.run, newest.of.at, newest.serial)
-        if not may_become_newest(name.at, name.run, newest_on_disk, serial_before):
-            if newest.of.run == name.run:
-                return newest
-            raise UnusableError(f"another run of the job has written step {newest.of.step} since, so this one is old")
     serial = 1 if newest is None else newest.serial + 1
     if serial > SERIAL_MAX:
         raise UnusableError(f"a step in {job} has the highest number that there can be, so none can follow: remove it")

@@ -199,7 +199,7 @@ class StepsOnDisk:
         now = asyncio.get_running_loop().time()
         manifests: dict[Key, Manifest] = {}
         for manifest in whole:
-            manifests.setdefault(_key(manifest), manifest)  # nodes without a coordinator may write one step twice
+            manifests.setdefault(_key(manifest), manifest)  # two attempts may write one step
         self._unusable.forget_gone(manifests.keys())
         self._manifests = {
             key: manifest for key, manifest in manifests.items() if not self._unusable.is_barred(key, now)

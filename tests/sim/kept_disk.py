@@ -21,8 +21,7 @@ from coordinatord.protocol.persisted_state import (
     PersistState,
 )
 from nodeclient.core.disk_retention import StepOnDisk, superfluous
-from nodeclient.core.events import KeptChanged, PersistedAlone
-from nodeclient.core.lone_write import NewestOnDisk, lone_order, may_become_newest
+from nodeclient.core.events import KeptChanged
 from nodeclient.persist.disk_thread import STALL_S
 from nodeclient.persist.steps_on_disk import LOOK_EVERY_S
 from tests.sim.kept_copies import GARBLED, Chain, Stored
@@ -138,10 +137,6 @@ class KeptDisk:
         self._order: tuple[str, PersistOrder] | None = None
         self._attempt = 0
         self.unusable = ""
-        self.has_failed = False
-        """Whether a write without a coordinator has failed."""
-        self._before = 0
-        """The serial of the newest step on the disk when the node began with its run."""
         self._unread: dict[Step, float] = {}
         """The time until which each step that could not be read is ignored."""
         if world.scenario.persist_every_s is not None:
@@ -270,61 +265,6 @@ class KeptDisk:
         gone = superfluous(there, KEEP, order.in_use)
         directory.whole = [step for step in directory.whole if str(step.serial) not in gone]
         directory.files.clear()  # older steps that were not made whole
-
-    # Writing without a coordinator
-
-    def lone_order(self, run: str, there: tuple[PersistedStep, ...]) -> PersistOrder | None:
-        """Return the order by which the node would write alone, if these steps are on the disk."""
-        parts = [
-            replace(stored.parts, first_rank=rank, ranks=1, first_shard=shard)
-            for stored in self._memory.stored
-            if stored.run == run
-            for rank, (shard, _) in enumerate(stored.parts.shards_and_ranks(), stored.parts.first_rank)
-        ]
-        return lone_order(parts, there, run)
-
-    def write_alone(self, run: str) -> None:
-        """Write the step that the node has whole, since it ends without a coordinator."""
-        order = self.lone_order(run, self.found)
-        if order is None:
-            self._memory.later(0.01, self._host.submit, PersistedAlone())
-        else:
-            self._memory.later(WRITE_S + COMMIT_S, self._write_alone, run, order, self._world.queue.now)
-
-    def _write_alone(self, run: str, order: PersistOrder, began_at: float) -> None:
-        fault, now = self._world.disks.fault, self._world.queue.now
-        if fault is DiskFault.HANGS and now < began_at + STALL_S:
-            self._memory.later(AGAIN_S, self._write_alone, run, order, began_at)
-            return
-        of, directory = (run, order.at), self._directory
-        stored = {wanted.first_rank: self._memory.find(*of, wanted.first_rank) for wanted in order.parts}
-        newest = next(iter(directory.whole), None)
-        there = None if newest is None else NewestOnDisk(*newest.of, newest.serial)
-        if fault is not None or any(found is None or found.damaged for found in stored.values()):
-            self.has_failed = True
-        elif may_become_newest(order.at, run, there, self._before):
-            parts = [
-                kept_parts(
-                    order.round,
-                    order.step,
-                    range(wanted.first_rank, wanted.first_rank + 1),
-                    world_size=order.world_size,
-                    shards=order.shards,
-                    big=wanted.big,
-                    small=wanted.small,
-                )
-                for wanted in order.parts
-            ]
-            chains = frozenset(found.chain for found in stored.values() if found is not None)
-            serial = 1 if newest is None else newest.serial + 1
-            directory.whole.insert(0, OnDisk(serial, of, tuple(parts), chains))
-            self._world.invariants.kept.persisted.is_whole(directory, of)
-            self._world.invariants.kept.persisted.written_alone += 1
-        self._host.submit(PersistedAlone())
-
-    def begin_run(self) -> None:
-        """Note that the node begins with a run."""
-        self._before = max((step.serial for step in self._directory.whole), default=0)
 
     def _report(self, state: PersistState, problem: str = "") -> None:
         assert self.report is not None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Holding, KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Observed
-from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, PersistAlone, Protect, Restore, SaveKept
+from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.sim.first_states import FirstStates
 from tests.sim.kept_copies import COPY_S, GARBLED, Chain, Keeps, KeptCopies, Stored, compared
@@ -125,8 +125,6 @@ class KeptMemory:
             case Persist():
                 self._enter(effect.run)
                 self.disk.carry_out(effect.run, effect.order)
-            case PersistAlone(run):
-                self.disk.write_alone(run)
             case SaveKept():
                 self.save_at_break()
             case HaltWorkers(None):
@@ -147,7 +145,6 @@ class KeptMemory:
         if run != self.key[0]:
             self.places, self.fetched, self.protected = [None] * PLACES, [], ()
             self.copies.clear()
-            self.disk.begin_run()
             self.key = run, 0
 
     def restore(self, effect: Restore) -> None:

@@ -170,7 +170,6 @@ class Scenario:
             self.stop_timeout_s,
             preloads=self.prepares_within_s > 0,
             keeps=keeps,
-            persists=keeps and self.persist_every_s is not None,
         )
 
 

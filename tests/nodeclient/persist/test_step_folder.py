@@ -128,7 +128,7 @@ def test_later_steps_have_higher_numbers_over_all_runs(tmp_path: Path) -> None:
 
 
 def test_steps_with_one_number_have_one_order_on_all_nodes(tmp_path: Path) -> None:
-    """Nodes that wrote alone at one moment may have given it twice, and a directory may be listed in any order."""
+    """Two attempts that end at one moment may give it twice, and a directory may be listed in any order."""
     attempts = ("a1", "b2", "c3")
     for order in permutations(attempts):
         job = tmp_path / "-".join(order)

@@ -19,7 +19,6 @@ from nodeclient.core.effects import (
     HaltWorkers,
     Hold,
     Kill,
-    PersistAlone,
     Probe,
     Reconnect,
     SaveKept,
@@ -60,8 +59,6 @@ class Conduct:
         self.joined_at = now
         """When its last session began."""
         self.leave_asked_at: float | None = None
-        self.writes_alone = False
-        """Whether it has begun to write to the disk before it ends, without a coordinator: it leaves from then on."""
         self.leave_signal: int = signal.SIGTERM
         """The signal that asked it to leave."""
         self.saves_since: float | None = None
@@ -240,7 +237,6 @@ class AgentInvariants(NodeInvariants):
     def does(self, host: Host, effect: Effect) -> None:
         """Check an effect that is about to be carried out."""
         conduct, now = self.conduct(host), host.clock.read()
-        conduct.writes_alone |= isinstance(effect, PersistAlone)
         match effect:
             case Probe():
                 conduct.saves_since = None
@@ -296,8 +292,7 @@ class AgentInvariants(NodeInvariants):
         self.check(swept or not over, "%s reports that it is %s before all is swept", host.name, observed.phase)
         asked = conduct.leave_asked_at is not None
         self.check(observed.leaving or not asked, "%s does not report that it was asked to leave", host.name)
-        leaves = asked or conduct.writes_alone
-        self.check(leaves or not observed.leaving, "%s reports that it leaves, and was not asked to", host.name)
+        self.check(asked or not observed.leaving, "%s reports that it leaves, and was not asked to", host.name)
         here = observed.failure is None or (observed.run, observed.round) in conduct.failed_in
         self.check(here, "%s reports that a worker failed in round %d", host.name, observed.round)
         forgotten = conduct.failed_at is not None and observed.failure is None

@@ -91,7 +91,6 @@ class NodeInvariants:
         """Check how a nodeclient ends."""
         self.check(not host.workers.alive, "%s ends with workers alive", host.name)
         self.check(bool(end.message), "%s ends without a message", host.name)
-        self.world.invariants.kept.persisted.exits(host)
         if end.code == 0:
             well = any(outcome.result is Result.SUCCEEDED for outcome in self.replica.outcomes.values())
             done = self._has_done_all(host)

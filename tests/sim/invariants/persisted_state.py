@@ -13,8 +13,6 @@ from coordinatord.core.state.persisting import RETRY_S
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import NodeReleased, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.messages import Phase
-from coordinatord.protocol.persisted_state import PersistedStep
 from nodeclient.persist.disk_thread import STALL_S
 from tests.sim.invariants.root_cause import ROUGHLY
 from tests.sim.kept_disk import Directory, OnDisk, Step
@@ -55,8 +53,6 @@ class PersistedStateInvariants:
         """When the coordinator last received anything."""
         self.written = 0
         """How many steps became whole."""
-        self.written_alone = 0
-        """How many of them were written by a node without a coordinator."""
         self.resumed = 0
         """How many rounds were to resume from the disk."""
 
@@ -80,23 +76,6 @@ class PersistedStateInvariants:
         assert host.memory is not None
         serial = self._read.setdefault(host.memory.key, found.serial)
         self._check(serial == found.serial, "%s reads number %d, and others %d", host.name, found.serial, serial)
-
-    def exits(self, host: Host) -> None:
-        """Check that a node which ends without a coordinator takes along no step that it has whole by itself.
-
-        Nothing is checked after a second signal, which gives it no time, and where another run has written since.
-        """
-        agent, memory = host.agent, host.memory
-        if agent is None or memory is None or not agent._settings.persists or agent.phase is Phase.SUCCEEDED:
-            return
-        own = agent._departure
-        if own.ending is None or own.hurry or memory.disk.has_failed or self._world.disks.was_unmounted:
-            return
-        whole = self._world.disks.of(host.name).whole
-        there = tuple(PersistedStep(step.serial, step.of[0], step.parts) for step in whole)
-        order = memory.disk.lone_order(agent.run, there)
-        outdated = any(step.of[0] != agent.run for step in whole[:1])
-        self._check(order is None or outdated, "%s takes step %s along, and the disk has %s", host.name, order, whole)
 
     # Decisions
 

@@ -161,8 +161,8 @@ MUTANTS = (
         "node-leaves-unsaid",
         "nodeclient.core.agent",
         "the coordinator does not note that a node wants to leave",
-        "leaving=self._departure.leaves or ",
-        "leaving=(self._departure.leaves and not self._connection.connected) or ",
+        "leaving=self._departure.leaves,",
+        "leaving=(self._departure.leaves and not self._connection.connected),",
     ),
     Mutant(
         "node-no-heartbeat",

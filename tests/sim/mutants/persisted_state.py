@@ -27,9 +27,6 @@ LEAVES = {
     "slow-disk-not-awaited",
     "step-lost-in-vain",
     "failed-for-good-and-unwritten",
-    "nothing-written-alone",
-    "written-alone-and-old",
-    "written-alone-in-part",
 }
 """The mutants that show where all nodes leave."""
 
@@ -210,27 +207,6 @@ MUTANTS = tuple(
             "a job that has failed for good takes its last step along",
             "    return persistence.ends_by(run)\n\n\ndef given_up",
             "    return NOW\n\n\ndef given_up",
-        ),
-        (
-            "nothing-written-alone",
-            "nodeclient.core.departure",
-            "a node that gets SIGTERM while its coordinator is away takes along what it keeps",
-            "        self._write_by = now + WRITE_ALONE_S\n        return [PersistAlone(run)]\n",
-            "        return []\n",
-        ),
-        (
-            "written-alone-and-old",
-            "nodeclient.core.lone_write",
-            "a node that was cut off makes an older step the newest one on the disk",
-            "return newest.at < at if newest.run == run else newest.serial <= before",
-            "return True",
-        ),
-        (
-            "written-alone-in-part",
-            "nodeclient.core.lone_write",
-            "a node that ends without a coordinator writes a step of which it has a part",
-            "return alike and sorted(shard for shard, _ in held) == [*range(first.shards)]",
-            "return alike and bool(held)",
         ),
         (
             "none-of-the-last-steps-kept",
