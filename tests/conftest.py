@@ -51,9 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Prepare the process.
 
     What programs keep for their user goes into a folder that ends with the tests. The certificates of the system are
-    hidden: aiohttp reads them all at its import, 30 ms for each of many programs. SIGHUP ends programs, also where the
-    tests are run by nohup. Hypothesis draws the same examples each time and looks at no clock: how long one takes is
-    the machine's affair.
+    hidden: aiohttp reads them all at its import, 30 ms for each of many programs. Hypothesis draws the same examples
+    each time and looks at no clock: how long one takes is the machine's affair.
     """
     places = tempfile.TemporaryDirectory(prefix="coordinatord-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(places.cleanup)
@@ -61,7 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
     for place in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         os.environ[place] = places.name
     os.environ["SSL_CERT_FILE"] = os.devnull
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     settings.load_profile("ci")
     gc.disable()
 
@@ -102,6 +100,15 @@ def _place(item: pytest.Item) -> tuple[int, bool]:
     beginnings = enumerate(LONGEST)
     place = next((number for number, beginning in beginnings if item.nodeid.startswith(beginning)), len(LONGEST))
     return place, item.get_closest_marker("slow") is None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_end_programs() -> None:
+    """Handle what a shell, cron or nohup has pytest ignore: a program inherits what is ignored, but no handler."""
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            handler = signal.default_int_handler if signum is signal.SIGINT else lambda *_: None
+            signal.signal(signum, handler)
 
 
 @pytest.fixture(autouse=True)
