@@ -6,6 +6,7 @@ The environment variable TORCHELASTIC_ERROR_FILE names the file, and torch defin
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
 import os
@@ -17,6 +18,7 @@ from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
+from weakref import ref
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
@@ -39,22 +41,40 @@ def record(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            path = os.environ.get(ERROR_FILE_VARIABLE)
-            if path:
-                _write(Path(path), error)
+            _write(error, final=False)
             raise
 
     return recorded
 
 
-def _write(path: Path, error: Exception) -> None:
-    trace = error.__traceback__.tb_next if error.__traceback__ else None  # without this module's own frame
+def declare_final(error: Exception) -> None:
+    """Have the error file say that no restart mends this error, if it ends this process.
+
+    The class of the error must be written in Python, as those of `workerlib` are.
+    """
+    atexit.register(_write_if_last, ref(error))  # the error itself would keep the script's objects alive
+
+
+def _write_if_last(error: ref[Exception]) -> None:
+    last = getattr(sys, "last_value", None)
+    if isinstance(last, Exception) and error() is last:
+        _write(last, final=True)
+
+
+def _write(error: Exception, *, final: bool) -> None:
+    file = os.environ.get(ERROR_FILE_VARIABLE)
+    if not file:
+        return
+    path, trace = Path(file), error.__traceback__
+    if trace is not None and not final:
+        trace = trace.tb_next  # without the frame of `recorded`
     content = {
         "message": {
             "message": _describe(error),
             "extraInfo": {
                 "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
                 "timestamp": str(int(time.time())),  # noqa: TID251  # for people, and torch compares it
+                "final": final,
             },
         }
     }

@@ -15,11 +15,15 @@ from coordinatord.protocol.messages import Report
 CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 """The causes in the order in which they are tried: more specific ones come first."""
 
+_FINAL = "no restart mends this error, so the run ended at once: correct the script, and start the nodes again"
+
 
 def hint(report: Report) -> str | None:
     """Return one or two sentences about the root cause; None if it has no known cause."""
     if report.failure.hang is not None:
         return hang_advice(report.failure.hang, report.failure).format(host=report.host)
+    if report.failure.final:
+        return _FINAL
     cause = cause_of(report)
     return None if cause is None else _advice(cause, report)
 

@@ -200,6 +200,8 @@ class Failure:
     `rank` is the first of them."""
     left: bool = False
     """It left its round because a collective failed, and its process has not ended."""
+    final: bool = False
+    """No restart mends its error, by the worker's own word: the run ends."""
 
 
 @frozen

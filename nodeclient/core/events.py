@@ -107,6 +107,8 @@ class Diagnosis:
     """The file with all that it wrote to stderr; empty if there is none."""
     left: bool = False
     """Whether it has not ended, but leaves its round."""
+    final: bool = False
+    """Whether no restart mends the error, by the worker's own word."""
 
 
 @frozen

@@ -202,6 +202,7 @@ class WorkerGroup:
             followers=(),
             age_s=0.0,
             left=diagnosis.left,
+            final=diagnosis.final,
             log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
         )
 

@@ -64,7 +64,7 @@ def diagnose(
         finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not finding:
         finding = _last_line(written)
-    return Diagnosis(pid, finding, error, tuple(shown))
+    return Diagnosis(pid, finding, error, tuple(shown), final=record is not None and record.final)
 
 
 def _last_line(written: Sequence[str]) -> str:

@@ -25,6 +25,8 @@ class Recorded:
     """The exception, on as many lines as it has."""
     call_stack: str
     """The traceback as Python writes it."""
+    final: bool = False
+    """Whether no restart mends the error, as `workerlib` says of it."""
 
 
 def read(path: Path) -> Recorded | None:
@@ -36,9 +38,8 @@ def read(path: Path) -> Recorded | None:
     message = content.get("message") if isinstance(content, dict) else None
     if isinstance(message, dict):
         extra = message.get("extraInfo")
-        found = Recorded(
-            _text(message.get("message")), _text(extra.get("py_callstack") if isinstance(extra, dict) else "")
-        )
+        extra = extra if isinstance(extra, dict) else {}
+        found = Recorded(_text(message.get("message")), _text(extra.get("py_callstack")), extra.get("final") is True)
     else:
         found = Recorded(_text(message), "")
     return found if found.message or found.call_stack else None

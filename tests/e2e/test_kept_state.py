@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,25 @@ def test_killed_workers_cost_no_step_even_without_a_coordinator(
         for step in range(STEPS):
             said = [digest for _, digest in steps.get(step, [])]
             assert said == [undisturbed[rank][step]] or (step == killed_in and not said), (rank, step, said)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept", "error"),
+    [
+        ((), "x=object()", "x is a object, which"),
+        (WARM, "x={'y': [object()]}", "x.y[0] is a builtins.object, which"),
+    ],
+    ids=["cold", "warm"],
+)
+def test_what_can_never_be_kept_ends_the_run_in_its_first_round(
+    cluster: Cluster, flags: Sequence[str], kept: str, error: str
+) -> None:
+    program = f"import workerlib\nworkerlib.init().keep({kept})"
+    node = cluster.join("a", "--nnodes", "1", "--max-restarts", "3", *flags, command=(sys.executable, "-c", program))
+    assert node.wait() == 1
+    assert error in node.lines[-1]
+    assert "(no restart mends this error)" in node.lines[-1]
+    assert sum("starting round" in line for line in node.lines) == 1
 
 
 def whole_steps(folder: Path) -> dict[int, set[str]]:

@@ -123,12 +123,16 @@ def a_failure(**values: Any) -> Failure:
 
 
 def an_end(options: Mapping[str, str]) -> dict[str, Any]:
-    """Read how a worker ended, and the next one of its node: `exit=3`, or `of=peer` and `follower=same` or `other`."""
+    """Read how a worker ended, and the next one of its node: `exit=3`, or `of=peer` and `follower=same` or `other`.
+
+    `final=yes` for an error that no restart mends.
+    """
     follower = options.get("follower")
     return {
         "exit_code": int(options.get("exit", 1)),
         "error": LOST_PEER if options.get("of") == "peer" else "",
         "followers": () if follower is None else (Follower(1, 1, follower == "same"),),
+        "final": "final" in options,
     }
 
 

@@ -17,6 +17,10 @@ from workerlib import record
 PROGRAM = """
 import sys
 from workerlib import record
+from workerlib.record import declare_final
+
+class Unfit(ValueError):
+    pass
 
 class Broken(Exception):
     def __str__(self):
@@ -26,6 +30,13 @@ class Broken(Exception):
 def main(way):
     if way == "raise":
         raise ValueError("no ünicode\\nproblem")
+    if way in ("final", "handled", "replaced"):
+        error = Unfit("no kind of state")
+        declare_final(error)
+        if way == "final":
+            raise error
+        if way == "replaced":
+            raise OSError("no disk") from error
     if way == "broken":
         raise Broken
     if way == "exit":
@@ -74,8 +85,15 @@ def test_an_exception_is_written_in_the_shape_of_torch(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(("way", "final"), [("final", True), ("replaced", False), ("raise", False)])
+def test_only_the_error_that_ends_the_program_can_be_final(way: str, tmp_path: Path, *, final: bool) -> None:
+    path = tmp_path / "error.json"
+    run(way, path)
+    assert json.loads(path.read_text())["message"]["extraInfo"]["final"] is final
+
+
 @pytest.mark.parametrize(
-    ("way", "code"), [("exit", 3), ("interrupt", -2), ("crash", -11), ("return", 0), ("no stderr", 0)]
+    ("way", "code"), [("exit", 3), ("handled", 0), ("interrupt", -2), ("crash", -11), ("return", 0), ("no stderr", 0)]
 )
 def test_what_is_no_exception_is_left_alone(way: str, code: int, tmp_path: Path) -> None:
     path = tmp_path / "error.json"

@@ -367,7 +367,7 @@ class KeptGenerator(Adapter):
         try:
             return to_plain(self._read(), self._name)
         except NotImplementedError as error:
-            raise KeptStateError(f"{self._name} draws from the system, and has no state: {error}") from error
+            raise KeptStateError(f"{self._name} draws from the system, and has no state: {error}") from None
 
     def take_values(self, values: Any) -> None:
         """Take the values."""

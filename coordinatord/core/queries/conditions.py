@@ -296,7 +296,7 @@ def all_promised(run: Run) -> float | None:
 
 
 def exhausted(run: Run) -> float | None:
-    """All workers are gone, the budget does not allow for another round, and the disk has what was kept.
+    """All workers are gone, the budget allows for no other round or none would help, and the disk has what was kept.
 
     A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
     """
@@ -320,7 +320,7 @@ def given_up(run: Run) -> float | None:
 
 
 def all_stopped(run: Run) -> float | None:
-    """All workers of the round are gone, and the budget allows for another one."""
+    """All workers of the round are gone, the budget allows for another one, and that may help."""
     return _when(not run.with_workers and not run.exhausted)
 
 

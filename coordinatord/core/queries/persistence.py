@@ -60,7 +60,7 @@ def last_step_at(run: Run) -> float | None:
 
 
 def has_failed(run: Run) -> bool:
-    """Whether no worker lives, and the budget does not allow for another round: the job has failed for good."""
+    """Whether no worker lives, and the budget allows for no other round or none would help: the job has failed."""
     return run.durable.state is State.STOPPING and not run.with_workers and run.exhausted
 
 

@@ -83,7 +83,10 @@ class Reasons:
 
     @property
     def budget(self) -> str:
-        """How many restarts were used, of how many."""
+        """How many restarts were used, of how many, or that none would help."""
+        cause = self._run.verdict.charged
+        if cause is not None and cause.failure.final:
+            return "no restart mends this error"
         if self._run.spec.launcher is Launcher.TORCHRUN:
             return f"restarts: {self._run.durable.restarts_used}, and by torchrun's own count none is left"
         return f"restarts used: {self._run.durable.restarts_used} of {self._run.spec.max_restarts}"

@@ -399,5 +399,6 @@ class Run:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the round's end would overdraw the budget of restarts."""
-        return self.verdict.charged is not None and self.durable.restarts_used >= self.spec.max_restarts
+        """Whether the round's end would overdraw the budget of restarts, or no restart mends what ended it."""
+        cause = self.verdict.charged
+        return cause is not None and (cause.failure.final or self.durable.restarts_used >= self.spec.max_restarts)

@@ -25,6 +25,8 @@ SHAPES: list[tuple[Any, Recorded | None]] = [
     ({"message": "ValueError: x", "timestamp": 1}, Recorded("ValueError: x", "")),
     ({"message": {"message": "ValueError: x"}}, Recorded("ValueError: x", "")),
     ({"message": {"extraInfo": {"py_callstack": "Traceback"}}}, Recorded("", "Traceback")),
+    ({"message": {"message": "x", "extraInfo": {"final": True}}}, Recorded("x", "", final=True)),
+    ({"message": {"message": "x", "extraInfo": {"final": "no"}}}, Recorded("x", "")),
     ({"message": {"message": ["x"], "extraInfo": "y"}}, None),
     ({"message": None}, None),
     ({"message": ""}, None),

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+from nodeclient.diagnosis import recorded
 from tests.support.kept_script import Objects, Script, do_steps, network, train
+from tests.support.programs import TIMEOUT_S
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import adapt
 
@@ -47,3 +54,22 @@ def test_an_object_that_does_not_take_its_state_is_named() -> None:
     words = r"file does not take what was kept of it: ValueError\('another file'\): if the script was changed"
     with pytest.raises(KeptStateError, match=words):
         kept.take_values(kept.values())
+
+
+PROGRAM = """
+import sys, types
+from tests.workerlib.keep.test_failing_objects import Failing
+from workerlib.keep.keeping import keep
+Failing.saves = False
+keep(types.SimpleNamespace(world_size=1), {"file": Failing() if sys.argv[1] == "failing" else object()})
+"""
+
+
+@pytest.mark.parametrize(("kept", "final"), [("failing", None), ("object", True)])
+def test_an_object_that_fails_may_do_better_in_another_round(kept: str, final: object, tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, kept], env=environ, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 1
+    found = recorded.read(path)
+    assert (found and found.final) is final
