@@ -202,7 +202,7 @@ def _work(job: JobStatus) -> str:
     parts = []
     step, pace = job.progress.step, job.progress.steps_per_s
     if step is not None:
-        parts.append(f"step {step}" + ("" if pace is None else f" ({pace:.{2 if pace < 100 else 0}f} a second)"))  # noqa: PLR2004
+        parts.append(f"step {step:,}" + ("" if pace is None else f" ({pace:.{2 if pace < 100 else 0}f} a second)"))  # noqa: PLR2004
     goodput, running_s = job.ledger.goodput, job.ledger.seconds.running
     if goodput is not None and job.opened_s is not None:
         parts.append(f"{100 * goodput:.1f} % of the run's {duration(job.opened_s)} spent training")
@@ -214,7 +214,7 @@ def _work(job: JobStatus) -> str:
 
 
 def _kept(kept: KeptStatus, reason: str) -> str:
-    """Return what the round resumed from, unless the reason of the job's state says it, and what nodes keep."""
+    """Return what the round resumed from and what is on the disk, unless `reason` says it, and what nodes keep."""
     parts = []
     resumed = "" if kept.resumed is None else f"at step {kept.resumed:,} from {kept.resumed_from or 'memory'}"
     if resumed and resumed not in reason:
@@ -232,8 +232,8 @@ def _kept(kept: KeptStatus, reason: str) -> str:
         parts.append(f"step {kept.copied:,} outlives the loss of any host")
     if kept.skipped:
         parts.append(f"{count(kept.skipped, 'save')} left out, no place was free")
-    if kept.disk_step is not None:
-        parts.append(f"step {kept.disk_step:,} is on the disk")
+    if kept.disk_step is not None and (on_disk := f"step {kept.disk_step:,} is on the disk") not in reason:
+        parts.append(on_disk)
     if kept.disk_writing is not None:
         parts.append(f"step {kept.disk_writing:,} is being written there")
     if kept.disk_problem:

@@ -349,6 +349,15 @@ def test_the_step_that_a_round_resumed_from_is_not_told_twice() -> None:
     assert f"{words}\n" in shown
 
 
+def test_the_step_that_a_job_left_on_the_disk_is_told_once() -> None:
+    reason = "stopped by ann@gpu1; step 4,660 is on the disk"
+    job = a_job(state="stopped", reason=reason, progress={"step": 4_660}, kept={"disk_step": 4_660})
+    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
+        shown = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
+    assert shown.count("step 4,660 is on the disk") == 1
+    assert "\n  step 4,660\n" in shown
+
+
 def test_what_the_first_line_says_is_not_said_again() -> None:
     begun = {"in_place": 0, "warm": 2, "cold": 0, "why_not": "", "why_cold": ""}
     kept = {"resumed": 1_314, "resumed_from": "node b's memory", "redone": 0, "interval_steps": 128, "save_s": 0.0125}
