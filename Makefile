@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0+cpu
 CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test format lint types tests long bench sim fuzz mutants compat integrations lock audit gpu chaos clean
+.PHONY: help setup demo test quick format lint types tests long bench sim fuzz mutants compat integrations lock audit gpu chaos clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -74,6 +74,10 @@ types: setup
 tests: setup
 	$(BIN)/python -m compileall -q coordinatord nodeclient workerlib
 	$(BIN)/python -m pytest -n 4 --dist worksteal
+
+quick: setup  ## run the tests that take no more than a quarter of a second each, and a hundred simulated histories
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
+	$(BIN)/python -m pytest tests/sim/test_histories.py -k test_every_history_keeps_the_invariants
 
 long: setup  ## run the tests that are left out at each push, and a job under torchrun with a hundred restarts
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
