@@ -100,10 +100,10 @@ MUTANTS = (
         "node-takes-who-is-not-out",
         "nodeclient.core.worker_departures",
         "a worker whose collective failed is given the next round, and hangs while it destroys its groups",
-        '        return Stimulus.FAILED, [Notice(Level.ERROR, notices.failed(failure), "worker_failed")]\n',
+        '        return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]\n',
         "        held = staying.take(event.local_rank, group.alive)\n"
         "        group.alive.discard(event.local_rank)\n"
-        '        told = Notice(Level.ERROR, notices.failed(failure), "worker_failed")\n'
+        '        told = Notice(level, notices.failed(failure), "worker_failed")\n'
         "        return Stimulus.FAILED, [*([Hold(event.local_rank)] if held else []), told]\n",
         PLAYS,
     ),
