@@ -95,6 +95,8 @@ def test_ctrl_c_prints_no_traceback_of_a_worker_that_it_ends(
     plain.write_text(PLAIN)
     first, *others = COMMANDS[command]
     with training(first, *flags, *others, str(plain)) as node:
+        for rank in range(2) if flags else ():
+            node.await_line(f"rank {rank}.*training")
         node.signal(signal.SIGINT)
         assert node.wait() == 128 + signal.SIGINT
         assert "Traceback" not in node.output

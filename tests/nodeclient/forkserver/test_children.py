@@ -33,7 +33,7 @@ def view(wanted):
         "parent": wanted == "forkserver" or os.getppid() == multiprocessing.parent_process().pid,
         "group": wanted == "forkserver" or os.getpgrp() == multiprocessing.parent_process().pid,
         "thread": [threading.current_thread() is threading.main_thread(), threading.active_count()],
-        "files": len(os.listdir("/proc/self/fd")),
+        "files": len(describe.files()),
         "signals": [repr(signal.getsignal(signum)) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
     }
 
