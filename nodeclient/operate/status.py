@@ -230,8 +230,6 @@ def _kept(kept: KeptStatus, reason: str) -> str:
         parts.append(f"step {kept.step:,} is whole in memory")
     if kept.copied is not None:
         parts.append(f"step {kept.copied:,} outlives the loss of any host")
-    if kept.skipped:
-        parts.append(f"{count(kept.skipped, 'save')} left out, no place was free")
     if kept.disk_step is not None and (on_disk := f"step {kept.disk_step:,} is on the disk") not in reason:
         parts.append(on_disk)
     if kept.disk_writing is not None:
