@@ -94,8 +94,11 @@ class Generations:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the last step had other state than the round began with, by a sample of its tensors."""
-        return self._versions != self._first_versions
+        """Whether the last step had other state than the first one of the round, by a sample of its tensors.
+
+        Without tensors there is nothing to train.
+        """
+        return not self._sample or self._versions != self._first_versions
 
     def have_changed(self) -> bool:
         """Whether the state has changed since `note_step`, by a sample of its tensors."""

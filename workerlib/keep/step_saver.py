@@ -33,9 +33,9 @@ COMPARED_WITHIN_S = 5.0
 """How long training waits after its first step for the states of the other ranks. A lease is as long: a coordinator
 that was started again is there by then."""
 
-COMPARED_AFTER = 100
-"""The steps after which states are compared although no change was seen: nobody sees those of an optimizer that is not
-torch's and writes to `.data`."""
+COMPARED_AFTER = 32
+"""The steps after which states are compared although no change was seen: nobody sees what is written to `.data`, or by
+a collective. A gradient scaler leaves out fewer steps at first: it begins at 2**16, and halves that with each."""
 
 
 class StepSaver:
@@ -71,7 +71,8 @@ class StepSaver:
         if environment.group_world_size > 1:
             self.interval.raise_least(HEARD_S)
         self._collectives: int | None = None
-        """How many collectives had begun before the parameters changed in this step; None if that is not known."""
+        """How many collectives had begun before parameters could change in this step: without an optimizer, at its
+        beginning. None if that is not known."""
         self._newest: int | None = None
         """The step that was saved last in this round; None if none was."""
         self._count = 0
@@ -143,8 +144,7 @@ class StepSaver:
         Before an optimizer has changed it, ranks that will differ may still have the same state: a gradient scaler
         often leaves out the first steps.
         """
-        is_trained = self.numbers.has_optimizer or self._generations.is_trained or self._count >= COMPARED_AFTER
-        if self._problem or self.commits.is_compared or self._first_is_sent or not is_trained:
+        if self._problem or self.commits.is_compared or self._first_is_sent or not self._is_trained:
             return
         self._first_is_sent = True
         try:
@@ -204,13 +204,14 @@ class StepSaver:
         if self._problem:
             return True
         self._count += 1
-        # If ranks meet while parameters change, they may wait there for one that died, with no whole step to save.
-        if not self.at_intervals and self._collectives is not None:
-            self.at_intervals = self._collectives != TorchGroups().begun()
         try:
             if not self._generations.note_step():
                 self._torn = True
                 return False
+            # If ranks meet while parameters change, they may wait there for one that died, with no whole step to save.
+            self.at_intervals = self.at_intervals or (self._is_trained and self._have_met())
+            if not self.numbers.has_optimizer:
+                self._collectives = TorchGroups().begun()
             if self.follows:
                 taken = self._small.take()
                 fits = self._write_small(taken)
@@ -220,6 +221,18 @@ class StepSaver:
         except KeptStateError as error:  # no state is worth the end of a training
             self._give_up(str(error))
         return True
+
+    @property
+    def _sees_changes(self) -> bool:
+        return self.numbers.has_optimizer or self._generations.is_trained
+
+    @property
+    def _is_trained(self) -> bool:
+        return self._sees_changes or self._count >= COMPARED_AFTER
+
+    def _have_met(self) -> bool:
+        """Whether ranks have met in a collective since parameters could change in this step, if that is known."""
+        return self._collectives is not None and self._collectives != TorchGroups().begun()
 
     def _give_up(self, problem: str) -> None:
         """Keep nothing any more."""
@@ -296,7 +309,7 @@ class StepSaver:
             return why
         if self.commits.is_of_others(self.done):
             return "no step was done since this round began, and what it began from is kept"
-        changed = self.follows and self._generations.have_changed()
+        changed = self.follows and (self._generations.have_changed() or (not self._sees_changes and self._have_met()))
         return "tensors have changed since the last step was done" if changed else ""
 
     def _look_at_sizes(self, taken: Taken, *, now: bool = False) -> None:

@@ -103,3 +103,18 @@ def test_what_ranks_share_is_saved_at_intervals_if_they_meet_while_parameters_ch
         kept.step(0)
         dist.barrier()
         assert kept._saver.at_intervals is meets
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("meets", [True, False])
+def test_without_an_optimizer_what_ranks_share_is_saved_at_intervals_if_they_meet_in_a_step(
+    script: Script, meets: bool
+) -> None:
+    tensor = torch.zeros(2)
+    with script.runs({"tensor": tensor}) as (_, kept):
+        for step in range(3):
+            tensor += 1
+            if meets:
+                dist.barrier()
+            kept.step(step)
+        assert kept._saver.at_intervals is meets
