@@ -1,4 +1,4 @@
-"""How a node comes to its end: whether it leaves, how long it waits for a decision about that, and with which exit."""
+"""How a node comes to its end: which signals count, its wait for a decision, and its exit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,26 @@ from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Exit, Level
 from nodeclient.core.events import Keeping
 from nodeclient.core.worker_group import WorkerGroup
+
+ECHO_S = 1.0
+"""A program around this one, such as timeout(1), may pass on the Ctrl-C that the terminal has sent to both. It does so
+within milliseconds."""
+
+
+class LeaveSignals:
+    """The signals that ask a node to leave, of which the second one leaves no time to save."""
+
+    def __init__(self) -> None:
+        """Begin without a signal."""
+        self._last: tuple[int, float] | None = None
+        """The last signal that counted, and when it came."""
+
+    def note(self, signum: int, now: float) -> bool:
+        """Note a signal; return whether it counts: the same one again within `ECHO_S` is an echo, and does not."""
+        if self._last is not None and self._last[0] == signum and now < self._last[1] + ECHO_S:
+            return False
+        self._last = signum, now
+        return True
 
 
 class Departure:

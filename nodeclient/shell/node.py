@@ -18,6 +18,7 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.core import lingering, notices
 from nodeclient.core.agent import Agent
+from nodeclient.core.departure import LeaveSignals
 from nodeclient.core.effects import (
     Effect,
     Exit,
@@ -154,9 +155,10 @@ class Node:
 
     async def run(self) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
+        counted = LeaveSignals()
         for signum in self._config.signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # ignored signals stay ignored, as users of nohup expect
-                self._loop.add_signal_handler(signum, self._leave, signum)
+                self._loop.add_signal_handler(signum, self._leave, signum, counted)
         if self._config.preload:
             adopt_orphans()  # makes warm workers children of this process
         with reaping_orphans(self._children):
@@ -232,7 +234,9 @@ class Node:
         """Let the agent handle an event."""
         self._events.submit(event)
 
-    def _leave(self, signum: int) -> None:
+    def _leave(self, signum: int, counted: LeaveSignals) -> None:
+        if not counted.note(signum, self._loop.time()):
+            return
         self._stop_extension.begin()
         self._leftovers.note_signal()
         self.submit(LeaveRequested(signum))

@@ -133,8 +133,8 @@ def test_a_second_signal_kills_who_does_not_end(tmp_path: Path) -> None:
     with training("run", "--stop-timeout", "1000", str(deaf)) as node:
         node.signal(signal.SIGINT)
         node.await_line("2 <frame")
-        node.signal(signal.SIGINT)
-        assert node.wait() == 128 + signal.SIGINT
+        node.signal(signal.SIGTERM)
+        assert node.wait() == 128 + signal.SIGTERM
 
 
 def test_the_workers_of_other_nodes_get_sigterm(cluster: Cluster, script: str) -> None:

@@ -23,7 +23,7 @@ from coordinatord.protocol.codec import encode
 from coordinatord.protocol.fields import HEARTBEAT_S_MIN
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.cluster import Cluster
-from tests.support.programs import BIN, Program, kill_quietly, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, Program, kill_quietly, wait_until
 from tests.support.strange_coordinator import WAIT, strange_coordinator
 
 pytestmark = pytest.mark.slow
@@ -31,16 +31,22 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def on_a_terminal(
-    endpoint: str, *flags: str, columns: int = 120, command: Sequence[str] = ("true",), both: bool = False
+    endpoint: str,
+    *flags: str,
+    columns: int = 120,
+    command: Sequence[str] = ("true",),
+    both: bool = False,
+    around: Sequence[str] = (),
 ) -> Iterator[tuple[Program, int]]:
     """Start node a on a terminal; yield it and the terminal's other end, to be closed by the test.
 
-    The terminal is its stderr, and its stdout as well if `both`.
+    The terminal is its stderr, and its stdin and stdout as well if `both`. `around` is a command that starts it.
     """
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     join = (BIN / "nodeclient", "join", "--coord", endpoint, "--node-id", "a")
-    node = Program(*join, *flags, "--", *command, stdout=terminal if both else subprocess.PIPE, stderr=terminal)
+    inputs, outputs = (terminal, terminal) if both else (subprocess.DEVNULL, subprocess.PIPE)
+    node = Program(*around, *join, *flags, "--", *command, stdin=inputs, stdout=outputs, stderr=terminal)
     os.close(terminal)
     try:
         yield node, controller
@@ -139,6 +145,30 @@ os.write(2, b"\\n")
         assert "stdout True True 24 99\r\n" in drawn
         assert "".join(f"\r{percent}%" for percent in range(0, 101, 10)) + "\r\n" in drawn
         assert node.wait() == 0
+        os.close(other)
+
+
+OWN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_ctrl_c_that_the_command_around_a_node_passes_on_as_well_counts_once(cluster: Cluster) -> None:
+    """The terminal sends SIGINT to timeout(1) and to the node, and timeout sends the node another one."""
+    around = (sys.executable, "-c", OWN_TERMINAL, "timeout", f"{TIMEOUT_S:g}")
+    command = (sys.executable, "-c", "import signal; print('training', flush=True); signal.pause()")
+    flags = ("--job-id", cluster.job, "--nnodes", "1")
+    endpoint = cluster.coordinator.endpoint
+    with on_a_terminal(endpoint, *flags, command=command, both=True, around=around) as (node, other):
+        read_terminal(other, "training")
+        os.write(other, b"\x03")
+        drawn = read_terminal(other, r"left the job[^\n]*\n")
+        assert "stopping the workers of round 1: node a was asked to leave" in drawn
+        assert "left the job, as asked" in drawn
+        assert "KeyboardInterrupt" not in drawn
+        assert node.wait() == 128 + signal.SIGINT
         os.close(other)
 
 

@@ -9,6 +9,7 @@ import pytest
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Goal
 from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S
+from nodeclient.core.departure import ECHO_S, LeaveSignals
 from nodeclient.core.effects import Exit, HaltWorkers, Notice, SaveKept, Terminate
 from tests.support.bench import Bench
 
@@ -54,6 +55,16 @@ def test_a_node_says_which_signal_it_leaves_by_and_what_its_workers_have() -> No
     bench.open()
     bench.leave(signal.SIGTERM)
     assert bench.last(Notice).text == "SIGTERM: leaving"
+
+
+def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
+    signals = LeaveSignals()
+    assert signals.note(signal.SIGINT, 100.0)
+    assert not signals.note(signal.SIGINT, 100.0)
+    assert not signals.note(signal.SIGINT, 100.0 + ECHO_S / 2)
+    assert signals.note(signal.SIGINT, 100.0 + ECHO_S), "the user insists"
+    assert not signals.note(signal.SIGINT, 100.1 + ECHO_S)
+    assert signals.note(signal.SIGTERM, 100.2 + ECHO_S)
 
 
 def keeping() -> Bench:
