@@ -12,8 +12,8 @@ import signal
 from nodeclient.output.lines import plain
 from nodeclient.output.streams import Sink
 
-ENDED_BY_SIGINT = frozenset({-signal.SIGINT, 128 + signal.SIGINT})
-"""The exit codes of a Python that KeyboardInterrupt ends, and of a shell around it."""
+ENDED_BY_SIGINT = frozenset({-signal.SIGINT, 128 + signal.SIGINT, -signal.SIGKILL})
+"""The exit codes of a Python that KeyboardInterrupt ends, of a shell around it, and of one that is killed meanwhile."""
 
 HELD_BYTES_MAX = 1024 * 1024
 """The most that is held back: a thousand tracebacks. After that they are shown."""

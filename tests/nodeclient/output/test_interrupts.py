@@ -89,8 +89,8 @@ def test_a_traceback_of_an_interrupt_is_not_shown_and_what_is_around_it_is(trace
     assert shown(b"saved\n" + traceback) == b"saved\n"
 
 
-@pytest.mark.parametrize("exit_code", [BY_SIGINT, 128 + signal.SIGINT])
-def test_a_python_and_a_shell_around_it_may_end_by_sigint(exit_code: int) -> None:
+@pytest.mark.parametrize("exit_code", [BY_SIGINT, 128 + signal.SIGINT, -signal.SIGKILL])
+def test_a_python_and_a_shell_around_it_may_end_by_sigint_and_be_killed_meanwhile(exit_code: int) -> None:
     assert shown(INTERRUPT, exit_code) == b""
 
 
