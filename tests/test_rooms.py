@@ -102,7 +102,6 @@ MANY_FIELDS = {
     "TorchrunNode": "as Node",
     "StateKeeper": "memory, copies and the disk part",
     "RoundWorkers": "as StateKeeper",
-    "Persister": "as StateKeeper",
     "StepsOnDisk": "as StateKeeper",
     "StepSaver": "the state of a save becomes an enum",
     "KeptOptimizer": "its tensors and its small values part",
