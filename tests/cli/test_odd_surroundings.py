@@ -91,7 +91,7 @@ def test_a_standalone_node_whose_coordinator_is_killed_ends_its_workers_and_says
     try:
         worker = int(node.await_line(r"^worker (\d+)")[1])
         [coordinator] = [
-            pid for pid in children(node.pid) if b"-m\0coordinatord\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in children(node.pid) if b"coordinatord.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         kill_quietly(coordinator, signal.SIGKILL)
         assert node.wait() == 69

@@ -169,6 +169,7 @@ def test_a_guard_that_ends_or_is_stopped_is_replaced_at_once_in_one_line(mark: s
     async def test() -> None:
         guard, said = Guard(mark, NOWHERE), asyncio.Queue[str]()
         watching = asyncio.ensure_future(guard.watch(said.put_nowait))
+        await asyncio.sleep(0)  # it watches from now on; one that ended before would be replaced without a word
         await guard.await_ready_in_loop()
         first = guard.pid or 0
         os.kill(first, signum)
