@@ -14,6 +14,7 @@ import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from nodeclient.host.gpu_memory import open_files
 from nodeclient.host.process_state import read_if_there, stat_fields, with_descendants
 
 _WAITS_FOR_CHILD = "do_wait"
@@ -176,8 +177,9 @@ def _other_end(pid: int, file: str, store_port: int, proc: Path) -> str:
     if file.startswith("socket:"):
         return _server(pid, file.removeprefix("socket:[").removesuffix("]"), store_port, proc)
     own = next((words for number, words in _STREAMS.items() if _file(pid, number, proc) == file), "")
-    holders = (child for child in reversed(_programs(pid, proc)) if not own and _has_open(child, file, proc))
-    return own or next((_name(child, proc) for child in holders), "")
+    programs = () if own else reversed(_programs(pid, proc))
+    holders = (program for program in programs if Path(file) in open_files(proc / str(program)))
+    return own or next((_name(holder, proc) for holder in holders), "")
 
 
 def _server(pid: int, inode: str, store_port: int, proc: Path) -> str:
@@ -198,10 +200,3 @@ def _address(words: str) -> str:
     address = ipaddress.ip_address(b"".join(number.to_bytes(4, sys.byteorder) for number in numbers))
     known = str(getattr(address, "ipv4_mapped", None) or address)
     return f"[{known}]" if ":" in known else known
-
-
-def _has_open(pid: int, file: str, proc: Path) -> bool:
-    try:
-        return any(_file(pid, int(path.name), proc) == file for path in (proc / str(pid) / "fd").iterdir())
-    except OSError:
-        return False
