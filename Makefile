@@ -114,7 +114,7 @@ fuzz: setup  ## play hostile and confused peers, led by coverage (atheris), for 
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(addprefix --target ,$(TARGET))
 
 mutants: setup  ## plant bugs in the two pure machines, and see the simulated world find them
-	$(BIN)/python -m tests.sim.mutants
+	$(BIN)/python -m tests.sim.mutants --record
 
 compat: setup  ## run the suite on other versions of Python and torch; PAIR= for one, NEAR=1 for what is near torch
 	$(BIN)/python -m tests.compat $(PAIR) $(if $(NEAR),--near-torch)

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="NAME", action="append", help="this mutant; may be given several times")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"to play at most against each ({SEEDS})")
     parser.add_argument("--first", type=int, default=0, help="the first after the likely ones (0)")
-    parser.add_argument("--record", action="store_true", help=f"write the seeds that find them to {seeds.FILE.name}")
+    parser.add_argument("--record", action="store_true", help="try the seeds that find them first next time")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one on each CPU")
     options = parser.parse_args(arguments)
     unknown = set(options.only or ()) - {mutant.name for mutant in MUTANTS}
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:  # also where the user interrupts it
         if options.record:
             found = {fate.name: fate.seed for fate in fates if fate.name != UNCHANGED and fate.killed}
-            seeds.record(found, {mutant.name for mutant in MUTANTS})
+            seeds.record(found)
     sys.stdout.write(f"\n{summary(fates, chosen)}\n")
     return 0 if is_enough(fates) else 1
 
@@ -77,7 +77,7 @@ def line(fate: Fate) -> str:
 
 def summary(fates: Sequence[Fate], mutants: Sequence[Mutant]) -> str:
     """Return the result, and what each survivor breaks."""
-    breaks = {mutant.name: f"{mutant.breaks} ({mutant.module})" for mutant in mutants}
+    breaks = {mutant.name: f"{mutant.breaks} ({mutant.module}:{mutant.place})" for mutant in mutants}
     changed = [fate for fate in fates if fate.name != UNCHANGED]
     killed = [fate for fate in changed if fate.killed]
     lines = [f"survived: {fate.name}: {breaks[fate.name]}" for fate in changed if not fate.killed]

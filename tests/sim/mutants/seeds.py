@@ -9,25 +9,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
-FILE = Path(__file__).with_name("seeds.json")
-"""Written by `python -m tests.sim.mutants --record`."""
+from tests.sim.mutants.mutant import ROOT
+
+FILE = ROOT / "build" / "mutants.json"
+"""Written by `python -m tests.sim.mutants --record`; it may be missing."""
 
 OTHERS = 40
 """The number of seeds of other mutants that are tried, the most fruitful first."""
 
 
 def recorded() -> dict[str, int]:
-    """Return the seed of each mutant, by name."""
-    seeds: dict[str, int] = json.loads(FILE.read_text())
+    """Return the seed of each mutant that was found, by name."""
+    seeds: dict[str, int] = json.loads(FILE.read_text()) if FILE.exists() else {}
     return seeds
 
 
-def record(found: dict[str, int], names: set[str]) -> None:
-    """Write the seeds that were found, and the known ones of other mutants whose names still exist."""
-    seeds = {name: seed for name, seed in (recorded() | found).items() if name in names}
-    FILE.write_text(f"{json.dumps(dict(sorted(seeds.items())), indent=2)}\n")
+def record(found: dict[str, int]) -> None:
+    """Write the seeds that were found, beside those of other mutants."""
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(f"{json.dumps(recorded() | found, indent=2, sort_keys=True)}\n")
 
 
 def in_order(name: str, first: int) -> Iterator[int]:
