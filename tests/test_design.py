@@ -1,4 +1,4 @@
-"""DESIGN.md and the code agree: its tables, its walks, and the decisions beside it.
+"""DESIGN.md and the code agree: its tables, and the decisions beside it; `test_walks` prints the walks.
 
 `pytest --rewrite` prints the tables anew.
 """
@@ -8,13 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
+from tests.support.printed_tables import DESIGN, check_table
 from tests.support.source import ROOT
-
-DESIGN = ROOT / "coordinatord" / "DESIGN.md"
 
 DECISIONS = ROOT / "docs" / "decisions"
 
@@ -23,35 +20,20 @@ DECISION = re.compile(r'^## <a id="d(\d+)"></a>(\d+)\. (.+)$', re.MULTILINE)
 LISTED = re.compile(r"^(\d+)\. \[(.+)\]\(([\w-]+\.md)#d\1\)$", re.MULTILINE)
 
 
-def run_table() -> str:
-    lines = ["| from | when | to | by | reason given |", "|---|---|---|---|---|"]
-    lines += [
+def test_design_shows_the_table_of_a_run(*, rewrite: bool) -> None:
+    rows = [
         f"| {row.source} | {row.when.__name__} | {row.target} | {row.action.__name__} | {row.reason} |" for row in ROWS
     ]
-    return "\n".join(lines)
+    check_table("run", "| from | when | to | by | reason given |", rows, rewrite=rewrite)
 
 
-def node_table() -> str:
-    """Group the phases in which the same is done for the same reason."""
+def test_design_shows_the_table_of_a_node_with_the_phases_in_which_the_same_is_done(*, rewrite: bool) -> None:
     phases: dict[tuple[str, ...], list[str]] = {}
     for (phase, stimulus), row in TABLE.items():
         target = "as it ended" if row.phase is None else "the same" if row.phase is phase else str(row.phase)
         phases.setdefault((stimulus, row.act, target, row.reason), []).append(phase)
-    lines = ["| phase | what happens | what is done | next phase | because |", "|---|---|---|---|---|"]
-    lines += [f"| {', '.join(group)} | {' | '.join(cells)} |" for cells, group in phases.items()]
-    return "\n".join(lines)
-
-
-@pytest.mark.parametrize(("name", "table"), [("run", run_table()), ("node", node_table())])
-def test_design_shows_the_tables_of_the_code(name: str, table: str, *, rewrite: bool) -> None:
-    text = DESIGN.read_text()
-    start = f"<!-- table: {name} -->\n"
-    head, rest = text.split(start)
-    shown, tail = rest.split("<!-- end -->", maxsplit=1)
-    if rewrite:
-        DESIGN.write_text(f"{head}{start}{table}\n<!-- end -->{tail}")
-    else:
-        assert shown.strip() == table, "run `pytest --rewrite tests/test_design.py` and read the difference"
+    rows = [f"| {', '.join(group)} | {' | '.join(cells)} |" for cells, group in phases.items()]
+    check_table("node", "| phase | what happens | what is done | next phase | because |", rows, rewrite=rewrite)
 
 
 def test_the_table_of_rooms_has_all_packages_and_no_other() -> None:
@@ -75,13 +57,13 @@ def test_the_table_of_tests_has_all_folders_of_tests() -> None:
     assert named == folders | {"sim/mutants"}
 
 
-@pytest.mark.parametrize("walk", ["A heartbeat", "A worker's failure, until the next round"])
-def test_a_walk_names_modules_that_exist_and_counts_its_steps(walk: str) -> None:
-    text = DESIGN.read_text().split(f"### {walk}\n")[1].split("\n### ")[0]
-    steps = re.findall(r"^\| (\d+) \| `([\w/]+)` \| .+ \|$", text, re.MULTILINE)
-    assert [int(number) for number, _ in steps] == list(range(1, len(steps) + 1))
-    assert len(steps) > 1
-    assert [module for _, module in steps if not (ROOT / f"{module}.py").is_file()] == []
+def test_the_walks_name_modules_that_exist() -> None:
+    walks = DESIGN.read_text().split("## Two walks\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"`((?:coordinatord|nodeclient)/[\w/]+)`", walks))
+    assert named
+    assert [
+        module for module in sorted(named) if not (ROOT / f"{module}.py").is_file() and not (ROOT / module).is_dir()
+    ] == []
 
 
 def test_decisions_are_numbered_without_gaps_and_listed() -> None:

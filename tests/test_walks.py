@@ -1,11 +1,12 @@
-"""The walks in DESIGN.md are those that real events take through the pure rooms of the two machines."""
+"""DESIGN.md prints the walks that real events take through the pure rooms of the two machines.
+
+`pytest --rewrite` prints them anew.
+"""
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -16,52 +17,33 @@ from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.events import DesiredReceived, Tick
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import a_desired, a_failure
+from tests.support.printed_tables import check_table
 from tests.support.script import Stage
 from tests.support.source import ROOT
 
 PURE = ("coordinatord/core/", "nodeclient/core/")
 
-NO_MACHINE = "nodeclient/core/lingering"
-"""It is pure as well, but it is the shell that asks it."""
+Walk = dict[str, str]
+"""The first line about the function by which each module is entered first, in the order of the modules."""
 
 
-def walk(title: str) -> list[list[str]]:
-    """Return the pure modules of a walk in DESIGN.md, in the order in which they are listed: a list for each table."""
-    text = (ROOT / "coordinatord" / "DESIGN.md").read_text().split(f"### {title}\n")[1].split("\n##")[0]
-    tables = text.split("\n|---|---|---|\n")[1:]
-    listed = [re.findall(r"^\| \d+ \| `([\w/]+)` \|", table, re.MULTILINE) for table in tables]
-    return [[module for module in modules if module.startswith(PURE) and module != NO_MACHINE] for modules in listed]
-
-
-@contextmanager
-def recorded() -> Iterator[list[str]]:
-    """Collect the pure modules that are entered, in order; one that is entered several times is there as often."""
-    entered: list[str] = []
+def entered_by(act: Callable[[], object]) -> Walk:
+    """Carry something out; return the pure modules that are entered meanwhile, by public functions of theirs."""
+    entered: Walk = {}
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        module = frame.f_code.co_filename.removeprefix(f"{ROOT}/").removesuffix(".py")
-        if event == "call" and module.startswith(PURE) and entered[-1:] != [module]:
-            entered.append(module)
+        code = frame.f_code
+        module = code.co_filename.removeprefix(f"{ROOT}/").removesuffix(".py")
+        if event == "call" and module.startswith(PURE) and module not in entered and code.co_name[0] not in "_<":
+            entered[module] = str(code.co_consts[0]).partition("\n")[0]  # its docstring: all public functions have one
 
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        yield entered
+        act()
     finally:
         sys.setprofile(before)
-
-
-def entered_by(act: Callable[[], object]) -> list[str]:
-    """Carry something out; return the pure modules that are entered meanwhile."""
-    with recorded() as entered:
-        act()
     return entered
-
-
-def are_in_order(modules: list[str], entered: list[str]) -> bool:
-    """Whether these modules are among those that were entered, in this order."""
-    rest = iter(entered)
-    return all(module in rest for module in modules)
 
 
 def a_round(steps: int = 4) -> Stage:
@@ -84,40 +66,48 @@ def report(stage: Stage, node: str, **changes: Any) -> None:
     Journal().take(batch, stage.now)
 
 
-def test_a_heartbeat_enters_these_rooms_first_in_this_order_and_no_other() -> None:
+def heartbeat() -> dict[str, Walk]:
+    """Return the walk of a heartbeat, on the node and on the coordinator."""
     stage, bench = a_round(), Bench(replace(SETTINGS, keeps=True)).running()
-    due = bench.agent.next_deadline()
-    assert due is not None
-    ways = [
-        entered_by(lambda: bench.agent.handle(Tick(), due)),
-        entered_by(lambda: report(stage, "n1", beat=True, steps=(5,))),
-        entered_by(lambda: bench.agent.handle(DesiredReceived(a_desired(Goal.RUN)), due + 0.1)),
-    ]
-    for listed, entered in zip(walk("A heartbeat"), ways, strict=True):
-        assert list(dict.fromkeys(listed)) == list(dict.fromkeys(entered))
-        assert are_in_order(listed, entered), "what is listed again"
+
+    def beat() -> None:
+        due = bench.agent.next_deadline()
+        assert due is not None
+        bench.agent.handle(Tick(), due)
+        bench.agent.handle(DesiredReceived(a_desired(Goal.RUN)), due + 0.1)
+
+    return {
+        "heartbeat of a node": entered_by(beat),
+        "heartbeat arrives": entered_by(lambda: report(stage, "n1", beat=True, steps=(5,))),
+    }
 
 
-def test_a_failure_of_a_worker_enters_these_rooms_in_this_order() -> None:
+def failure() -> dict[str, Walk]:
+    """Return the walk of a worker's failure until the next round, by its events."""
     failing, other, stage = Bench().running(), Bench().running(), a_round()
     stop = a_desired(Goal.STOP)
 
-    def end() -> None:
+    def begin_anew() -> None:
         other.receive_message(stop)
         other.all_exited(-15)
         other.swept()
-
-    def begin() -> None:
         other.receive(Goal.RUN, round=2)
         other.started()
 
-    ways = [
-        entered_by(lambda: failing.exited(0, 1)),
-        entered_by(lambda: report(stage, "n1", beat=False, phase=Phase.STOPPING, failure=a_failure())),
-        entered_by(end),
-    ]
+    walks = {
+        "worker fails": entered_by(lambda: failing.exited(0, 1)),
+        "failure arrives": entered_by(
+            lambda: report(stage, "n1", beat=False, phase=Phase.STOPPING, failure=a_failure())
+        ),
+    }
     report(stage, "n1", phase=Phase.FAILED)
-    ways += [entered_by(lambda: report(stage, "n2", beat=False, phase=Phase.STOPPED)), entered_by(begin)]
-    for listed, entered in zip(walk("A worker's failure, until the next round"), ways, strict=True):
-        on_this_side = [module for module in listed if module.split("/")[0] == entered[0].split("/")[0]]
-        assert are_in_order(on_this_side, entered), (listed, entered)
+    walks["last node has stopped"] = entered_by(lambda: report(stage, "n2", beat=False, phase=Phase.STOPPED))
+    return walks | {"node stops and starts": entered_by(begin_anew)}
+
+
+def test_design_shows_both_walks_and_each_module_where_it_is_entered_first(*, rewrite: bool) -> None:
+    known: set[str] = set()
+    for event, walk in (heartbeat() | failure()).items():
+        rows = [f"| `{module}` | {why} |" for module, why in walk.items() if module not in known]
+        check_table(event, "| module | what it is entered for |", rows, rewrite=rewrite)
+        known |= walk.keys()
