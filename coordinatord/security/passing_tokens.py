@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.runtime.boot import boot_id
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.private_files import PrivateFileError, read_private, tokens_directory
 
@@ -85,8 +86,5 @@ def _began(pid: int) -> int | None:
 
 
 def _place() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        return ""
+    boot = boot_id()
+    return boot and f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"

@@ -1,12 +1,15 @@
-"""The state directory: finds it, and locks it for one daemon at a time."""
+"""The state directory: finds it, locks it for one daemon at a time, and notices that the host's clock was set."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from coordinatord.runtime.boot import boot_clock, boot_id
 from coordinatord.runtime.private_files import hand_over
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import StoreError
@@ -14,13 +17,24 @@ from coordinatord.store.interface import StoreError
 DATABASE = "state.db"
 LOCK = "lock"
 
+LOCK_BYTES = 200
+"""More than the lock's two lines have: the number of its process, and the boot with its start by the clock."""
+
+CLOCK_SET_MIN_S = 10.0
+"""A smaller difference may be the time between the readings of two clocks on a busy host."""
+
 
 class StateDirectory:
     """A state directory that this process has locked until `release`, or until it ends."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, noted: str) -> None:
         self.path = path
         self._lock = lock
+        same_boot = re.fullmatch(rf"{boot_id()} (-?[0-9.]+)", noted)
+        set_by_s = _boot_began_at() - float(same_boot[1]) if same_boot else 0.0
+        self.clock_set_by_s = set_by_s if abs(set_by_s) >= CLOCK_SET_MIN_S else 0.0
+        """How far the host's clock was set ahead between the last `note_clock` of any process and this life; 0 if the
+        host was booted meanwhile."""
 
     @classmethod
     def claim(cls, path: Path) -> Self:
@@ -30,11 +44,10 @@ class StateDirectory:
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 hand_over(lock, path)
-                _take(path, lock)
+                return cls(path, lock, _take(path, lock))
             except BaseException:
                 os.close(lock)
                 raise
-        return cls(path, lock)
 
     @property
     def database(self) -> Path:
@@ -53,6 +66,11 @@ class StateDirectory:
             there, ours = (self.path / LOCK).stat(), os.fstat(self._lock)
             if there.st_ino != ours.st_ino:
                 raise StoreError(f"state directory {self.path}: another one is in its place: put ours back")
+
+    def note_clock(self) -> None:
+        """Note how the host's clock is set, for the next life. Raises `StoreError`."""
+        with explained(self.path):
+            _write(self._lock, f"{boot_id()} {_boot_began_at()}")
 
     def hand_over_database(self) -> None:
         """Give a database that root has made to the owner of the directory: its daemon could not open it otherwise."""
@@ -84,15 +102,27 @@ def is_claimed(path: Path) -> bool:
     return False
 
 
-def _take(path: Path, lock: int) -> None:
+def _boot_began_at() -> float:
+    """Return when the host was booted by its clock, which can be set; in seconds since 1970."""
+    return datetime.now(UTC).timestamp() - boot_clock()
+
+
+def _take(path: Path, lock: int) -> str:
+    """Lock the directory; return how the clock was set by the last note."""
+    holder, _, noted = os.pread(lock, LOCK_BYTES, 0).decode(errors="replace").partition("\n")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = os.read(lock, 20).decode(errors="replace").strip()
         raise StoreError(
             f"state directory {path}: another coordinatord has it (process {holder or 'unknown'}):"
             " end that one, or choose another directory with --state-dir"
         ) from error
     # The kernel releases the lock when the process ends, however that happens; the number is for people.
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    _write(lock, noted.strip())
+    return noted.strip()
+
+
+def _write(lock: int, noted: str) -> None:
+    lines = f"{os.getpid()}\n{noted}".encode()
+    os.pwrite(lock, lines, 0)
+    os.ftruncate(lock, len(lines))

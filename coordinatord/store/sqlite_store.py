@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -40,10 +41,14 @@ class SqliteStore(DatabaseStore):
         self._ahead = self._begin_to_load()
 
     async def load(self) -> Sequence[Entry]:
-        """Return what led to the present state, oldest first, once all is proved sound. Raises `StoreError`."""
+        """Return what led to the present state, oldest first, once all is proved sound. Raises `StoreError`.
+
+        If the host's clock was set since this boot's last record, the times are as if it had been set before them.
+        """
         under_way, self._ahead = self._ahead or self._begin_to_load(), None
         await asyncio.gather(*map(asyncio.wrap_future, under_way))
-        return await self._in_thread(self._database.load)
+        entries, set_by_s = await self._in_thread(self._database.load), self._directory.clock_set_by_s
+        return [replace(entry, at=entry.at + set_by_s) for entry in entries] if set_by_s else entries
 
     def _begin_to_load(self) -> tuple[Future[None], Future[None]]:
         # The check takes as long as the reading when a thousand jobs are over. Neither needs Python's lock, so each can
@@ -55,6 +60,7 @@ class SqliteStore(DatabaseStore):
 
         def work() -> None:
             self._directory.check()
+            self._directory.note_clock()
             self._database.append(entries)
 
         await self._in_thread(work)

@@ -10,6 +10,8 @@ import socket
 import struct
 from pathlib import Path
 
+from coordinatord.runtime.boot import boot_id
+
 _SIOCGIFADDR = 0x8915
 """The value in linux/sockios.h: get the IPv4 address of an interface (netdevice(7))."""
 
@@ -36,11 +38,8 @@ def host_id() -> str:
     The boot id differs between hosts, also cloned ones, and the network namespace differs between a host's containers.
     A sandbox may hide the boot id. The node then counts as alone on its host, and others reach it over the network.
     """
-    try:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return _PROCESS_TOKEN
-    return f"{boot_id}-{Path('/proc/self/ns/net').stat().st_ino}"
+    boot = boot_id()
+    return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}" if boot else _PROCESS_TOKEN
 
 
 def routable_address() -> str | None:

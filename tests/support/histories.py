@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
@@ -95,6 +96,13 @@ def a_forgetting(job: str = JOB, run: str = RUN) -> JobForgotten:
 def made_at(at: float, *records: Record) -> list[Entry]:
     """Return records that were all made at one time, in seconds since 1970."""
     return [Entry(at, record) for record in records]
+
+
+def set_clock_since(state: Path, by_s: float) -> None:
+    """Change a state directory as if the host's clock had been set ahead since its last record was made."""
+    holder, noted = (state / "lock").read_text().split("\n")
+    boot, began_at = noted.split()
+    (state / "lock").write_text(f"{holder}\n{boot} {float(began_at) - by_s}")
 
 
 def replay(entries: Iterable[Entry]) -> dict[str, DurableRun]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.runtime.boot import boot_clock
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.election import RETRY_S, Election
@@ -35,11 +35,6 @@ from coordinatord.store.etcd.roster import Coordinatord, Roster
 from coordinatord.store.interface import OVER, LeadershipLostError, StoreError
 
 log = logging.getLogger(__name__)
-
-
-def boot_clock() -> float:
-    """Return the seconds since this host was booted, including those in which it slept."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def _verify_nothing() -> None:

@@ -14,7 +14,7 @@ import pytest
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE, StateDirectory
 from coordinatord.store.interface import NothingStoredError, StoreError, UnreadableStoreError
-from tests.support.histories import an_opening, made_at
+from tests.support.histories import an_opening, made_at, set_clock_since
 
 NOBODY = 65_534
 
@@ -41,6 +41,30 @@ def test_the_number_of_a_longer_one_is_not_left_behind(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("123456789012345\n")
     directory = StateDirectory.claim(tmp_path)
     assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+    directory.release()
+
+
+@pytest.mark.parametrize("set_by_s", [900 * 86_400.0, -3_600.0])
+def test_a_clock_that_was_set_between_two_lives_is_noticed(tmp_path: Path, set_by_s: float) -> None:
+    directory = StateDirectory.claim(tmp_path)
+    directory.note_clock()
+    directory.release()
+    set_clock_since(tmp_path, set_by_s)
+    StateDirectory.claim(tmp_path).release()  # a command notes nothing, and leaves the note as it is
+    again = StateDirectory.claim(tmp_path)
+    assert again.clock_set_by_s == pytest.approx(set_by_s, abs=60.0)
+    again.note_clock()
+    again.release()
+    last = StateDirectory.claim(tmp_path)
+    assert last.clock_set_by_s == 0.0
+    last.release()
+
+
+@pytest.mark.parametrize("lock", ["123\nanother-boot 1.5", "123\n 1.5", "123\nword", "", "123"])
+def test_a_note_of_another_boot_or_none_says_nothing_of_the_clock(tmp_path: Path, lock: str) -> None:
+    (tmp_path / "lock").write_text(lock)
+    directory = StateDirectory.claim(tmp_path)
+    assert directory.clock_set_by_s == 0.0
     directory.release()
 
 

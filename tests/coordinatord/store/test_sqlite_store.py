@@ -15,7 +15,7 @@ from coordinatord.store.interface import StoreError, UnreadableStoreError
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.migrations import STEPS
 from coordinatord.store.sqlite_store import SqliteStore
-from tests.support.histories import a_forgetting, a_join_of, an_opening, made_at
+from tests.support.histories import a_forgetting, a_join_of, an_opening, made_at, set_clock_since
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,6 +27,17 @@ async def test_what_is_read_ahead_is_loaded_once_and_then_read_anew(tmp_path: Pa
     assert [entry.record for entry in await store.load()] == [an_opening()]
     await store.append(made_at(2.0, a_join_of("n1")))
     assert [entry.record for entry in await store.load()] == [an_opening(), a_join_of("n1")]
+    await store.close()
+
+
+async def test_records_are_as_old_as_they_were_when_the_clock_was_set_between_two_lives(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    await store.append(made_at(1000.0, an_opening()))
+    await store.close()
+    set_clock_since(tmp_path, 7_200.0)
+    store = SqliteStore.open(tmp_path)
+    (entry,) = await store.load()
+    assert entry.at == pytest.approx(8_200.0, abs=60.0)
     await store.close()
 
 

@@ -1,0 +1,19 @@
+"""Tells one boot of this host from another, and reads the clock that runs from it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+
+def boot_id() -> str:
+    """Return the kernel's random id of this boot; empty in a sandbox that hides it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def boot_clock() -> float:
+    """Return the seconds since this host was booted, including those in which it slept. Nobody can set this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
