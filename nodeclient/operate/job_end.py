@@ -1,4 +1,4 @@
-"""`nodeclient wait`: waits until a job is over, and ends with the exit code of its nodes.
+"""`nodeclient wait`: waits until the present run of a job is over, and ends with the exit code of its nodes.
 
 It asks each second, so it goes on over a restart of the coordinator.
 """
@@ -11,7 +11,7 @@ import sys
 import time
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import JobStatus
+from coordinatord.protocol.http.api import EarlierRunStatus, JobStatus
 from nodeclient.config.operate import WaitConfig
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import duration
@@ -27,7 +27,7 @@ def show(config: WaitConfig) -> int:
     timeout_s = math.inf if config.timeout_s is None else config.timeout_s
     ends_at = time.monotonic() + timeout_s
     name = only_job(client, config.job, live=True)
-    job = read(JobStatus, get_of_job(client, name, ""))
+    job: JobStatus | EarlierRunStatus = read(JobStatus, get_of_job(client, name, ""))
     if job.exit_code is None:
         sys.stderr.write(f"nodeclient: job {name} is {job.state}, and is waited for\n")
     is_warned = False
@@ -38,7 +38,7 @@ def show(config: WaitConfig) -> int:
             raise RequestError(text, ExitCode.TIMED_OUT)
         select.select([], [], [], min(left_s, LOOK_AGAIN_S))
         try:
-            job = read(JobStatus, get_of_job(client, name, ""))
+            job = _same_run(read(JobStatus, get_of_job(client, name, "")), job.run)
             is_warned = False
         except RequestError as error:
             if not error.is_temporary:
@@ -48,3 +48,12 @@ def show(config: WaitConfig) -> int:
             is_warned = True
     write(terminal().wrapped(f"job {name} {job.state}: {job.reason}"))
     return job.exit_code
+
+
+def _same_run(job: JobStatus, run: str) -> JobStatus | EarlierRunStatus:
+    """Return the run of this id, though the job may have begun another one since. Raises `RequestError`."""
+    runs: tuple[JobStatus | EarlierRunStatus, ...] = (job, *job.earlier)
+    for known in runs:
+        if known.run == run:
+            return known
+    raise RequestError(f"job {job.job} has begun run {job.run}, and how run {run} ended is no longer known")

@@ -383,7 +383,14 @@ def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line() -> None:
     loss = {"host": "gpu", "reason": "silent for its whole lease", "round": 4, "lost_s": 125.0}
     early = {"run": "e-1", "state": "failed", "reason": "r", "step": 500, "opened_s": 70.0, "ended_s": 3_800.0}
     lost = [{"node": f"gpu{number}", **loss} for number in range(2, 12)]
-    job = a_job(a_node("gpu1"), state="forming", round=4, world_size=0, lost=lost, earlier=[early | {"goodput": 0.5}])
+    job = a_job(
+        a_node("gpu1"),
+        state="forming",
+        round=4,
+        world_size=0,
+        lost=lost,
+        earlier=[early | {"goodput": 0.5, "exit_code": 1}],
+    )
     with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
         argv = (BIN / "nodeclient", "status", "--coord", endpoint)
         with on_terminal(*argv, columns=140, rows=40) as terminal:

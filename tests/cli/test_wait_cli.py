@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,30 @@ def test_it_ends_over_a_restart_of_the_coordinator_with_the_code_of_the_nodes(
         assert waiting.lines[-1].startswith(f"job mnist {state}: ")
         again = run(*WAIT, coordinator.endpoint, "mnist")
         assert (again.returncode, again.stdout) == (code, f"{waiting.lines[-1]}\n"), "it is over already"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "code", "told"),
+    [
+        (
+            [{"run": "r-1", "state": "failed", "reason": "rank 0 failed", "exit_code": 7}],
+            7,
+            "job mnist failed: rank 0 failed",
+        ),
+        ([], 69, "nodeclient: job mnist has begun run r-2, and how run r-1 ended is no longer known"),
+    ],
+)
+def test_it_ends_with_the_run_that_it_has_begun_with(earlier: list[dict[str, Any]], code: int, told: str) -> None:
+    times = {"step": None, "opened_s": 5.0, "ended_s": 1.0, "goodput": None}
+    jobs = iter([a_job(), a_job(run="r-2", earlier=[run | times for run in earlier])])
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        packed(next(jobs))(handler)
+
+    with canned(answer) as (endpoint, _):
+        ended = run(*WAIT, endpoint, "mnist", "--timeout", "60")
+    assert ended.returncode == code
+    assert (ended.stderr + ended.stdout).splitlines()[-1] == told
 
 
 def test_a_timeout_ends_it_with_the_code_of_timeout() -> None:

@@ -202,6 +202,7 @@ def _earlier(earlier: EarlierRun, now: float) -> EarlierRunStatus:
         opened_s=ledger.total,
         ended_s=round(max(0.0, now - earlier.ended_at), 3),
         goodput=ledger.goodput,
+        exit_code=earlier.exit_code,
     )
 
 

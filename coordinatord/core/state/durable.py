@@ -120,6 +120,7 @@ class EarlierRun:
     """The step that all workers had come to, as far as any was known."""
     spent: Spent
     ended_at: float
+    exit_code: int
 
 
 @dataclass(slots=True)

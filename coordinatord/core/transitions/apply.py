@@ -103,9 +103,10 @@ def _member(run: DurableRun, record: Record, node: str) -> DurableMember:
 
 def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
     """Return what stays of a job's last run, and of those before it, when the next run is opened."""
-    if run is None or not run.state.ended:
+    if run is None or run.outcome is None:
         return () if run is None else run.earlier
-    last = EarlierRun(run.id, run.state, run.reason, run.last_step, run.ledger.settled, run.entered_at)
+    spent, code = run.ledger.settled, run.outcome.exit_code
+    last = EarlierRun(run.id, run.state, run.reason, run.last_step, spent, run.entered_at, code)
     return (last, *run.earlier)[:EARLIER_MAX]
 
 

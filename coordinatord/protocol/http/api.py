@@ -264,6 +264,8 @@ class EarlierRunStatus:
     ended_s: Number
     """How long ago."""
     goodput: Number | None
+    exit_code: Whole
+    """The exit code of its nodes, as a shell has it."""
 
 
 @dataclass(kw_only=True)

@@ -88,7 +88,7 @@ def test_earlier_runs_are_kept_with_their_last_step() -> None:
         "all workers succeeded",
         50,
     )
-    assert (earlier.opened_s, earlier.ended_s) == (9.0, 10.0)
+    assert (earlier.opened_s, earlier.ended_s, earlier.exit_code) == (9.0, 10.0, 0)
     assert earlier.goodput == pytest.approx(5 / 9)
     stage.play("die 5s")
     [again] = shown(stage).earlier

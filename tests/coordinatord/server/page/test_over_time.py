@@ -206,6 +206,7 @@ def test_lost_nodes_and_earlier_runs_are_listed(coordinator: Coordinator, open_p
         step=5_000,
         opened_s=3_720.0,
         ended_s=7_200.0,
+        exit_code=1,
         goodput=0.97,
     )
     show(page, a_job(lost=(lost,), earlier=(run,)))
