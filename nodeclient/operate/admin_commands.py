@@ -32,10 +32,11 @@ def carry_out(config: CommandConfig) -> int:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
         write([_command_job(client, config.verb, job, body).message])
         return ExitCode.OK
-    if config.ahead:
-        body = DrainBody(body.by, body.reason, body.dry_run, ahead=True)
     code: int = ExitCode.OK
-    for node in config.nodes:
+    for number, node in enumerate(config.nodes):
+        if config.verb is Verb.DRAIN:
+            before = config.nodes[:number] if config.dry_run else ()
+            body = DrainBody(body.by, body.reason, body.dry_run, config.ahead, before)
         try:
             answer = read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body))
             write([clip(line) for line in answer.message.split("\n")])

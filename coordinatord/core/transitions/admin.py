@@ -6,7 +6,7 @@ A request for what is already so changes nothing, and the answer says that. So a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from itertools import islice
 
@@ -170,7 +170,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
     if not (request.ahead or name in _names(cluster)):
         return Reply(AdminResult.UNKNOWN_NODE, _unknown(cluster, name))
     inside = [run for run in cluster.live if _named(run, name)]
-    lines = [clip(_leaves(run, name)) for run in inside[:NAMES_MAX]]
+    lines = [clip(_leaves(run, name, request.after)) for run in inside[:NAMES_MAX]]
     if not inside:
         lines = [f"{name} is in no job, and no job lets it in until it is undrained"]
     elif len(inside) > NAMES_MAX:
@@ -196,10 +196,11 @@ def apply_drains(cluster: Cluster) -> list[Run]:
     return touched
 
 
-def _named(run: Run, name: str) -> list[Member]:
-    """Return the nodes of this name, or on a host of this name, that have not been released yet."""
+def _named(run: Run, *names: str) -> list[Member]:
+    """Return the nodes of these names, or on hosts of these names, that have not been released yet."""
+    known = frozenset(names)
     members = (member for member in run.members.values() if member.durable.outcome is None)
-    return [member for member in members if name in {member.node, member.offer.host}]
+    return [member for member in members if not known.isdisjoint({member.node, member.offer.host})]
 
 
 def _names(cluster: Cluster) -> set[str]:
@@ -216,16 +217,18 @@ def _unknown(cluster: Cluster, wrong: str) -> str:
     return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it ahead of time"
 
 
-def _leaves(run: Run, name: str) -> str:
-    """Describe what it means for a run that all its nodes of this name will leave."""
-    going = _named(run, name)
+def _leaves(run: Run, name: str, after: Sequence[str]) -> str:
+    """Describe what it means for a run that all its nodes of this name will leave, after those of other names."""
+    going, gone = _named(run, name), _named(run, *after)
     names = name_some((member.node for member in going), len(going))
-    working = any(member.durable.in_round for member in going) and run.durable.state in {State.STARTING, State.RUNNING}
+    leaving = {member.node for member in (*going, *gone)}
+    runs = run.durable.state in {State.STARTING, State.RUNNING} and not any(member.durable.in_round for member in gone)
+    working = runs and any(member.durable.in_round for member in going)
     how = f": round {run.durable.round} is being stopped, its workers save their state" if working else ""
     staying = [
         member
         for member in run.members.values()
-        if member not in going and not member.leaves and member.durable.outcome is None
+        if member.node not in leaving and not member.leaves and member.durable.outcome is None
     ]
     spares = sum(member.state is MemberState.READY for member in staying)
     preparing = sum(member.state is MemberState.PREPARING for member in staying)

@@ -83,6 +83,10 @@ class AdminBody:
     """Whether only the answer is wanted, and nothing is to change."""
 
 
+DRAINED_BEFORE_MAX = 500
+"""As many names as the body of a request has room for."""
+
+
 @frozen
 class DrainBody:
     """The body of a drain; the first three fields mean what they do in `AdminBody`."""
@@ -92,6 +96,8 @@ class DrainBody:
     dry_run: bool = False
     ahead: bool = False
     """Whether the name may be one that no node has yet."""
+    after: Annotated[tuple[Name, ...], Length(0, DRAINED_BEFORE_MAX)] = ()
+    """In a dry run, the names that would be drained before this one."""
 
 
 @frozen

@@ -134,12 +134,13 @@ def _wanted(kind: type[Request], target: str, body: object) -> Request:
     """Make a request from its body. Raises `SchemaError`."""
     if issubclass(kind, DrainNode):
         drain = _check_drain_body(_completed(body, DrainBody), "request")
-        return kind(target, drain.by, drain.reason, drain.dry_run, drain.ahead)
+        return kind(target, drain.by, drain.reason, drain.dry_run, drain.ahead, drain.after)
     checked = _check_body(_completed(body, AdminBody), "request")
     return kind(target, checked.by, checked.reason, checked.dry_run)
 
 
 def _completed(body: object, kind: type[AdminBody | DrainBody]) -> object:
     """Return a body with its optional fields filled in."""
-    missing = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    defaults = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    missing = {name: [] if default == () else default for name, default in defaults.items()}  # as parsers return lists
     return missing | body if type(body) is dict else body

@@ -200,6 +200,18 @@ def test_what_a_drain_says_is_so_also_where_the_host_is_drained_already() -> Non
     assert undrained.text == "n1 is no longer drained under this name, but still kept out: host-n1 drained by alice"
 
 
+@pytest.mark.parametrize("names", [("n1", "n2"), ("host-n2", "n2", "n1")])
+def test_a_dry_run_of_several_drains_says_what_they_then_do(names: tuple[str, ...]) -> None:
+    life = a_running_pair()
+    dry = [
+        ask(life, DrainNode(name, "alice", "", dry_run=True, after=names[:number])).text
+        for number, name in enumerate(names)
+    ]
+    done = [ask(life, DrainNode(name, "alice", "")).text for name in names]
+    assert dry == [f"dry run: {text}" for text in done]
+    assert done[-1].endswith("no node is left then, so the job ends")
+
+
 def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
     life = a_running_pair()
     answer = ask(life, DrainNode("host-n11", "alice", ""))

@@ -136,6 +136,7 @@ NO_REQUESTS = [
     {"by": "a\x1b[2J", "reason": ""},
     {"by": "alice", "reason": "", "more": 1},
     {"by": "alice", "reason": "", "ahead": "yes"},
+    {"by": "alice", "after": [1]},
 ]
 
 
