@@ -72,8 +72,11 @@ class FileThread:
         """Whether a call has taken so long that the disk seems to hang."""
         return bool(self._calls) and time.monotonic() >= self._first_since + HANGS_AFTER_S
 
-    def stop(self) -> None:
-        """Have the thread make all calls and end; wait for that as long as the disk takes something."""
+    def stop(self) -> bool:
+        """Have the thread make all calls and end; wait for that as long as the disk takes something.
+
+        Return whether all calls were made.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -81,6 +84,7 @@ class FileThread:
         while self._thread is not None and self._thread.is_alive() and made < self._made:
             made = self._made
             self._thread.join(END_WITHIN_S)
+        return not self._calls
 
     def _run(self) -> None:
         try:

@@ -179,7 +179,11 @@ class Output:
         """Write all remaining output, unless its reader takes nothing, and close everything."""
         self._loop.remove_signal_handler(signal.SIGWINCH)
         await asyncio.to_thread(self._pump.stop)
-        await asyncio.to_thread(self._files.stop)
+        if not await asyncio.to_thread(self._files.stop):
+            self._warn(
+                f"the last lines are missing in {self._settings.log_dir}: its file system does not answer; if it is "
+                "frozen, the kernel keeps this process until it is thawed"
+            )
         self._private.remove()
         for terminal_writer in set(self._terminal_writers.values()):
             terminal_writer.close()

@@ -83,7 +83,7 @@ def test_a_disk_that_is_slow_costs_nothing(tmp_path: Path, files: FileThread, mo
 def test_a_disk_that_hangs_at_the_end_is_given_up(files: FileThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_thread, "END_WITHIN_S", 0.05)
     disk = HeldDisk(files)
-    files.stop()
+    assert not files.stop()
     disk.let_go()
 
 

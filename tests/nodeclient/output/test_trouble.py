@@ -171,6 +171,17 @@ async def test_a_log_directory_that_hangs_stops_no_worker(tmp_path: Path, monkey
     assert b"bytes are missing here: the file system did not answer" in log_file(tmp_path, 0, "stdout")
 
 
+async def test_a_log_directory_that_hangs_at_the_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_thread, "END_WITHIN_S", 0.05)
+    heals = threading.Event()
+    async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
+        stage.output._files.post(heals.wait)
+    heals.set()
+    stage.stderr.finish()
+    [complaint] = stage.complaints
+    assert complaint.startswith(f"the last lines are missing in {tmp_path}: its file system does not answer")
+
+
 async def test_a_log_directory_that_cannot_be_made_does_not_stop_a_round(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("in the way")
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
