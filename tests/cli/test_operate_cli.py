@@ -77,7 +77,7 @@ def test_a_drained_node_saves_leaves_is_replaced_and_kept_out_until_it_is_undrai
     first = mnist.await_round(2)
     c = mnist.join("c", "--nnodes", "2")
     mnist.await_state(state="running", spares=1)
-    assert operator.do("drain", "a", "b", "c", "--dry-run").endswith("no node is left then, so the job ends")
+    assert operator.ask("drain", "a", "b", "c", "--dry-run")[1].endswith("no node is left then, so the job ends\n")
     assert "will leave job mnist: round 1 is being stopped" in operator.do("drain", "a", "--reason", "bad fan")
     a.await_event("saved")
     assert a.wait() == 143
