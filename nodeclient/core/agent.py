@@ -6,6 +6,7 @@ and what follows from time alone: heartbeats, the end of the workers' grace, a c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from signal import Signals
@@ -176,7 +177,7 @@ class Agent:
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
         if refused.retry or (refused.code in MAY_PASS and self._desired is not None):
-            self._connection.turn_away(refused)
+            self._connection.turn_away(refused, now + event.patience_s if self._desired is None else math.inf)
             self._closed(events.SessionClosed(refused.message), now)
         else:
             hurry = refused.code is RefusalCode.SUPERSEDED  # the node's new process waits for the end of these workers

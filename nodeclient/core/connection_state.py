@@ -59,6 +59,8 @@ class ConnectionState:
         """The last failed round, (run id, round), of which the user has seen the report."""
         self._refused: Refused | None = None
         """The last refusal after which the node tries again; None once a coordinator has let it in."""
+        self._refused_until = math.inf
+        """When it is for good, if it stays the same."""
         self._refused_by = ""
         """The coordinator that has sent it; empty if the node had no session."""
         self._reason: str | None = None
@@ -116,16 +118,17 @@ class ConnectionState:
         """Whether no coordinator has let the node in for the outage grace."""
         return now >= self.alone_since + self.outage_grace_s
 
-    def turn_away(self, refused: Refused) -> None:
+    def turn_away(self, refused: Refused, until: float) -> None:
         """Note that the coordinator was reached and refuses this node for now. The session is about to end."""
-        self._refused, self._refused_by = refused, self.coordinator if self.connected else ""
+        self._refused, self._refused_until = refused, until
+        self._refused_by = self.coordinator if self.connected else ""
 
     def searching(self, until: float, *, working: bool) -> Waiting:
         """Return what is shown while no coordinator lets the node in, which goes on until then."""
         refused = self._refused is not None and self._refused.message == self.error
         by = f" by {self._refused_by}" if self._refused_by else ""
         what, level = (notices.NOT_LET_IN + by, Level.WARNING) if refused else (notices.LOOKING, Level.INFO)
-        return Waiting(f"{what}: {self.error}", until, working, level)
+        return Waiting(f"{what}: {self.error}", min(until, self._refused_until) if refused else until, working, level)
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
         """Return the exit of a node in this phase that has waited in vain for a coordinator, for `waited_s`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Degraded, Desired, Refused
 from coordinatord.protocol.worker_starts import WhyCold
@@ -50,6 +52,8 @@ class TurnedAway:
     """The coordinator refuses this node."""
 
     refused: Refused
+    patience_s: float = math.inf
+    """In how many seconds at most the refusal is for good, if it stays the same."""
 
 
 @frozen

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -230,7 +231,9 @@ class CoordinatorConnection:
         now = asyncio.get_running_loop().time()
         since = now if since is None else since
         self._wrong_since = since if wrong else None
-        self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=not wrong or now < since + WRONG_FOR_S)))
+        refused = Refused(RefusalCode.FORBIDDEN, reason, retry=not wrong or now < since + WRONG_FOR_S)
+        left_s = since + WRONG_FOR_S + PAUSE_MOST_S - now  # the attempt that finds it wrong follows a pause
+        self._submit(TurnedAway(refused, left_s if wrong else math.inf))
         return reason
 
     async def _carry(self, contact: ContactPoint, parting: Patience[WebSocket]) -> str | Refused:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import Goal, Phase, RefusalCode
+from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Refused
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.connection_state import HEARTBEAT_S
 from nodeclient.core.effects import (
@@ -23,7 +23,7 @@ from nodeclient.core.effects import (
     Terminate,
     Waiting,
 )
-from nodeclient.core.events import SessionOpened
+from nodeclient.core.events import SessionOpened, TurnedAway
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
 
@@ -88,6 +88,14 @@ def test_a_node_whose_token_is_wrong_ends_at_once_and_says_that_it_was_not_let_i
     bench = Bench()
     bench.refused(RefusalCode.FORBIDDEN, "tok cannot be read: No such file or directory", retry=False)
     assert bench.last(Exit) == Exit(77, "not let in: tok cannot be read: No such file or directory")
+
+
+def test_a_node_whose_token_may_become_right_says_how_long_that_takes_at_most() -> None:
+    bench = Bench()
+    bench.submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, "the token is not known here", retry=True), 4.0))
+    assert bench.last(Waiting).until == bench.now + 4.0
+    bench.close("Connection refused")
+    assert bench.last(Waiting).until == bench.now + SETTINGS.join_timeout_s
 
 
 def test_a_node_that_was_let_in_before_waits_for_a_token_that_is_not_wrong() -> None:
