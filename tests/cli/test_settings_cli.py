@@ -25,10 +25,12 @@ WRONG_COORDINATORD = [
     (("--xyzzy",), "unrecognized arguments: --xyzzy (see"),
     (("--setle", "3"), "unrecognized arguments: --setle; did you mean --settle?"),
     (("--state_dri=x", "state"), "unrecognized arguments: --state_dri=x; did you mean --state-dir?"),
+    (("state", "--jso"), "unrecognized arguments: --jso; did you mean --json?"),
     (("token", "list", "--port", "1"), "unrecognized arguments: --port 1 (see coordinatord token --help)"),
     (("token", "lst"), "invalid choice: 'lst'"),
     (("token", "new", "--role", "user"), "invalid choice: 'user'"),
     (("token", "new", "ana"), "not understood: ana; --name gives a new token its name"),
+    (("token", "new", "--output", SCRIPT), f"--output {SCRIPT}: the file is not empty: name another one, or remove it"),
     (("token", "revoke"), "name the token that is to be revoked, as in coordinatord token revoke NAME"),
     (("--port", "70000"), "'70000' is no port: 0 to 65535"),
     (("--port", "x"), "argument --port"),
@@ -122,6 +124,8 @@ WRONG_NODECLIENT = [
     (("join", "--rdzv_id=x", *JOIN[1:]), "what torchrun calls --rdzv-id is here --job-id"),
     (("join", "-m", "pkg", *JOIN[1:]), "`-- python -m MODULE`"),
     (("join", "--max-restart", "9", *JOIN[1:]), "did you mean --max-restarts?"),
+    (("drain", "gpu1", "--cord", "h"), "not understood: --cord h; did you mean --coord?"),
+    (("wait", "--cord=h"), "not understood: --cord=h; did you mean --coord?"),
     (("join", "--log-format", "xml", *JOIN[1:]), "argument --log-format"),
     (("join", "--config", "/no/such.toml", *JOIN[1:]), "the settings file /no/such.toml cannot be read"),
     (("run", "--config", "/no/such.toml", SCRIPT), "the settings file /no/such.toml cannot be read"),
@@ -199,7 +203,7 @@ def check_refusal(
         parse(arguments, {"PATH": os.defpath, **environ})
     assert words in str(refused.value)
     assert re.fullmatch(
-        r".* \(see (coordinatord( token)?|nodeclient( join| run| launch| status| logs| wait)?) --help\)",
+        r".* \(see (coordinatord( token)?|nodeclient( join| run| launch| status| logs| wait| drain)?) --help\)",
         str(refused.value),
     )
 

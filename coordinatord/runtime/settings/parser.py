@@ -123,7 +123,10 @@ class SettingsParser(argparse.ArgumentParser):
         return given
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Do the same as `parse_args`, and return the unknown arguments as well. Raises `SettingsError`."""
+        """Do the same as `parse_args`, and return the unknown arguments as well. Raises `SettingsError`.
+
+        A setting that is missing is no error beside unknown arguments: one of them may be its misspelt flag.
+        """
         given, unknown = super().parse_known_args(args, namespace)
         for dest in (dest for dest, setting in self._settings.items() if setting.is_command):
             command = getattr(given, dest)
@@ -137,7 +140,7 @@ class SettingsParser(argparse.ArgumentParser):
             for dest, setting in self._settings.items()
             if setting.required and self.rank(dest) is Rank.DEFAULT
         ]
-        if missing:
+        if missing and not unknown:
             self.error("; ".join([f"the following arguments are required: {', '.join(missing)}", *self.misspelt]))
         return given, unknown
 
@@ -321,7 +324,7 @@ class SettingsParser(argparse.ArgumentParser):
         for word in words:
             flag = word.partition("=")[0]
             if flag.startswith("--") and flag != "--" and flag not in known:
-                near = self.nearest(flag)
+                near = _nearest(flag.replace("_", "-"), sorted(known))
                 self.error(f"unrecognized arguments: {word}{f'; did you mean {near}?' if near else ''}")
 
     def error(self, message: str) -> NoReturn:
