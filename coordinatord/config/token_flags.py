@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -54,7 +55,10 @@ def add_token(parser: SettingsParser) -> None:
     )
     parser.add_argument("--name", type=_token_name, metavar="NAME", help="its name, for events and logs")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write it to this file, for this user alone, instead of printing it"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write it to this new file, for this user alone, instead of printing it",
     )
 
 
@@ -65,6 +69,8 @@ def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Pat
         parser.error("name the token that is to be revoked, as in coordinatord token revoke NAME")
     if verb is not TokenVerb.REVOKE and given.revoked is not None:
         parser.error(f"not understood: {given.revoked}; --name gives a new token its name")
+    if given.output is not None and _has_content(given.output):
+        parser.error(f"--output {given.output}: the file is not empty: name another one, or remove it")
     return TokenConfig(
         state_dir=state_dir,
         verb=verb,
@@ -75,6 +81,12 @@ def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Pat
         certificate=given.tls_cert,
         key=given.tls_key,
     )
+
+
+def _has_content(path: Path) -> bool:
+    with suppress(OSError):  # the attempt to write it will explain this
+        return path.stat().st_size > 0
+    return False
 
 
 def _pattern(text: str) -> str:
