@@ -25,7 +25,7 @@ def show(config: ReportConfig) -> int:
     elif job.failure is None:
         write([f"no worker of job {job.job} has failed in run {job.run}"])
     else:
-        title = f"job {job.job}, run {job.run}, now {job.state}: {job.reason} ({budget(job.restarts)} used)"
-        write(terminal().wrapped(title))
+        state = job.state if job.ended else f"is {job.state}"
+        write(terminal().wrapped(f"job {job.job} {state} in run {job.run} ({budget(job.restarts)})"))
         write(report_text.lines(job.failure, now()))
     return ExitCode.OK
