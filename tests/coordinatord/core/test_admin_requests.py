@@ -99,18 +99,6 @@ def test_a_drained_node_is_kept_out_by_the_next_coordinator_as_well() -> None:
     assert "n3" in third.run.members
 
 
-def test_a_run_that_is_to_end_ends_though_the_coordinator_starts_again_meanwhile() -> None:
-    first = a_running_pair()
-    ask(first, StopJob(JOB, "alice", ""))
-    second = first.next_life()
-    for number in (1, 2):
-        second.connect(number, **HERE)
-    for number in (1, 2):
-        second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
-    assert second.run.durable.state is State.STOPPED
-    assert second.sent[1].goal is Goal.EXIT
-
-
 def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:
     life = a_running_pair()
     life.drop(2)
@@ -222,14 +210,6 @@ def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
     assert life.coordinator.cluster.durable.drained == {}
 
 
-def test_a_node_that_is_to_come_later_is_drained_ahead() -> None:
-    life = a_running_pair()
-    answer = ask(life, DrainNode("n7", "alice", "", ahead=True))
-    assert answer.result is AdminResult.DONE
-    assert answer.text == "n7 is in no job, and no job lets it in until it is undrained"
-    assert ask(life, DrainNode("n7", "alice", "")).result is AdminResult.NOTHING
-
-
 def test_the_name_of_a_node_that_has_left_is_no_slip() -> None:
     life = a_running_pair()
     ask(life, DrainNode("n2", "alice", ""))
@@ -239,14 +219,6 @@ def test_the_name_of_a_node_that_has_left_is_no_slip() -> None:
     assert (
         ask(life, DrainNode("n2", "alice", "")).text == "n2 is in no job, and no job lets it in until it is undrained"
     )
-
-
-def test_to_undrain_what_is_not_drained_names_what_is() -> None:
-    life = a_running_pair()
-    assert ask(life, UndrainNode("n2", "alice", "")).text == "n2 is not drained (nothing is)"
-    ask(life, DrainNode("host-n2", "alice", ""))
-    said = ask(life, UndrainNode("n2", "alice", "")).text
-    assert said == "n2 is not drained. Drained are: host-n2 (the name of a host counts for its nodes)"
 
 
 def test_one_name_too_many_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,17 +31,6 @@ def refusal_of_spec(ours: JobSpec, theirs: JobSpec) -> str:
     return refused.message
 
 
-def test_a_node_that_agrees_is_let_in() -> None:
-    check_spec(a_run(), a_join(spec=a_spec()))
-
-
-def test_another_number_of_nodes_is_named_with_both_values_and_both_nodes() -> None:
-    assert refusal_of_spec(a_spec(2, 4), a_spec(2, 8)) == (
-        "job mnist: --nnodes is 2:8 on this node (second), but 2:4 on first, which was first:"
-        " start all nodes with the same values, or end this run first: nodeclient stop mnist"
-    )
-
-
 def test_all_differences_are_named_at_once() -> None:
     text = refusal_of_spec(a_spec(1, 1, max_restarts=0), a_spec(1, RANKS_MAX, max_restarts=3))
     assert "--nnodes is 1: on this node (second), but 1 on first" in text

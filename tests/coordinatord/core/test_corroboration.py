@@ -8,7 +8,7 @@ import pytest
 
 from coordinatord.core.events import Disconnected
 from coordinatord.core.queries.reasons import Reasons
-from coordinatord.core.values.records import NodeLost, RoundEnded, RoundFormed
+from coordinatord.core.values.records import NodeLost, RoundFormed
 from coordinatord.protocol.worker_ends import Ended
 from tests.support.ledgers import play, run_of
 from tests.support.script import Stage
@@ -39,19 +39,6 @@ def losses(stage: Stage) -> list[tuple[str, float]]:
 def rounds(stage: Stage) -> list[RoundFormed]:
     """Return the rounds that were formed."""
     return [record for _, record in stage.past if isinstance(record, RoundFormed)]
-
-
-def test_a_closed_session_and_a_failure_of_a_lost_peer_end_a_node_at_once() -> None:
-    stage = play(TRIO, KILLED)
-    assert losses(stage) == [("n3", 0.0)]
-    [lost] = [record for _, record in stage.past if isinstance(record, NodeLost)]
-    assert lost.reason == (
-        "its workers are gone: its connection closed, and workers of node n1 lost a connection to a peer"
-    )
-    [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
-    assert not ended.charged
-    assert ended.reason == "lost node n3; workers on 1 other node failed in consequence"
-    assert [node.node for node in rounds(stage)[-1].nodes] == ["n1", "n2"]
 
 
 def test_the_failure_may_be_known_first() -> None:

@@ -55,12 +55,6 @@ def test_whatever_happens_nothing_is_decided(event: Event) -> None:
     assert coordinator.next_deadline() is None
 
 
-def test_heartbeats_are_answered_with_the_reason() -> None:
-    [degraded] = in_trouble().handle(beat(1), 2.0).effects
-    assert isinstance(degraded, ReportDegraded)
-    assert (degraded.session, degraded.message.reason) == (1, "the disk is full")
-
-
 def test_a_node_that_is_known_may_come_back_and_others_are_turned_away_for_now() -> None:
     coordinator = in_trouble()
     observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING)
@@ -138,16 +132,6 @@ def test_a_node_that_begins_to_wait_meanwhile_waits_for_its_whole_time_and_no_lo
     coordinator.handle(StoreRecovered(), 1_001.0)
     assert run.give_up.get("n1") == 1_001.0 + 60
     assert run.members["n1"].awaited_from <= 1_001.0
-
-
-def test_news_of_the_end_of_trouble_without_trouble_is_none() -> None:
-    assert a_coordinator().handle(StoreRecovered(), 1.0) == Batch((), ())
-
-
-def test_a_second_reason_takes_the_place_of_the_first() -> None:
-    coordinator = in_trouble()
-    coordinator.handle(StoreFailed("the disk is gone"), 2.0)
-    assert coordinator.store_error == "the disk is gone"
 
 
 def test_a_deserted_job_is_not_given_up_for_a_node_with_other_settings_that_cannot_be_taken_in() -> None:

@@ -42,17 +42,6 @@ class Job:
         return [record.node for _, record in self.stage.past if isinstance(record, NodeDrained)]
 
 
-def test_a_node_is_drained_when_three_looks_in_a_row_name_its_worker() -> None:
-    job = Job()
-    job.play(*[LATE] * (AGREEING - 1))
-    assert job.drained == []
-    job.play(LATE)
-    assert job.drained == ["n2"]
-    [why] = [record.reason for _, record in job.stage.past if isinstance(record, NodeDrained)]
-    late = "rank 1 on node n2 is last in 100 % of collectives, 300 ms of a 1.0 s step"
-    assert why == f"n2 drained for its lateness (--drain-laggards): {late}"
-
-
 @pytest.mark.parametrize("between", ["arrived", "arrived n3=0.3s", "arrived n2=0.01s"])
 def test_a_look_that_names_nobody_or_another_begins_the_count_anew(between: str) -> None:
     job = Job()

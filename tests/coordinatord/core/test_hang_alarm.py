@@ -14,23 +14,6 @@ from tests.support.hanging_job import Job
 from tests.support.script import Stage
 
 
-def test_nobody_is_looked_at_before_training_has_stalled() -> None:
-    job = Job()
-    assert job.looks("advance 9s") == 0
-    assert job.looks("advance 1s") == 1
-    assert job.looks("advance 5s") == 0, "one look is on its way"
-
-
-def test_the_second_look_comes_a_second_after_the_first() -> None:
-    job = Job()
-    job.play("advance 10s", "seen waits stands")
-    assert job.looks("advance 0.9s") == 0
-    assert job.looks("advance 0.1s") == 1
-    assert job.stops == []
-    job.play("seen waits stands")
-    assert job.stops == ["hung"]
-
-
 def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
     job = Job("workers=2")
     job.play("advance 10s", "seen waits waits waits stands", "advance 1s", "seen waits waits waits stands")
@@ -121,18 +104,6 @@ def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
         assert decode(encode(member.sent), Desired).remark.endswith(
             "; no restart is left, so only torch's own timeout ends this"
         )
-
-
-def test_who_computes_is_noted_once_and_left_alone() -> None:
-    job = Job()
-    notices = []
-    for _ in range(4):
-        notices += job.play("advance 60s", "seen computes waits", "advance 1s", "seen computes waits")
-    assert sum("BusyWorkerAwaited" in text for text in notices) == 1
-    assert job.stops == []
-    assert job.reason.endswith("; waiting for rank 0 on node n1, which computes in evaluate (train.py:50)")
-    job.play("step n1 11")
-    assert "waiting" not in job.reason
 
 
 def test_who_hangs_after_it_has_computed_is_named_all_the_same() -> None:

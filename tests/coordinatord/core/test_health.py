@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.queries.job_view import job_view, summary_view
+from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.queries.reasons import lasted
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.values.health import Health
@@ -118,21 +118,6 @@ def test_who_is_not_heard_makes_no_stall() -> None:
     assert job.view.health == Health.SILENT
 
 
-def test_while_all_nodes_are_silent_nothing_counts_as_training() -> None:
-    job = Job()
-    job.stage.play("advance 20s")
-    job.stage.play("drop n1 n2")
-    job.stage.play("advance 2s")
-    view = job.view
-    assert (view.state, view.health, view.progress.steps_per_s) == ("running", "silent", None)
-    assert "every node is silent" in view.reason
-    job.stage.play("advance 98s")
-    assert job.seconds() == {"running": 20.0, "silent": 100.0}
-    job.stage.play("reconnect n1 n2")
-    assert (job.view.health, job.summaries()) == (Health.WELL, ["every node is silent", "nodes are heard again"])
-    assert job.seconds() == {"running": 20.0, "silent": 100.0}, "whether they have gone on is not known"
-
-
 def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:
     job = Job()
     job.train(20)
@@ -221,25 +206,6 @@ def test_how_long_there_was_no_step_and_how_long_one_takes_is_known() -> None:
     assert (job.view.progress.idle_s, job.view.progress.usual_s) == (4.0, 0.1)
     job.stage.play("fail n1")
     assert (job.view.progress.idle_s, job.view.progress.usual_s) == (None, None)
-
-
-def test_workers_that_are_to_report_steps_are_starting_until_the_first_one() -> None:
-    job = Job()
-    job.stage.play("advance 3s")
-    assert (job.view.state, {node.state for node in job.view.nodes}) == ("running", {"running"}), "nobody has said so"
-    job.stage.play("announce n2")
-    job.stage.play("advance 2s")
-    view = job.view
-    assert (view.state, view.state_s) == ("starting", 5.0)
-    assert view.reason == "no step yet; all workers are started (formed of nodes n1, n2, all that --nnodes allows)"
-    assert [(node.state, node.reason) for node in view.nodes] == 2 * [
-        ("starting", "its workers run, and have done no step yet")
-    ]
-    assert summary_view(job.stage.coordinator.jobs["default"], job.stage.now, None).state == "starting"
-    job.train(1)
-    view = job.view
-    assert (view.state, view.state_s, {node.state for node in view.nodes}) == ("running", 0.0, {"running"})
-    assert view.reason == "all workers are started (formed of nodes n1, n2, all that --nnodes allows)"
 
 
 def test_workers_of_a_later_round_are_starting_until_they_do_a_step() -> None:

@@ -14,7 +14,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import StopJob
-from coordinatord.core.values.records import NodeLost, NodeReleased, Record, RoundEnded, RoundFormed, RunEnded
+from coordinatord.core.values.records import NodeLost, NodeReleased, RoundEnded, RoundFormed, RunEnded
 from coordinatord.protocol.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer, let_pass
 from tests.support.script import Stage
@@ -161,19 +161,6 @@ def test_a_silent_node_that_was_released_is_forgotten_without_another_word() -> 
     assert coordinator.handle(Tick(), 5.0) == Batch((), (Close(1),))
 
 
-@pytest.mark.parametrize("session_seen_to_close", [True, False])
-def test_a_replaced_nodeclient_is_refused_once_and_its_round_ends(session_seen_to_close: bool) -> None:
-    coordinator = a_coordinator()
-    running_pair(coordinator)
-    if session_seen_to_close:
-        coordinator.handle(Disconnected(2), 1.0)
-    batch = connect(coordinator, 3, a_join("n2", spec=a_spec(2, 2), incarnation=2), now=1.1)
-    endings = [effect for effect in batch.effects if isinstance(effect, Refuse | Close)]
-    assert [type(ending) for ending in endings] == ([] if session_seen_to_close else [Refuse])
-    run = coordinator.jobs["default"]
-    assert (run.durable.state, run.durable.reason) == (State.STOPPING, "lost node n2")
-
-
 def test_a_reconnected_nodeclient_has_its_old_session_closed_and_is_not_accused() -> None:
     coordinator = a_coordinator()
     running_pair(coordinator)
@@ -186,41 +173,6 @@ def test_a_reconnected_nodeclient_has_its_old_session_closed_and_is_not_accused(
     assert (send.session, send.message.goal) == (3, Goal.RUN)
     assert coordinator.handle(Disconnected(2), 1.1) == Batch((), ())
     assert coordinator.sessions == 2
-
-
-def test_the_budget_is_not_overdrawn_when_a_node_cannot_end_its_workers() -> None:
-    coordinator = a_coordinator(stop_limit_s=30.0)
-    running_pair(coordinator, max_restarts=0)
-    report(coordinator, 1, 1.0, phase=Phase.FAILED, failure=a_failure(exit_code=7))
-    records: list[Record] = []
-    for second in range(2, 60):
-        records += coordinator.handle(Tick(), float(second)).records
-        records += report(coordinator, 1, float(second), phase=Phase.FAILED, failure=a_failure(exit_code=7)).records
-        records += report(coordinator, 2, float(second), phase=Phase.STOPPING).records
-    run = coordinator.jobs["default"]
-    assert (run.durable.state, run.durable.restarts_used) == (State.FAILED, 0)
-    (ended,) = [record for record in records if isinstance(record, RunEnded)]
-    assert ended.outcome.exit_code == 7
-
-
-def test_names_in_a_text_keep_their_order_while_nothing_changes() -> None:
-    coordinator = a_coordinator()
-    for session in (1, 2):
-        connect(coordinator, session, a_join(f"n{session}", spec=a_spec(3, 3)))
-    for session in (1, 2):
-        (send,) = coordinator.handle(Reported(session, an_observed(beat=True)), 1.0).effects
-        assert isinstance(send, Send)
-        assert send.message.reason == "waiting for nodes: 2 of 3 joined (nodes n1, n2)"
-
-
-def test_only_a_stop_is_planned() -> None:
-    coordinator = a_coordinator(settle_s=0.0)
-    connect(coordinator, 1, a_join("n1", spec=a_spec(1, 3)))
-    report(coordinator, 1, phase=Phase.RUNNING)
-    batch = connect(coordinator, 2, a_join("n2", spec=a_spec(1, 3)))
-    sent = {effect.session: effect.message for effect in batch.effects if isinstance(effect, Send)}
-    assert (sent[1].goal, sent[1].planned) == (Goal.STOP, True)
-    assert (sent[2].goal, sent[2].planned) == (Goal.WAIT, False)
 
 
 def test_a_straggler_is_sent_why_it_is_to_stop() -> None:
@@ -273,39 +225,6 @@ def test_a_node_that_gives_up_its_own_coordinator_is_told_that_the_job_begins_an
     assert send.message.remark == (
         "this coordinator does not know run other-1, in which this node was: the job begins anew"
     )
-
-
-@pytest.mark.parametrize("asleep_s", [2.0, 20.0, 2_000.0])
-@pytest.mark.parametrize("asleep_from", [0.5, 2.0, 4.9])
-def test_a_stall_of_the_coordinator_condemns_nobody(asleep_from: float, asleep_s: float) -> None:
-    coordinator = a_coordinator()
-    running_pair(coordinator)
-    beat = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True)
-    coordinator.handle(Reported(1, beat), asleep_from)  # so that the other's lease is the shorter one
-    awake = asleep_from + asleep_s
-    records = coordinator.handle(Tick(), awake).records
-    for session in (1, 2):
-        records += coordinator.handle(Reported(session, beat), awake + 0.01 * session).records
-    assert records == ()
-
-
-def test_a_node_that_stays_silent_after_a_stall_is_lost_within_another_lease() -> None:
-    coordinator = a_coordinator()
-    running_pair(coordinator)
-    beat = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True)
-    coordinator.handle(Tick(), 60.0)
-    for second in range(60, 66):
-        coordinator.handle(Reported(1, beat), float(second))
-        coordinator.handle(Tick(), float(second))
-    assert coordinator.jobs["default"].durable.reason == "lost node n2"
-
-
-def test_a_full_coordinator_refuses_for_now_whoever_comes() -> None:
-    coordinator = a_coordinator(nodes_max=1)
-    connect(coordinator, 1, a_join("n1"))
-    (refuse,) = connect(coordinator, 2, a_join("n2")).effects
-    assert isinstance(refuse, Refuse)
-    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.LIMIT, True)
 
 
 def test_the_oldest_ended_job_is_forgotten_for_a_new_one_and_live_ones_never() -> None:
@@ -380,15 +299,6 @@ def test_a_run_that_has_ended_keeps_no_evidence() -> None:
     """)
     run = stage.coordinator.jobs["default"]
     assert (run.durable.state, run.failures) == (State.FAILED, {})
-
-
-def test_words_of_a_thousand_nodes_are_short() -> None:
-    coordinator = a_coordinator()
-    for session in range(1, 1001):
-        connect(coordinator, session, a_join(f"n{session}", spec=a_spec(1000, 1000)))
-    assert coordinator.jobs["default"].durable.reason == (
-        "formed of nodes n1, n2, n3, n4, n5, n6, n7, n8 and 992 more, all that --nnodes allows"
-    )
 
 
 @pytest.mark.parametrize(

@@ -93,23 +93,6 @@ def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing()
     assert order(stage, "n1") is None
 
 
-def test_the_last_step_of_a_job_that_is_stopped_is_written_after_an_older_one() -> None:
-    stage = keeping("shards=2 of=2")
-    stage.play("advance 600s")
-    assert (persist := order(stage, "n1")) is not None
-    assert persist.step == 100
-    stage.play("ask stop default")
-    keep(stage, 100, 101, options="shards=2 of=2", protect=False)
-    stage.play("stopped n1 n2")
-    for step in (100, 101):
-        assert (persist := order(stage, "n1")) is not None
-        assert persist.step == step
-        stage.play("write n1 written")
-        stage.play("write n2 written")
-        stage.play("write n1 committed")
-    assert state_of(stage) is State.STOPPED
-
-
 def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_still() -> None:
     stage = keeping("shards=2 of=2")
     stage.play("advance 600s")

@@ -40,8 +40,8 @@ def change(world: World, **numbers: Any) -> Policy:
     return policy
 
 
-@pytest.mark.parametrize("heartbeats", [(1.0, 6.0), (6.0, 1.0), (1.0, 0.2), (0.2, 1.0), (6.0, 1.0, 6.0, 0.2)])
-@pytest.mark.parametrize("waits_s", [0.1, 0.9, 3.3, 5.9])
+@pytest.mark.parametrize("heartbeats", [(1.0, 6.0), (0.2, 1.0), (6.0, 1.0, 6.0, 0.2)])
+@pytest.mark.parametrize("waits_s", [0.1, 3.3])
 def test_a_changed_heartbeat_loses_nobody_and_nodes_go_by_it(heartbeats: tuple[float, ...], waits_s: float) -> None:
     first, *others = heartbeats
     world = begin(4, nodes_max=3, policy=Policy(heartbeat_s=first))

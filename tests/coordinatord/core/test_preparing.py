@@ -47,11 +47,6 @@ def state(stage: Stage) -> State:
     return stage.coordinator.jobs["default"].durable.state
 
 
-def test_the_settle_window_passes_while_nodes_prepare() -> None:
-    stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s\nprepared n1")
-    assert formed(stage) == [(5.0, ["n1", "n2"])]
-
-
 def test_while_nodes_that_are_enough_prepare_the_run_starts_and_waits_for_no_node() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\nadvance 3s\njoin n2 {SPEC} phase=preparing\nadvance 60s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 60.0}
@@ -111,13 +106,6 @@ def test_survivors_that_are_too_few_wait_for_a_node_that_prepares() -> None:
     assert job_view(stage.coordinator.jobs["default"], stage.now, None).reason == reason
     stage.play("prepared n3")
     assert formed(stage)[1:] == [(24.0, ["n1", "n3"])]
-
-
-def test_a_running_round_is_left_alone_until_a_newcomer_is_ready() -> None:
-    stage = play(f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\nadvance 60s")
-    assert state(stage) is State.RUNNING
-    stage.play("prepared n3")
-    assert of_kind(stage, RoundStopped) == [62.0], "it has waited for others long enough"
 
 
 def test_newcomers_that_prepare_together_stop_a_running_round_once() -> None:

@@ -103,15 +103,6 @@ def test_where_as_many_come_as_are_gone_nobody_else_moves(before: list[Seat], da
     assert sorted(new.values()) == sorted(old.values())
 
 
-def test_a_spare_takes_the_place_of_the_node_that_is_gone() -> None:
-    seats = [a_seat("a"), a_seat("c"), a_seat("z")]
-    assert names(order(seats, last_round("a", "b", "c"))) == ["a", "z", "c"]
-
-
-def test_a_spare_takes_the_first_place_too() -> None:
-    assert names(order([a_seat("b"), a_seat("c"), a_seat("z")], last_round("a", "b", "c"))) == ["z", "b", "c"]
-
-
 def test_more_spares_than_places_follow_at_the_end() -> None:
     seats = [a_seat(name) for name in ("a", "c", "x", "y", "z")]
     assert names(order(seats, last_round("a", "b", "c"))) == ["a", "x", "c", "y", "z"]

@@ -12,7 +12,6 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.records import RoundEnded, RunEnded
 from coordinatord.hints import other_workers
-from coordinatord.protocol.http.failure_answers import FailureStatus, OtherFailureStatus
 from coordinatord.protocol.messages import Desired, Failure, Follower, Goal, Phase, Report, Straggler
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, SecondaryFailure
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
@@ -91,15 +90,6 @@ def test_a_run_that_ends_of_it_sends_the_root_cause_with_its_end() -> None:
     assert end.report == job.report(1)
 
 
-def test_later_failures_on_other_nodes_are_its_consequences() -> None:
-    job = Job()
-    job.fail(a_failure(rank=0, exit_code=-6, age_s=0.25))
-    report = job.report(1)
-    assert report is not None
-    assert report.consequences == (SecondaryFailure("a", 0, -6),)
-    assert report.consequences_count == 1
-
-
 def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_reported_later() -> None:
     job = Job()
     job.send(2, Phase.STOPPING, ERROR, now=10.0)
@@ -125,31 +115,6 @@ def test_a_round_that_ended_by_the_loss_of_a_node_has_no_report() -> None:
     ended = [record for record in job.records if isinstance(record, RoundEnded)]
     assert [record.report for record in ended] == [None] * len(ended)
     assert job.report(1) is None
-
-
-def test_the_status_shows_the_last_failure_with_its_age() -> None:
-    job = Job()
-    assert job_view(job.coordinator.jobs["default"], 1.0, None).failure is None
-    job.fail(a_failure(rank=0, exit_code=-6))
-    assert job_view(job.coordinator.jobs["default"], 20.0, None).failure == FailureStatus(
-        round=1,
-        nodes=2,
-        node="b",
-        host="host-b",
-        rank=1,
-        local_rank=0,
-        pid=4_711,
-        exit_code=3,
-        how="exit code 3",
-        message="",
-        error="ValueError: no",
-        last_lines=("Traceback", "ValueError: no"),
-        age_s=10.5,
-        consequences=(OtherFailureStatus(node="a", rank=0, exit_code=134, how="killed by SIGABRT"),),
-        consequences_count=1,
-        log="/logs/stderr.log",
-        then="another worker failed in consequence: rank 0 on a (killed by SIGABRT)",
-    )
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from coordinatord.core.values.records import (
     RunOpened,
 )
 from coordinatord.protocol.messages import Desired, Goal, Phase
-from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer
+from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed
 
 PAIR = a_spec(2, 2, max_restarts=2)
 
@@ -101,19 +101,6 @@ def a_running_pair() -> Life:
 HERE: dict[str, Any] = {"run": "e-1", "round": 1, "phase": Phase.RUNNING}
 
 
-def test_nodes_that_come_back_find_their_round_as_it_was() -> None:
-    first = a_running_pair()
-    assignments = {node: member.assignment for node, member in first.run.durable.members.items()}
-    second = first.next_life()
-    for number in (1, 2):
-        batch = second.connect(number, **HERE)
-        assert batch.records == ()
-        sent = second.sent[number]
-        assert (sent.run, sent.round, sent.goal, sent.assignment) == ("e-1", 1, Goal.RUN, assignments[f"n{number}"])
-    assert second.tick_until(second.now + 4.0) == []
-    assert second.run.durable.state is State.RUNNING
-
-
 def test_nobody_is_lost_before_a_full_grace_has_passed_and_then_in_the_ordinary_way() -> None:
     life = a_running_pair().next_life()
     grace = life.coordinator.policy.restart_grace_s
@@ -162,22 +149,6 @@ def test_the_coordinators_network_is_only_suspected_while_no_node_of_any_job_is_
     assert Reasons(life.run).situation(life.now) == f"every node is silent: {why}; given up in 6 min 9 s"
 
 
-def test_the_budget_is_as_it_was_and_charged_once() -> None:
-    first = a_running_pair()
-    first.report(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())
-    first.report(2, run="e-1", round=1, phase=Phase.STOPPED)
-    assert first.run.durable.restarts_used == 1
-    second = first.next_life()
-    for number in (1, 2):
-        second.connect(number, run="e-1", round=2, phase=Phase.RUNNING)
-    assert (second.run.durable.restarts_used, second.run.durable.round, second.run.durable.state) == (
-        1,
-        2,
-        State.RUNNING,
-    )
-    assert second.sent[1].assignment == first.sent[1].assignment
-
-
 @pytest.mark.parametrize("culprit_comes_back", [True, False])
 def test_a_failure_that_stopped_the_round_is_charged_by_the_next_life(culprit_comes_back: bool) -> None:
     first = a_running_pair()
@@ -196,25 +167,6 @@ def test_a_failure_that_stopped_the_round_is_charged_by_the_next_life(culprit_co
     assert "exit code 3" in ended.reason
 
 
-def test_a_failure_while_nobody_coordinated_is_reported_and_charged() -> None:
-    life = a_running_pair().next_life()
-    life.connect(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(age_s=50.0))
-    assert life.run.durable.state is State.STOPPING
-    life.connect(2, **HERE)
-    assert life.sent[2].goal is Goal.STOP
-    life.report(2, run="e-1", round=1, phase=Phase.STOPPED)
-    assert life.run.durable.restarts_used == 1
-
-
-def test_a_run_that_finished_while_nobody_coordinated_is_finished() -> None:
-    life = a_running_pair().next_life()
-    for number in (1, 2):
-        life.connect(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
-    assert life.run.durable.state is State.SUCCEEDED
-    assert life.sent[1].outcome == life.sent[2].outcome
-    assert life.sent[1].goal is Goal.EXIT
-
-
 def test_who_succeeded_before_need_not_come_back() -> None:
     first = a_running_pair()
     batch = first.report(1, run="e-1", round=1, phase=Phase.SUCCEEDED)
@@ -224,16 +176,6 @@ def test_who_succeeded_before_need_not_come_back() -> None:
     assert second.tick_until(second.now + 4.0) == []
     second.report(2, run="e-1", round=1, phase=Phase.SUCCEEDED)
     assert second.run.durable.state is State.SUCCEEDED
-
-
-def test_a_node_hears_how_a_run_ended_that_ended_before_the_restart() -> None:
-    first = a_running_pair()
-    for number in (1, 2):
-        first.report(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
-    second = first.next_life()
-    batch = second.connect(1, run="e-1", round=1, phase=Phase.SUCCEEDED)
-    assert batch.records == ()
-    assert second.sent[1].outcome == first.sent[1].outcome
 
 
 def test_the_end_of_a_run_without_a_round_is_no_older_than_what_its_nodes_know() -> None:
@@ -260,15 +202,6 @@ def test_a_nodeclient_that_was_restarted_meanwhile_is_another() -> None:
     records = life.connect(2, incarnation=2).records
     assert [type(record) for record in records[:2]] == [NodeLost, NodeJoined]
     assert life.sent[1].goal is Goal.STOP
-
-
-def test_rounds_go_on_counting_upward() -> None:
-    life = a_running_pair().next_life()
-    for number in (1, 2):
-        life.connect(number, **HERE)
-    life.report(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())
-    life.report(2, run="e-1", round=1, phase=Phase.STOPPED)
-    assert (life.run.durable.state, life.run.durable.round) == (State.STARTING, 2)
 
 
 def test_survivors_that_come_back_to_a_forming_round_do_not_wait_for_a_settle_window() -> None:
@@ -383,13 +316,6 @@ def test_records_that_do_not_fit_each_other_are_refused() -> None:
         Coordinator(Policy(), "f").restore(past, 1.0)
     with pytest.raises(HistoryError, match="is not its current run"):
         Coordinator(Policy(), "f").restore([(0.0, lost)], 1.0)
-
-
-def test_an_empty_history_is_a_beginning() -> None:
-    life = Life(now=7.0)
-    assert life.coordinator.next_deadline() is None
-    life.connect(1)
-    assert life.run.members["n1"].offer == an_offer("n1")
 
 
 def test_what_failed_in_a_planned_stop_is_free_even_if_the_clock_was_set_back_while_nobody_coordinated() -> None:

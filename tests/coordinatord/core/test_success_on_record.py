@@ -52,18 +52,6 @@ def test_another_round_follows_if_the_last_node_had_not_succeeded() -> None:
     assert run_of(stage).durable.state is State.SUCCEEDED
 
 
-def test_a_nodeclient_that_is_started_again_after_its_success_does_not_stop_the_round() -> None:
-    stage = play(TWO, "join n1 min=1 max=2 incarnation=2", "advance 20s")
-    assert lost(stage) == ["n1"]
-    assert stops(stage) == []
-    written = stage.play("ask restart default")
-    assert "about to succeed" in written[-1]
-    stage.play("succeed n2")
-    assert run_of(stage).durable.state is State.SUCCEEDED
-    assert stage.puppets["n1"].desired is not None
-    assert stage.puppets["n1"].desired.outcome == run_of(stage).durable.outcome
-
-
 def test_a_round_starts_though_a_node_that_has_succeeded_was_started_again_before() -> None:
     stage = play(
         "join n1 min=2 max=2\njoin n2 min=2 max=2\nrunning n1\nsucceed n1\njoin n1 min=2 max=2 incarnation=2",

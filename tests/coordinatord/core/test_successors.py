@@ -13,7 +13,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.admin_requests import StopJob
-from coordinatord.core.values.records import NodeJoined, NodeLost, RunEnded, RunOpened
+from coordinatord.core.values.records import NodeJoined, RunEnded, RunOpened
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import RANKS_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import Goal, JobSpec, Outcome, Phase, RefusalCode, Result
@@ -122,15 +122,6 @@ def test_nodes_that_are_only_silent_keep_their_run() -> None:
 
 
 # The last node
-
-
-def test_a_run_without_a_round_that_lost_its_nodes_is_over_at_once() -> None:
-    coordinator = a_coordinator(outage_grace_s=300.0)
-    connect(coordinator, 1, "n1", OURS, 0.0)
-    coordinator.handle(Disconnected(1), 1.0)
-    assert let_pass(coordinator, 1.9) == []
-    assert [type(record) for record in let_pass(coordinator, 2.0)] == [NodeLost, RunEnded]
-    assert coordinator.jobs["default"].durable.state is State.FAILED
 
 
 def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_as_long_as_they_may_have_workers() -> None:

@@ -32,17 +32,6 @@ def fail(coordinator: Coordinator, *, leaving: bool) -> None:
     coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.STOPPED)), 3.0)
 
 
-def test_a_torchrun_that_gives_up_ends_the_job_if_too_few_are_left() -> None:
-    coordinator = running(nodes_min=2)
-    fail(coordinator, leaving=True)
-    run = coordinator.jobs["default"]
-    assert run.durable.state is State.FAILED
-    assert run.durable.outcome is not None
-    assert run.durable.outcome.exit_code == 1
-    assert run.durable.outcome.summary.startswith("rank 0 on node b failed: exit code 1 (restarts: 0")
-    assert run.durable.report is not None
-
-
 def test_the_others_go_on_without_it_if_they_are_enough() -> None:
     coordinator = running(nodes_min=1)
     fail(coordinator, leaving=True)

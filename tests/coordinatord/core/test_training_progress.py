@@ -13,7 +13,6 @@ from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import observations, table
 from coordinatord.core.values.training_progress import SPACING_S, WINDOW_S, TrainingProgress
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Phase
@@ -75,12 +74,6 @@ class Job:
             self.now += 1.0
             for number in self.nodes:
                 self.send(number, step, step, age_s=float(age_s))
-
-
-def test_before_any_worker_has_said_a_step_none_is_known() -> None:
-    job = Job()
-    assert job.progress() == (None, None)
-    assert [(node.steps, node.step_age_s) for node in job.view.nodes] == [((), None), ((), None)]
 
 
 def test_a_job_is_where_the_last_of_its_workers_is_and_each_worker_is_shown() -> None:
@@ -246,17 +239,6 @@ def test_another_node_that_reports_the_pace_makes_nobody_forget_who_is_gone() ->
     job.send(1, 9, 9, phase=Phase.STOPPING)
     assert [node.node for node in job.view.nodes] == ["n1", "n3"]
     assert job.progress() == (7, None)
-
-
-def test_steps_ask_for_no_look_at_the_rows_and_no_word_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job()
-    job.train(3, per_s=10)
-    answered = job.run.members["n1"].sent
-    for owner, name in ((table, "next_row"), (Run, "place"), (observations, "observe")):
-        monkeypatch.setattr(owner, name, None)  # a call of it would fail
-    job.train(3, per_s=10, begin=30)
-    assert job.progress() == (60, 10.0)
-    assert job.run.members["n1"].sent is answered
 
 
 def test_what_is_kept_does_not_grow_with_the_words_of_a_node() -> None:

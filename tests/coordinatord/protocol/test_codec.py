@@ -165,11 +165,6 @@ def test_another_version_is_the_first_thing_to_be_seen(version: object) -> None:
     assert len(str(caught.value)) < 200
 
 
-def test_a_join_without_version_is_of_another_version() -> None:
-    with pytest.raises(VersionError, match="this node None"):
-        decode(msgpack.packb({"type": "Join"}), Join)
-
-
 @pytest.mark.parametrize("version", [float(PROTOCOL_VERSION)])
 def test_a_version_that_only_equals_ours_is_of_the_wrong_type(version: object) -> None:
     with pytest.raises(SchemaError, match=r"^Join\.version must be of type int"):

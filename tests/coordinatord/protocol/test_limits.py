@@ -9,7 +9,7 @@ import pytest
 from coordinatord.core.effects import Send
 from coordinatord.core.events import Connected
 from coordinatord.protocol.codec import encode
-from coordinatord.protocol.exit_codes import ExitCode, describe_exit, shell_exit_code, signal_behind
+from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code, signal_behind
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX, STEP_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal, Join, Observed, Phase
 from coordinatord.protocol.text import TEXT_MAX, clip
@@ -86,10 +86,10 @@ def test_a_clipped_text_is_legal_and_shows_that_it_was_longer() -> None:
     assert clipped.endswith("x...")
 
 
-@pytest.mark.parametrize("exit_code", range(-127, 256))
-def test_every_legal_exit_code_of_a_worker_makes_a_legal_one_of_a_program(exit_code: int) -> None:
-    assert 0 <= shell_exit_code(exit_code) <= 255
-    assert (shell_exit_code(exit_code) == 0) == (exit_code == 0)
+def test_every_legal_exit_code_of_a_worker_makes_a_legal_one_of_a_program() -> None:
+    codes = {code: shell_exit_code(code) for code in range(-127, 256)}
+    assert all(0 <= shell <= 255 for shell in codes.values())
+    assert [code for code, shell in codes.items() if shell == 0] == [0]
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,3 @@ def test_an_exit_is_said_in_words_and_as_a_shell_has_it(
     assert describe_exit(exit_code) == words
     assert shell_exit_code(exit_code) == shell
     assert signal_behind(exit_code) == signum
-
-
-def test_the_programs_own_exit_codes_are_those_of_sysexits_and_shells() -> None:
-    assert shell_exit_code(-15) == ExitCode.TERMINATED
-    assert shell_exit_code(-2) == ExitCode.INTERRUPTED
-    assert (ExitCode.USAGE, ExitCode.UNAVAILABLE, ExitCode.TEMPFAIL, ExitCode.REFUSED) == (64, 69, 75, 77)
-
-
-@pytest.mark.parametrize("phase", Phase)
-def test_a_phase_has_workers_while_a_process_may_live(phase: Phase) -> None:
-    assert phase.has_workers == (phase in {Phase.STARTING, Phase.RUNNING, Phase.STOPPING})
