@@ -63,18 +63,6 @@ def test_a_value_that_could_be_misread_is_quoted() -> None:
     assert line("m", reason='a "b" c=d').endswith(r'm reason="a \"b\" c=d"')
 
 
-def test_whatever_a_message_contains_it_stays_one_line() -> None:
-    assert "\n" not in line("first\nsecond\r\nthird", node="x\ny")
-
-
-@pytest.mark.parametrize("character", "\0\n\r\t\x1b\x7f\x85\x9b\u2028\u202e\udc80", ids=ascii)
-def test_a_line_never_steers_the_terminal_that_shows_it(character: str) -> None:
-    text = line(f"a{character}b", node=f"c{character}d", quoted=f"e{character} f")
-    assert text.isprintable()
-    for letter in "abcdef":
-        assert letter in text
-
-
 @given(message=st.text(st.characters()), value=st.text(st.characters()))
 def test_whatever_is_logged_is_one_printable_line(message: str, value: str) -> None:
     text = line(message, value=value)

@@ -6,7 +6,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from hashlib import sha256
 from pathlib import Path
 from threading import Thread
 
@@ -15,7 +14,7 @@ import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from coordinatord.runtime.pinned_tls import CertificateError, PinError, base32_of, pin_of, pinned_context
+from coordinatord.runtime.pinned_tls import CertificateError, PinError, pin_of, pinned_context
 
 DER = serialization.Encoding.DER
 KEY_FORM = (DER, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -61,11 +60,6 @@ def with_the_key_of(victim: bytes, certificate: bytes) -> bytes:
     crafted = b"\x30\x80" + name + b"\x30\x80" + b"\x05\x00" + victim + b"\0\0" + b"\0\0"
     fields = [value(*version), value(*serial), crafted, *(value(*part) for part in rest)]
     return value(0x30, b"".join([value(0x30, b"".join(fields)), *(value(*part) for part in signature)]))
-
-
-def test_the_pin_is_that_of_the_key() -> None:
-    _, certificate, key = issued()
-    assert pin_of(certificate) == base32_of(sha256(key).digest())
 
 
 def test_nobody_gets_a_token_with_a_certificate_that_is_read_in_two_ways(tmp_path: Path) -> None:

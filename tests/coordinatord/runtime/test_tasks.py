@@ -25,18 +25,6 @@ async def test_the_owner_hears_of_a_task_that_fails() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_owner_gets_the_result_that_it_waits_for() -> None:
-    tasks = Tasks()
-    wanted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    async def give() -> None:
-        wanted.set_result(7)
-
-    tasks.spawn(give(), name="gives")
-    assert await tasks.guard(wanted) == 7
-
-
-@pytest.mark.asyncio
 async def test_cancel_waits_until_every_task_has_ended() -> None:
     ended = []
 

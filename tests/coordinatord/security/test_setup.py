@@ -26,7 +26,7 @@ from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError, own_identity
 from coordinatord.security.setup import FOLDER, HANDED_OUT, NowhereError, Security, SecuritySettings
 from coordinatord.security.token_store import TokenStore
-from tests.support.programs import NO_HOME, clean_environ
+from tests.support.programs import NO_HOME
 from tests.support.secured import secured
 
 HOMELESS = {"XDG_CONFIG_HOME": NO_HOME}
@@ -242,7 +242,3 @@ def test_a_certificate_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
         opened(tmp_path / "s", certificate=certificate, key=key)
     with pytest.raises(IdentityError, match="No such file"):
         opened(tmp_path / "s", certificate=tmp_path / "none", key=key)
-
-
-def test_tests_do_without_unless_they_say_so() -> None:
-    assert clean_environ()["COORDINATORD_INSECURE"] == "1"

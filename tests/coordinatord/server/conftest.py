@@ -19,9 +19,10 @@ from coordinatord.store.memory_store import MemoryStore
 Start = Callable[..., AbstractAsyncContextManager[Server]]
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run each test twice: the daemon runs on uvloop; whoever embeds the server may not."""
-    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Use the loop of the daemon; run what handles connections by itself on that of a program that embeds it, too."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    return loops | ({"asyncio": asyncio.new_event_loop} if item.path.parent.name == "sessions" else {})
 
 
 @pytest.fixture

@@ -56,16 +56,6 @@ async def test_the_name_in_a_client_s_certificate_bounds_its_node_ids(mutual: Se
         assert "the client's certificate is for 10.0.0.7, gpu7, so it cannot be the node gpu8" in refused.message
 
 
-async def test_a_client_s_certificate_that_names_no_host_is_for_no_node(mutual: Secured, authority: trustme.CA) -> None:
-    async with (
-        serving(mutual) as server,
-        wire(server.url, session(mutual.token(), join("gpu8")), tls=showing(authority, "ana@example.org")) as peer,
-    ):
-        refused = await refusal(peer)
-    assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
-    assert refused.message.startswith("the client's certificate names no node")
-
-
 async def test_a_client_without_a_certificate_that_counts_is_logged_and_counted(
     mutual: Secured, authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,7 @@ from tests.support.source import ROOT
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("after", [1, 20, 400])
+@pytest.mark.parametrize("after", [20, pytest.param(400, marks=pytest.mark.long)])
 def test_all_that_was_called_durable_is_there_after_a_kill(tmp_path: Path, after: int) -> None:
     environ = clean_environ(PYTHONPATH=str(ROOT))
     writer = Program(sys.executable, "-m", "tests.coordinatord.store.writer", tmp_path, environ=environ)

@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from coordinatord.commands.offline_replay import replayed
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.job_view import whole_view
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import JobStopAsked, NodeJoined, Record, RoundEnded, RoundsMissed
+from coordinatord.core.values.records import JobStopAsked, Record, RoundEnded, RoundsMissed
 from coordinatord.core.values.round_history import ROUNDS_KEPT, rounds_of
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
-from coordinatord.store.migrations import STEPS
 from coordinatord.store.sqlite_connections import connect_in_memory
 from tests.support.builders import a_report
 from tests.support.histories import (
@@ -28,7 +24,6 @@ from tests.support.histories import (
     a_join_of,
     a_loss_of,
     a_round_of,
-    a_start_of,
     an_end,
     an_opening,
     made_at,
@@ -40,26 +35,6 @@ from tests.support.histories import (
 def path(tmp_path: Path) -> Path:
     """Return a path for a database."""
     return tmp_path / "state.db"
-
-
-def test_what_is_appended_is_there_in_order_and_after_opening_again(path: Path) -> None:
-    first, second = Database.open(path), [a_join_of("n1"), a_join_of("n2"), a_loss_of("n1")]
-    first.append(made_at(10.0, an_opening()))
-    first.append(made_at(11.5, *second))
-    expected = [Entry(10.0, an_opening()), *(Entry(11.5, record) for record in second)]
-    assert first.load() == expected
-    first.close()
-    again = Database.open(path)
-    assert again.load() == expected
-    assert (again.version, again.count()) == (len(STEPS), 4)
-    again.close()
-
-
-def test_an_empty_database_has_no_history() -> None:
-    database = Database.in_memory()
-    assert (database.load(), database.runs(), database.count()) == ([], [], 0)
-    database.append(made_at(0.0))
-    assert database.count() == 0
 
 
 def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(path: Path) -> None:
@@ -132,32 +107,6 @@ def test_a_copy_shows_what_is_there_and_does_not_follow(path: Path) -> None:
     copy.append(made_at(2.0, a_join_of("n2")))
     assert database.count() == 2
     database.close()
-
-
-def test_a_run_that_has_ended_is_read_without_its_nodes_and_shows_what_it_showed() -> None:
-    database = Database.in_memory()
-    whole: list[Record] = [
-        an_opening(),
-        a_join_of("n1"),
-        a_join_of("n2"),
-        a_round_of("n1", "n2"),
-        a_start_of(),
-        replace(an_end(), step=5_000),
-    ]
-    live = [an_opening("other", "e-2"), a_join_of("n1", "other", "e-2")]
-    for number, record in enumerate([*whole, *live]):
-        database.append(made_at(float(number), record))
-    found = database.load()
-    assert [entry.record for entry in found if entry.record.job == "other"] == live
-    assert not any(isinstance(entry.record, NodeJoined) for entry in found if entry.record.job == JOB)
-    now = 100.0
-    past = [Entry(float(number), record) for number, record in enumerate(whole)]
-    assert replay(found)[JOB] == replay(past)[JOB]
-    before, after = Run(replay(past)[JOB], Policy()), Run(replay(found)[JOB], Policy())
-    rounds = rounds_of(database.rounds(JOB, "e-1"))
-    assert whole_view(after, rounds, now, None) == whole_view(before, rounds_of(whole), now, None)
-    assert whole_view(after, rounds, now, None).progress.step == 5_000
-    assert [(round_.nodes, round_.workers) for round_ in whole_view(after, rounds, now, None).rounds] == [(2, 2)]
 
 
 def _reports(record: Record) -> bool:

@@ -42,13 +42,6 @@ def test_an_older_database_is_brought_forward_with_what_it_holds(path: Path) -> 
     assert ask(path, "SELECT * FROM marks") == [("e-1",)], "no step is taken twice"
 
 
-def test_all_steps_are_taken_from_the_beginning(tmp_path: Path) -> None:
-    database = Database.open(tmp_path / "state.db", LATER_STEPS)
-    database.append(made_at(1.0, an_opening()))
-    database.close()
-    assert ask(tmp_path / "state.db", "PRAGMA user_version") == [(len(LATER_STEPS),)]
-
-
 def test_a_step_that_fails_leaves_the_version_that_was(path: Path) -> None:
     with pytest.raises(StoreError, match="no such table: nowhere"):
         Database.open(path, BROKEN)

@@ -46,7 +46,7 @@ def going_on(entries: list[Entry]) -> DurableRun:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))])
 def test_what_is_left_of_a_long_history_leads_to_the_same_state_at_every_moment(seed: int) -> None:
     database = Database.in_memory()
     whole: list[Entry] = []

@@ -52,13 +52,6 @@ def test_what_is_framed_is_read_in_pieces_of_any_size(
     assert (found, reader.error) == (messages, None)
 
 
-def test_a_message_arrives_byte_by_byte() -> None:
-    reader = FrameReader(masked=True, most=MOST)
-    sent = framed(BINARY, bytes(range(200)), MASK)
-    found = [reader.feed(sent[at : at + 1]) for at in range(len(sent))]
-    assert [messages for messages in found if messages] == [[(BINARY, bytes(range(200)))]]
-
-
 def test_a_message_in_pieces_is_put_together_around_a_ping() -> None:
     reader = FrameReader(masked=True, most=MOST)
     pieces = [

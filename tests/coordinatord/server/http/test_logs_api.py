@@ -259,26 +259,27 @@ async def test_who_follows_is_not_told_that_all_is_over_when_the_coordinator_end
         assert [part async for part in parts] == []
 
 
-@pytest.mark.parametrize(
-    ("query", "problem"),
-    [
-        ("after=x", "after is the place of a part of a log, not 'x'"),
-        ("after=1:99999999:stdout:5:4", "after is the place of a part of a log, not '1:99999999:stdout:5:4'"),
-        ("after=1:0:stdout:5:4&round=2", "after is given for at most 128 logs, all of the round that is wanted"),
-        ("rank=x", "rank is a number or a range, such as 3 or 0-7, not 'x'"),
-        ("rank=7-3", "rank is a number or a range, such as 3 or 0-7, not '7-3'"),
-        ("last=x", "last is 0 to 100000 or all, not 'x'"),
-        ("last_bytes=-1", "last_bytes is 0 to 4611686018427387904, not '-1'"),
-        ("stream=stdin", "stream is stdout, stderr or both, not 'stdin'"),
-        ("follow=1", "follow is true or false, not '1'"),
-        ("follow=true", "to follow, ask for a stream: Accept: text/event-stream"),
-        ("path=/etc/passwd", "'path' selects nothing here: see /openapi.json"),
-    ],
-)
-async def test_a_wrong_query_is_named(start: Start, query: str, problem: str) -> None:
+WRONG = {
+    "after=x": "after is the place of a part of a log, not 'x'",
+    "after=1:99999999:stdout:5:4": "after is the place of a part of a log, not '1:99999999:stdout:5:4'",
+    "after=1:0:stdout:5:4&round=2": "after is given for at most 128 logs, all of the round that is wanted",
+    "rank=x": "rank is a number or a range, such as 3 or 0-7, not 'x'",
+    "rank=7-3": "rank is a number or a range, such as 3 or 0-7, not '7-3'",
+    "last=x": "last is 0 to 100000 or all, not 'x'",
+    "last_bytes=-1": "last_bytes is 0 to 4611686018427387904, not '-1'",
+    "stream=stdin": "stream is stdout, stderr or both, not 'stdin'",
+    "follow=1": "follow is true or false, not '1'",
+    "follow=true": "to follow, ask for a stream: Accept: text/event-stream",
+    "path=/etc/passwd": "'path' selects nothing here: see /openapi.json",
+}
+"""Queries, and what is wrong with each."""
+
+
+async def test_a_wrong_query_is_named(start: Start) -> None:
     async with start() as server:
-        status, _, body = await logs(server, query)
-        assert (status, body) == (400, {"error": "malformed", "message": problem})
+        for query, problem in WRONG.items():
+            status, _, body = await logs(server, query)
+            assert (status, body) == (400, {"error": "malformed", "message": problem})
 
 
 async def test_what_there_is_not_is_said(start: Start) -> None:

@@ -18,7 +18,7 @@ from referencing.jsonschema import DRAFT202012
 
 from coordinatord.protocol.http.api import AdminBody, DrainBody
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
-from coordinatord.protocol.messages import SESSION_PATH, Goal, Phase
+from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.protocol.stack_messages import (
     AskStacks,
     Collective,
@@ -43,8 +43,6 @@ ALICE = {"by": "alice"}
 
 FOREIGN = {"Origin": "http://evil.example"}
 
-NOT_HERE = {SESSION_PATH, "/page/{name}"}
-"""Paths of nodes and of the page's own files."""
 
 SEEN_ELSEWHERE = {(500, "a bug"), (408, "a slow body"), (413, "a long body")}
 """Statuses that other tests bring about."""
@@ -96,18 +94,6 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
     assert used == set(SPEC["components"]["schemas"])
     names = [operation["operationId"] for methods in SPEC["paths"].values() for operation in methods.values()]
     assert len(set(names)) == len(names)
-
-
-def test_a_field_is_described_by_its_docstring() -> None:
-    job = SPEC["components"]["schemas"]["JobStatus"]
-    assert job["properties"]["world_size"] == {
-        "type": "integer",
-        "minimum": 0,
-        "maximum": 2**62,
-        "description": "0 without a round.",
-    }
-    assert "rounds" not in job["required"], "a list of jobs does not have them"
-    assert SPEC["components"]["schemas"]["DrainBody"]["required"] == ["by"]
 
 
 def test_the_parameters_of_logs_are_those_that_are_read() -> None:

@@ -168,18 +168,6 @@ async def test_a_session_that_is_over_worries_nobody(ours: Secured, caplog: pyte
     assert levels == ["INFO"]
 
 
-async def test_a_session_ends_with_its_token(ours: Secured) -> None:
-    reader = ours.add("r", Role.READ)
-    async with visiting(ours) as visitor:
-        await visitor.enter(reader)
-        unused = await visitor.link(reader)
-        ours.store.revoke("r")
-        ours.security.refresh()
-        assert await visitor.get("/v1/jobs", **visitor.session) == 401
-        status, _ = await visitor.post("/v1/page/session", {"code": unused}, **visitor.origin)
-        assert status == 401
-
-
 async def test_who_guesses_links_is_slowed_down(ours: Secured) -> None:
     async with visiting(ours) as visitor:
         for _ in range(FAILURES_MAX):

@@ -156,25 +156,6 @@ async def test_rounds_that_begin_cold_in_spite_of_preload_are_counted_by_cause(s
 
 
 @asynchronous
-async def test_a_worker_that_failed_because_a_node_had_gone_is_a_node_lost(start: Start) -> None:
-    async with (
-        start(reconnect_grace_s=0.0) as server,
-        connect(server.url, join("a", nodes=2)) as a,
-        connect(server.url, join("b", nodes=2)) as b,
-    ):
-        desired = await run_round(a, b)
-        await a.report(Phase.STOPPED, desired, a_failure())
-        await b.receive_goal(Goal.STOP)
-        await b.socket.close()
-        await a.receive_goal(Goal.WAIT)
-        shown = await scraped(server)
-        assert shown("nodes_lost_total", job_id="job") == 1
-        assert shown("rounds_total", job_id="job", reason="node_lost") == 1
-        assert shown("rounds_total", job_id="job", reason="worker_failed") == 0
-        assert shown("restarts_total", job_id="job") == 0
-
-
-@asynchronous
 async def test_what_an_operator_does_has_reasons_of_its_own(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a, ClientSession() as client:
         first = await run_round(a)

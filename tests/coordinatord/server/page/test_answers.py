@@ -11,7 +11,7 @@ from tests.support.browser import Page
 from tests.support.cluster import Coordinator
 from tests.support.job_views import a_job, show
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ERROR_PAGE = """<html><head><style>h1 { color: red }</style><title>502 Bad Gateway</title></head>
 <body><h1>Bad Gateway</h1><hr>nginx</body></html>"""

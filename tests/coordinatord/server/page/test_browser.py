@@ -102,6 +102,7 @@ def is_as_wide_as_the_window(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
+@pytest.mark.long
 def test_a_page_without_jobs_says_how_to_begin(own_coordinator: Callable[..., Coordinator], open_page: Open) -> None:
     coordinator = own_coordinator()
     page = open_page(coordinator.url)
@@ -147,6 +148,7 @@ def test_it_keeps_up_without_a_reload_when_a_node_dies(cluster: Cluster, open_pa
     assert page.evaluate("document.title") == f"{cluster.job}: running"
 
 
+@pytest.mark.long
 def test_the_last_failure_is_shown_whole(cluster: Cluster, open_page: Open) -> None:
     cluster.join("a", command=(sys.executable, "-c", "raise LookupError('no such shard')"))
     page = open_page(link(cluster.coordinator, cluster.job))
@@ -156,6 +158,7 @@ def test_the_last_failure_is_shown_whole(cluster: Cluster, open_page: Open) -> N
     assert page.text(".heading .badge") == "failed"
 
 
+@pytest.mark.long
 def test_it_survives_a_restart_of_the_coordinator(lives: Lives, open_page: Open) -> None:
     nodes = Cluster(lives.now, f"job-{secrets.token_hex(4)}")
     try:
@@ -180,6 +183,7 @@ def test_it_survives_a_restart_of_the_coordinator(lives: Lives, open_page: Open)
         nodes.close()
 
 
+@pytest.mark.long
 def test_a_thousand_nodes_are_a_few_rows(
     own_coordinator: Callable[..., Coordinator], open_page: Open, picture: Path
 ) -> None:
@@ -226,6 +230,7 @@ def test_hostile_names_and_words_do_nothing(coordinator: Coordinator, open_page:
         hostile.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_words_can_be_read_in_light_and_dark(coordinator: Coordinator, open_page: Open, scheme: str) -> None:
     page = open_page(coordinator.url, scheme=scheme)
@@ -234,6 +239,7 @@ def test_all_words_can_be_read_in_light_and_dark(coordinator: Coordinator, open_
     assert (seen["ground"] > 0.5) == (scheme == "light")
 
 
+@pytest.mark.long
 def test_each_job_has_an_address_and_the_back_button_works(
     own_coordinator: Callable[..., Coordinator], open_page: Open
 ) -> None:
@@ -259,6 +265,7 @@ def test_each_job_has_an_address_and_the_back_button_works(
             job.close()
 
 
+@pytest.mark.long
 def test_a_page_that_is_one_too_many_says_so_and_waits(
     own_coordinator: Callable[..., Coordinator], open_page: Open
 ) -> None:

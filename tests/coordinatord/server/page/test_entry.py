@@ -122,6 +122,7 @@ def confirm(page: Page, reason: str) -> None:
     page.wait("document.querySelector('dialog').open === false")
 
 
+@pytest.mark.long
 def test_a_link_opens_the_page_once(guarded: Guarded, open_page: Open) -> None:
     link = guarded.link()
     page = open_page(guarded.url)
@@ -142,6 +143,7 @@ def test_a_link_opens_the_page_once(guarded: Guarded, open_page: Open) -> None:
     stale.wait_for_text("This link was used already, or is too old")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1_280, 390])
 def test_the_way_in_is_in_the_middle_and_whole(guarded: Guarded, open_page: Open, width: int) -> None:
     page = open_page(guarded.url, width=width)
@@ -151,6 +153,7 @@ def test_the_way_in_is_in_the_middle_and_whole(guarded: Guarded, open_page: Open
     assert cut == 0, "pixels of the command that are seen only by scrolling"
 
 
+@pytest.mark.long
 def test_a_page_that_was_let_in_goes_on_when_the_coordinator_is_back(guarded: Guarded, open_page: Open) -> None:
     page = open_page(guarded.link())
     page.wait_for_text("live", "#link")
@@ -166,6 +169,7 @@ def test_a_page_that_was_let_in_goes_on_when_the_coordinator_is_back(guarded: Gu
     page.complaints[:] = [complaint for complaint in page.complaints if not UNREACHABLE.match(complaint)]
 
 
+@pytest.mark.long
 def test_what_a_session_shows_ends_with_its_token(guarded: Guarded, open_page: Open) -> None:
     page = open_page(guarded.link())
     page.wait_for_text("No jobs yet")
@@ -192,6 +196,7 @@ def test_the_page_acts_after_a_confirmation_with_a_reason(guarded: Guarded, open
     node.close()
 
 
+@pytest.mark.long
 def test_who_may_only_read_has_nothing_to_press(guarded: Guarded, open_page: Open, tmp_path: Path) -> None:
     node = guarded.node("gpu7")
     guarded.coordinatord("token", "new", "--role", "read", "--output", str(tmp_path / "read"))
@@ -204,6 +209,7 @@ def test_who_may_only_read_has_nothing_to_press(guarded: Guarded, open_page: Ope
     node.close()
 
 
+@pytest.mark.long
 def test_other_pages_can_neither_ask_nor_frame(guarded: Guarded, open_page: Open, stranger: Page) -> None:
     page = open_page(guarded.link())
     page.wait_for_text("No jobs yet")

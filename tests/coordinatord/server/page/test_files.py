@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from coordinatord.core.values.records import KINDS as KINDS_OF_EVENTS
+from coordinatord.core.values.records import ClusterRecord
 from coordinatord.server.page import KINDS
 from tests.coordinatord.server.conftest import Start
 from tests.support.source import ROOT
@@ -77,6 +79,13 @@ def test_a_file_makes_no_markup_of_text_and_needs_no_other_host(file: Path) -> N
     assert not ELSEWHERE.search(re.sub(r"(?m)^\s*//.*$", "", text))
     if file.suffix == ".html":
         assert not INLINE.search(text)
+
+
+def test_each_kind_of_event_of_a_job_is_in_a_group() -> None:
+    text = (FOLDER / "events.js").read_text()
+    named = set(re.findall(r'"([A-Z][a-z]+[A-Z]\w+)"', text))
+    of_no_job = {kind for kind, record in KINDS_OF_EVENTS.items() if issubclass(record, ClusterRecord)}
+    assert named == KINDS_OF_EVENTS.keys() - of_no_job - {"JobForgotten"}, "a job that is forgotten has no page"
 
 
 def test_an_installed_package_has_all_files() -> None:

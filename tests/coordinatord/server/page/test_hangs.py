@@ -11,7 +11,7 @@ from tests.coordinatord.server.page.conftest import Open
 from tests.support.cluster import Coordinator
 from tests.support.job_views import a_failure_status, a_job, show
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LATE = "rank 5 on node gpu2 is last in 92 % of collectives, 41 ms of a 410 ms step"
 

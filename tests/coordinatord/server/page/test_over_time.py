@@ -6,16 +6,14 @@ import re
 
 import pytest
 
-from coordinatord.core.values.records import KINDS, ClusterRecord
 from coordinatord.protocol.http.api import EarlierRunStatus, LostStatus
 from coordinatord.protocol.http.kept_answers import KeptStatus
 from tests.coordinatord.server.page.conftest import Open
-from tests.coordinatord.server.page.test_files import FOLDER
 from tests.support.browser import Page
 from tests.support.cluster import Coordinator
 from tests.support.job_views import a_failure_status, a_job, an_event, show, show_list
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EVENTS = (
     an_event(1, "NodeJoined", "host gpu1 at 10.0.0.1 with 8 workers", node="gpu1"),
@@ -160,13 +158,6 @@ def test_each_event_names_its_node_once(coordinator: Coordinator, open_page: Ope
     page.wait(f"document.querySelectorAll('.events li').length === {len(said)}")
     named = page.evaluate("[...document.querySelectorAll('.events .what bdi')].map((each) => each.textContent)")
     assert named == [shown for _, _, shown in reversed(said)]
-
-
-def test_each_kind_of_event_of_a_job_is_in_a_group() -> None:
-    text = (FOLDER / "events.js").read_text()
-    named = set(re.findall(r'"([A-Z][a-z]+[A-Z]\w+)"', text))
-    of_no_job = {kind for kind, record in KINDS.items() if issubclass(record, ClusterRecord)}
-    assert named == KINDS.keys() - of_no_job - {"JobForgotten"}, "a job that is forgotten has no page"
 
 
 @pytest.mark.parametrize("width", [390, 1_280])

@@ -12,7 +12,7 @@ from tests.coordinatord.server.page.conftest import Open
 from tests.support.etcd import needs_etcd
 from tests.support.standbys import Pair, on_this_host
 
-pytestmark = [pytest.mark.slow, needs_etcd]
+pytestmark = [pytest.mark.slow, pytest.mark.long, needs_etcd]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.coordinatord.server.page.conftest import Open
 from tests.support.cluster import Coordinator
 from tests.support.job_views import BEHIND, LATE_STEP, a_job, a_node, show
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ROW = ".scroller tbody tr:not(.spacer)"
 

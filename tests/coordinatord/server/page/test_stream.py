@@ -8,14 +8,13 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
-from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import app, driver
 from coordinatord.server.app import Server
@@ -74,41 +73,6 @@ async def view(server: Server, query: str = "") -> AsyncIterator[Viewer]:
 def nodes_of(received: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the nodes of a job's event as `GET /v1/jobs/{job}` has them."""
     return [dict(zip(received["nodes"]["columns"], row, strict=True)) for row in received["nodes"]["rows"]]
-
-
-def timeless(received: dict[str, Any]) -> dict[str, Any]:
-    """Return what does not change from one moment to the next."""
-    nodes = [{**node, "last_seen_s": 0} for node in received["nodes"]]
-    return {
-        **received,
-        "opened_s": 0,
-        "state_s": 0,
-        "ledger": 0,
-        "nodes": nodes,
-        "rounds": len(received.get("rounds", ())),
-    }
-
-
-async def test_a_viewer_is_sent_all_at_once(start: Start) -> None:
-    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
-        run = await a.receive_goal(Goal.RUN)
-        await a.report(Phase.RUNNING, run)
-        await a.beat()
-        await a.receive_goal(Goal.RUN)
-        async with view(server, "?job=mnist") as viewer:
-            assert viewer.answer.content_type == "text/event-stream"
-            jobs, job = await viewer.next("jobs"), await viewer.next("job")
-        _, _, whole = await get(f"{server.url}/v1/jobs/mnist", JSON)
-        assert timeless({**job["status"], "nodes": nodes_of(job)}) == timeless({"rounds": [{}], **whole})
-        [summary] = jobs["jobs"]
-        assert summary == {
-            name: whole[name] for name in (field.name for field in fields(JobSummary)) if name in whole
-        } | {
-            "nodes": 1,
-            "goodput": summary["goodput"],
-        }
-        [round_] = job["status"]["rounds"]
-        assert (round_["round"], round_["formed"]) == (1, "formed of node a, all that --nnodes allows")
 
 
 async def test_what_is_recorded_is_sent_without_waiting_for_a_turn(

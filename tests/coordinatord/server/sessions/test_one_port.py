@@ -17,7 +17,7 @@ from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import connections
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.support.raw_session import IDLE, connect, get, join, until
+from tests.support.raw_session import IDLE, get, join, until
 from tests.support.raw_websocket import Wire, message, request, wire
 from tests.support.secured import secured
 
@@ -37,26 +37,25 @@ async def joined(peer: Wire) -> None:
     assert (found[0], decode(found[1], Desired).goal) == (BINARY, Goal.WAIT)
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param((), id="plain"),
-        pytest.param(
-            ("Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits",), id="compression offered"
-        ),
-        pytest.param(("Sec-WebSocket-Protocol: chat, superchat",), id="a subprotocol offered"),
-        pytest.param(("X-Forwarded-For: 10.0.0.7", "X-Request-ID: 1", "Forwarded: for=10.0.0.7"), id="from a proxy"),
-        pytest.param(("X-Forwarded-For: 10.0.0.7", "X-Forwarded-For: 10.0.0.8"), id="a header twice"),
-        pytest.param(("Accept-Language: en",), id="as a browser sends it"),
-        pytest.param(("User-Agent: Mozilla/5.0",), id="by a browser's name"),
-        pytest.param(("Content-Length: 0",), id="with an empty body"),
-        pytest.param(("Connection: keep-alive",), id="with two headers for the connection"),
-    ],
+HEADERS = (
+    (),
+    ("Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits",),
+    ("Sec-WebSocket-Protocol: chat, superchat",),
+    ("X-Forwarded-For: 10.0.0.7", "X-Request-ID: 1", "Forwarded: for=10.0.0.7"),
+    ("X-Forwarded-For: 10.0.0.7", "X-Forwarded-For: 10.0.0.8"),
+    ("Accept-Language: en", "User-Agent: Mozilla/5.0"),
+    ("Content-Length: 0",),
+    ("Connection: keep-alive",),
 )
-async def test_a_request_for_a_session_is_answered_with_one(start: Start, headers: tuple[str, ...]) -> None:
-    async with start() as server, wire(server.url, request(*headers) + JOIN) as peer:
-        await peer.upgraded()
-        await joined(peer)
+"""What clients, browsers and proxies send along with a request for a session."""
+
+
+async def test_a_request_for_a_session_is_answered_with_one(start: Start) -> None:
+    async with start() as server:
+        for headers in HEADERS:
+            async with wire(server.url, request(*headers) + JOIN) as peer:
+                await peer.upgraded()
+                await joined(peer)
 
 
 @pytest.mark.parametrize("header", ["Content-Length: 2", "Transfer-Encoding: chunked"])
@@ -101,31 +100,31 @@ async def test_the_end_of_a_reused_connection_leaves_nothing(start: Start) -> No
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "words"),
-    [
-        (request("Origin: http://evil.example"), 403, b"no web page may send this request"),
-        (request(key="short"), 400, b"is not 16 bytes in base64"),
-        (request().replace(b"Upgrade: websocket", b"Upgrade: h2c"), 400, b"no `Upgrade: websocket`"),
-        (request().replace(b"Connection: Upgrade", b"Connection: close"), 400, b"no `Connection: upgrade`"),
-        (request().replace(b"Version: 13", b"Version: 12"), 400, b"version '12'"),
-        (request().replace(b"GET", b"POST"), 405, b"takes GET"),
-        (request().replace(b"HTTP/1.1", b"HTTP/1.0"), 400, b"HTTP/1.0 has no WebSockets"),
-        (request().replace(b"Host: x\r\n", b""), 400, b"Missing 'Host' header"),
-        (request(path="/v1/sessions"), 404, b"nothing is served at /v1/sessions"),
-        (request(BIG), 400, b"more than 8190 bytes"),
-        (request("X: a\x01b"), 400, b"Invalid header value"),
-        (request(*(f"X-{number}: 1" for number in range(1_000))), 400, b"Too many headers"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, b"Bad Request"),
-    ],
+NO_REQUESTS = (
+    (request("Origin: http://evil.example"), 403, b"no web page may send this request"),
+    (request(key="short"), 400, b"is not 16 bytes in base64"),
+    (request().replace(b"Upgrade: websocket", b"Upgrade: h2c"), 400, b"no `Upgrade: websocket`"),
+    (request().replace(b"Connection: Upgrade", b"Connection: close"), 400, b"no `Connection: upgrade`"),
+    (request().replace(b"Version: 13", b"Version: 12"), 400, b"version '12'"),
+    (request().replace(b"GET", b"POST"), 405, b"takes GET"),
+    (request().replace(b"HTTP/1.1", b"HTTP/1.0"), 400, b"HTTP/1.0 has no WebSockets"),
+    (request().replace(b"Host: x\r\n", b""), 400, b"Missing 'Host' header"),
+    (request(path="/v1/sessions"), 404, b"nothing is served at /v1/sessions"),
+    (request(BIG), 400, b"more than 8190 bytes"),
+    (request("X: a\x01b"), 400, b"Invalid header value"),
+    (request(*(f"X-{number}: 1" for number in range(1_000))), 400, b"Too many headers"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, b"Bad Request"),
 )
-async def test_a_request_that_is_no_good_is_refused_over_http(
-    start: Start, asked: bytes, status: int, words: bytes
-) -> None:
-    async with start() as server, wire(server.url, asked) as peer:
-        answer = await peer.answer()
-        assert answer.split(b" ", 2)[1] == str(status).encode()
-        assert words in answer
+"""Requests that are no good, with the status and the words of the answer."""
+
+
+async def test_a_request_that_is_no_good_is_refused_over_http(start: Start) -> None:
+    async with start() as server:
+        for asked, status, words in NO_REQUESTS:
+            async with wire(server.url, asked) as peer:
+                answer = await peer.answer()
+                assert answer.split(b" ", 2)[1] == str(status).encode(), asked[:200]
+                assert words in answer
         assert (await get(f"{server.url}/healthz"))[0] == 200
 
 
@@ -163,10 +162,3 @@ async def test_all_of_it_goes_over_tls_as_well(tmp_path: Path) -> None:
         found = await other.frame()
         assert found is not None
         assert decode(found[1], Desired).goal is Goal.RUN
-
-
-async def test_nodes_and_readers_share_the_port(start: Start) -> None:
-    async with start() as server, connect(server.url, join("a", nodes=2)) as node:
-        await node.receive_goal(Goal.WAIT)
-        status, _, answer = await get(f"{server.url}/healthz", "application/json")
-        assert (status, answer["sessions"]) == (200, 1)

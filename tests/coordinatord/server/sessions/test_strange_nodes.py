@@ -36,32 +36,34 @@ async def test_a_message_in_pieces_is_a_message(start: Start) -> None:
         assert decode(found[1], Desired).goal is Goal.WAIT
 
 
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        pytest.param(framed(BINARY, JOIN), CloseCode.PROTOCOL_ERROR, id="not masked"),
-        pytest.param(framed(0x40 | BINARY, JOIN, MASK), CloseCode.PROTOCOL_ERROR, id="compressed"),
-        pytest.param(framed(0x3, b"", MASK), CloseCode.PROTOCOL_ERROR, id="of an unknown kind"),
-        pytest.param(framed(CONTINUATION, JOIN, MASK), CloseCode.PROTOCOL_ERROR, id="a piece of nothing"),
-        pytest.param(framed(PING, bytes(126), MASK), CloseCode.PROTOCOL_ERROR, id="a long ping"),
-        pytest.param(message(bytes(FRAME_BYTES_MAX + 1)), CloseCode.TOO_BIG, id="too long"),
-        pytest.param(in_pieces(bytes(FRAME_BYTES_MAX + 1), 1_000), CloseCode.TOO_BIG, id="too long in pieces"),
-        pytest.param(framed(CLOSE, b"\x03\xe8bye", MASK), CloseCode.NORMAL, id="a close"),
-        pytest.param(framed(CLOSE, b"", MASK), CloseCode.NORMAL, id="a close without a code"),
-        pytest.param(framed(CLOSE, b"\x03", MASK), CloseCode.NORMAL, id="a close with half a code"),
-        pytest.param(framed(CLOSE, (1005).to_bytes(2), MASK), CloseCode.NORMAL, id="a code that nobody may send"),
-    ],
-)
+ENDS = {
+    "not masked": (framed(BINARY, JOIN), CloseCode.PROTOCOL_ERROR),
+    "compressed": (framed(0x40 | BINARY, JOIN, MASK), CloseCode.PROTOCOL_ERROR),
+    "of an unknown kind": (framed(0x3, b"", MASK), CloseCode.PROTOCOL_ERROR),
+    "a piece of nothing": (framed(CONTINUATION, JOIN, MASK), CloseCode.PROTOCOL_ERROR),
+    "a long ping": (framed(PING, bytes(126), MASK), CloseCode.PROTOCOL_ERROR),
+    "too long": (message(bytes(FRAME_BYTES_MAX + 1)), CloseCode.TOO_BIG),
+    "too long in pieces": (in_pieces(bytes(FRAME_BYTES_MAX + 1), 1_000), CloseCode.TOO_BIG),
+    "a close": (framed(CLOSE, b"\x03\xe8bye", MASK), CloseCode.NORMAL),
+    "a close without a code": (framed(CLOSE, b"", MASK), CloseCode.NORMAL),
+    "a close with half a code": (framed(CLOSE, b"\x03", MASK), CloseCode.NORMAL),
+    "a code that nobody may send": (framed(CLOSE, (1005).to_bytes(2), MASK), CloseCode.NORMAL),
+}
+"""What a peer sends that ends its session, and the code that it hears."""
+
+
 @pytest.mark.parametrize("first", [b"", message(JOIN)], ids=["as the first message", "of a node"])
-async def test_what_ends_a_session_is_said_by_a_code(start: Start, first: bytes, data: bytes, code: int) -> None:
-    async with start() as server, wire(server.url, request() + first) as peer:
-        await peer.upgraded()
-        if first:
-            await peer.frame()
-        peer.send(data)
-        assert await peer.frame() == (CLOSE, code.to_bytes(2))
-        peer.half_close()
-        await peer.end()
+async def test_what_ends_a_session_is_said_by_a_code(start: Start, first: bytes) -> None:
+    async with start() as server:
+        for case, (data, code) in ENDS.items():
+            async with wire(server.url, request() + first) as peer:
+                await peer.upgraded()
+                if first:
+                    await peer.frame()
+                peer.send(data)
+                assert await peer.frame() == (CLOSE, code.to_bytes(2)), case
+                peer.half_close()
+                await peer.end()
         assert (await get(f"{server.url}/healthz"))[0] == 200
 
 

@@ -231,6 +231,7 @@ async def test_tls_and_a_user_with_a_password(
         Gateway(cluster_of[0].place("any", EtcdAccess(authorities=tmp_path / "nowhere.pem")))
 
 
+@pytest.mark.long
 async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
     tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +257,7 @@ async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
         assert await value_of(gateway, KEY) is None
 
 
+@pytest.mark.long
 async def test_a_password_that_is_changed_while_it_is_used_is_read_anew(
     tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +299,7 @@ async def test_a_renewal_leaves_a_member_that_is_silent_in_time(etcd: EtcdCluste
                 await gateway.renew(lease, 0.01)
 
 
+@pytest.mark.long
 async def test_a_cluster_that_is_full_says_so_and_serves_again(tmp_path: Path, cluster_of: list[EtcdCluster]) -> None:
     cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, "--quota-backend-bytes", "200000"))
     await await_cluster(cluster_of[0].place("any"))

@@ -171,14 +171,6 @@ async def test_a_leader_that_etcd_does_not_answer_says_so(etcd: EtcdCluster, cap
     await gateway.close()
 
 
-async def test_a_second_one_that_does_not_want_to_wait_is_told_who_leads(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
-    async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
-        await first.win_at_once()
-        with pytest.raises(StoreError, match=r"/: another coordinatord has it \(h1:29400\): end all that share it"):
-            await second.win_at_once()
-
-
 async def test_one_that_cannot_keep_what_is_durable_stands_by_and_makes_no_second_commit_of_it(
     etcd: EtcdCluster,
 ) -> None:

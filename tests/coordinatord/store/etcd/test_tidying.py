@@ -81,6 +81,7 @@ async def test_etcd_forgets_old_revisions(etcd: EtcdCluster) -> None:
         await commit_until_compacted(EtcdNamespace(etcd))
 
 
+@pytest.mark.long
 async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
