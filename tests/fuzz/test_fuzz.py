@@ -16,7 +16,7 @@ from tests.support.builders import a_coordinator
 EXAMPLES = {"coordinator": 40, "agent": 40}
 """How many inputs Hypothesis draws for a target, if not `USUAL`."""
 
-USUAL = 400
+USUAL = 100
 
 
 @pytest.mark.slow

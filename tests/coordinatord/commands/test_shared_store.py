@@ -46,6 +46,7 @@ def test_a_command_that_has_printed_leaves_no_signal_changed(tmp_path: Path) -> 
     assert signal.getsignal(signal.SIGPIPE) is before
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_a_history_goes_to_etcd_and_back(etcd: EtcdCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = EtcdNamespace(etcd)
@@ -65,6 +66,7 @@ def test_a_history_goes_to_etcd_and_back(etcd: EtcdCluster, tmp_path: Path, caps
     assert "job job  forming" in shown
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_a_copy_in_a_directory_without_the_key_says_what_is_missing(
     etcd: EtcdCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -78,6 +80,7 @@ def test_a_copy_in_a_directory_without_the_key_says_what_is_missing(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 @needs_etcd
 @pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
 def test_root_copies_for_a_service_with_a_user_of_its_own(etcd: EtcdCluster, tmp_path: Path) -> None:
@@ -89,6 +92,7 @@ def test_root_copies_for_a_service_with_a_user_of_its_own(etcd: EtcdCluster, tmp
     assert {(file.name, file.stat().st_uid) for file in goal.iterdir()} == {(DATABASE, service), (LOCK, service)}
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: Path) -> None:
     space = EtcdNamespace(etcd)
@@ -117,6 +121,7 @@ def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: P
         run_command(StepDownConfig(space.place))
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_nobody_leads_at_the_source_until_all_is_copied(etcd: EtcdCluster, tmp_path: Path) -> None:
     space, other = EtcdNamespace(etcd), EtcdNamespace(etcd)
@@ -131,6 +136,7 @@ def test_nobody_leads_at_the_source_until_all_is_copied(etcd: EtcdCluster, tmp_p
     assert run_command(CopyConfig(space.place, tmp_path / "goal")) == 0
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_a_copy_wants_the_end_of_standbys_too(etcd: EtcdCluster, tmp_path: Path) -> None:
     space = EtcdNamespace(etcd)
@@ -150,6 +156,7 @@ def test_a_copy_wants_the_end_of_standbys_too(etcd: EtcdCluster, tmp_path: Path)
     assert run_command(CopyConfig(origin, space.place)) == 0
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_a_daemon_that_uses_a_directory_is_named_whichever_way_is_copied(etcd: EtcdCluster, tmp_path: Path) -> None:
     space, empty = EtcdNamespace(etcd), EtcdNamespace(etcd)
@@ -161,6 +168,7 @@ def test_a_daemon_that_uses_a_directory_is_named_whichever_way_is_copied(etcd: E
     daemon.release()
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_an_empty_namespace_is_named(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)

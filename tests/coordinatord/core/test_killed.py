@@ -52,12 +52,6 @@ def test_of_many_a_few_are_named_and_all_are_counted() -> None:
     assert verdict.endswith(f"; {LOST}: {named} and on 3 more nodes")
 
 
-def test_who_ended_in_time_is_not_talked_of() -> None:
-    stage = a_pair()
-    stage.play("ask restart default")
-    assert LOST not in end(stage, {})
-
-
 def test_the_longest_of_such_sentences_can_be_recorded() -> None:
     names = ["a" * 127 + "1", "a" * 127 + "2"]
     stage = a_pair(*names)

@@ -24,127 +24,114 @@ from tests.support.ledgers import PAIR, ledger, play, run_of, shown
 # The causes
 
 
-def test_a_run_waits_for_nodes_starts_and_trains() -> None:
-    stage = play(PAIR, "advance 6s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0}
-    view = shown(stage)
-    assert (view.opened_s, view.state_s, view.ledger.goodput) == (10.0, 6.0, None)
+START = {"waiting": 3.0, "starting": 1.0}
+"""Where the time of `PAIR` goes."""
+
+TRIO = "join n1 min=3 max=3\njoin n2 min=3 max=3\njoin n3 min=3 max=3\nrunning n1 n2 n3\nadvance 10s\nsilence n3"
+SOON = "join n1 min=2 max=3\nadvance 4s\njoin n2 min=2 max=3\nadvance 1s"
+GONE = "join n1 min=2 max=3\njoin n2 min=2 max=3\nadvance 1s\nleave n2\nadvance 9s"
+STEPS = f"{PAIR}\nadvance 6s\nstep n2 0 age=1.5s"
+AGAIN = f"{PAIR}\nstep n1 0\nadvance 6s\nfail n1\nstopped n1 n2\nrunning n1 n2\nadvance 5s"
+
+CAUSES: dict[str, tuple[str, dict[str, float]]] = {
+    "waits, starts and trains": (f"{PAIR}\nadvance 6s", {**START, "running": 6.0}),
+    "rendezvous since there were enough, shown before the round": (SOON, {"waiting": 4.0, "rendezvous": 1.0}),
+    "and in its round": (f"{SOON}\nadvance 9s", {"waiting": 4.0, "rendezvous": 2.0, "starting": 8.0}),
+    "went before the round, so waited in vain": (GONE, {"waiting": 10.0}),
+    "another one came": (
+        f"{GONE}\njoin n3 min=2 max=3\nadvance 5s",
+        {"waiting": 10.0, "rendezvous": 2.0, "starting": 3.0},
+    ),
+    "ended before a round": ("join n1 min=1 max=3\nadvance 1s\nleave n1\nadvance 9s", {"waiting": 1.0}),
+    "the lease of a dead node": (
+        f"{PAIR}\nadvance 6s\nsilence n2\nadvance 30s",
+        {**START, "running": 6.0, "detecting": 5.0, "stopping": 25.0},
+    ),
+    "a closed connection": (
+        f"{PAIR}\nadvance 6.5s\ndrop n2\nadvance 2s",
+        {**START, "running": 6.5, "detecting": 1.0, "stopping": 1.0},
+    ),
+    "a failure since it was": (
+        f"{PAIR}\nadvance 6s\nfail n2 age=2s\nadvance 3s",
+        {**START, "running": 4.0, "detecting": 2.0, "stopping": 3.0},
+    ),
+    "a failure before the lease is over": (
+        f"{TRIO}\nadvance 4.5s\nfail n1 age=1s",
+        {"running": 13.5, "detecting": 1.0},
+    ),
+    "a closed connection before a failure, judged once": (
+        f"{TRIO}\ndrop n2\nadvance 0.5s\nfail n1 age=1s\nadvance 3s",
+        {"running": 9.5, "detecting": 1.0, "stopping": 3.0},
+    ),
+    "no sign reaches back beyond what is settled": (
+        f"{PAIR}\nadvance 1s\nfail n2 age=900s",
+        {**START, "detecting": 1.0},
+    ),
+    "breaks while it starts": ("join n1 min=1 max=1\nadvance 8s\nfail n1 age=3s", {"starting": 5.0, "detecting": 3.0}),
+    "a stop on purpose needs no detecting": (
+        "join n1 min=1 max=2\nadvance 2s\nrunning n1\nadvance 5s\njoin n2 min=1 max=2\nadvance 4s",
+        {"rendezvous": 2.0, "running": 5.0, "stopping": 4.0},
+    ),
+    "nor does it train who was silent when nothing could be recorded": (
+        f"{PAIR}\nadvance 6s\nsilence n2\ntrouble 60s\nask restart default",
+        {**START, "running": 6.0, "detecting": 60.0},
+    ),
+    "succeeds": (f"{PAIR}\nadvance 6s\nsucceed n1\nadvance 2s\nsucceed n2\nadvance 5s", {**START, "running": 8.0}),
+    "trains since the first step": (STEPS, {"waiting": 3.0, "starting": 5.5, "training": 1.5}),
+    "and goes on": (f"{STEPS}\nadvance 4s\nstep n1 10", {"waiting": 3.0, "starting": 5.5, "training": 5.5}),
+    "a step older than the round": (f"{PAIR}\nadvance 6s\nstep n2 0 age=900s", {**START, "training": 6.0}),
+    "starts again until it does steps again": (AGAIN, {"waiting": 3.0, "starting": 6.0, "training": 6.0}),
+    "fails before that": (
+        f"{AGAIN}\nfail n1 age=1s",
+        {"waiting": 3.0, "starting": 5.0, "training": 6.0, "detecting": 1.0},
+    ),
+    "does steps again": (f"{AGAIN}\nstep n1 1 age=2s", {"waiting": 3.0, "starting": 4.0, "training": 8.0}),
+    "announced steps": (f"{PAIR}\nadvance 2s\nannounce n2\nadvance 4s", {"waiting": 3.0, "starting": 7.0}),
+    "announced steps that come": (
+        f"{PAIR}\nadvance 2s\nannounce n2\nadvance 4s\nstep n2 0 age=1s",
+        {"waiting": 3.0, "starting": 6.0, "training": 1.0},
+    ),
+    "never came to its first step": (
+        f"{PAIR}\nannounce n1\nadvance 6s\nfail n1\nstopped n1 n2\nrunning n1 n2\nadvance 2s",
+        {"waiting": 3.0, "starting": 7.0, "running": 2.0},
+    ),
+    "succeeds without the steps that were to come": (
+        f"{PAIR}\nannounce n1\nadvance 6s\nsucceed n1 n2",
+        {**START, "running": 6.0},
+    ),
+    "announced to the next coordinator again": (
+        f"{PAIR}\nannounce n1 n2\nadvance 6s\ndie 2s\nreconnect n1 n2\nadvance 1s",
+        {"waiting": 3.0, "starting": 10.0},
+    ),
+    "a node that went without a coordinator trained until that was back": (
+        f"{PAIR}\nadvance 6s\ndie 30s\nreconnect n1\nadvance 15s",
+        {**START, "running": 36.0, "detecting": 15.0},
+    ),
+    "unless a peer's worker shows it": (
+        f"{PAIR}\nadvance 6s\ndie 30s\nreconnect n1\nfail n1 age=20s",
+        {**START, "running": 16.0, "detecting": 20.0},
+    ),
+    "steps outlive the coordinator": (
+        f"{PAIR}\nstep n1 0\nadvance 6s\ndie 2s\nreconnect n1 n2\nstep n1 20\nadvance 1s",
+        {**START, "training": 9.0},
+    ),
+    "and so does that they are to come again": (
+        f"{AGAIN}\ndie 5s\nreconnect n1 n2\nadvance 1s",
+        {"waiting": 3.0, "starting": 12.0, "training": 6.0},
+    ),
+}
+"""What happens to a run, and where its time goes."""
 
 
-def test_before_any_time_has_passed_there_is_no_goodput() -> None:
-    view = shown(play("join n1 min=2 max=2"))
-    assert (view.opened_s, view.ledger.goodput) == (0.0, None)
+@pytest.mark.parametrize(("script", "expected"), CAUSES.values(), ids=CAUSES)
+def test_each_second_goes_to_its_cause(script: str, expected: dict[str, float]) -> None:
+    assert ledger(play(script)) == expected
 
 
-def test_the_time_since_there_were_enough_nodes_is_rendezvous_and_not_waiting() -> None:
-    stage = play("join n1 min=2 max=3", "advance 4s", "join n2 min=2 max=3", "advance 1s")
-    assert ledger(stage) == {"waiting": 4.0, "rendezvous": 1.0}, "shown before the round is there"
-    stage.play("advance 9s")
-    assert run_of(stage).durable.state is State.STARTING
-    assert ledger(stage) == {"waiting": 4.0, "rendezvous": 2.0, "starting": 8.0}
-
-
-def test_nodes_that_went_before_the_round_had_been_waited_for_in_vain() -> None:
-    stage = play("join n1 min=2 max=3", "join n2 min=2 max=3", "advance 1s", "leave n2", "advance 9s")
-    assert ledger(stage) == {"waiting": 10.0}
-    stage.play("join n3 min=2 max=3")
-    stage.play("advance 5s")
-    assert ledger(stage) == {"waiting": 10.0, "rendezvous": 2.0, "starting": 3.0}
-
-
-def test_a_run_that_ends_before_it_has_a_round_has_waited() -> None:
-    stage = play("join n1 min=1 max=3", "advance 1s", "leave n1", "advance 9s")
-    assert run_of(stage).durable.state is State.LEFT
-    assert ledger(stage) == {"waiting": 1.0}, "its time ends with it"
-    assert (shown(stage).opened_s, shown(stage).state_s) == (1.0, 9.0)
-
-
-def test_the_time_until_a_dead_node_is_lost_is_detecting() -> None:
-    stage = play(PAIR, "advance 6s", "silence n2", "advance 30s")
-    assert run_of(stage).durable.state is State.STOPPING
-    detecting = 5.0  # the lease
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": detecting, "stopping": 25.0}
-
-
-def test_a_node_whose_connection_closes_lived_up_to_then() -> None:
-    stage = play(PAIR, "advance 6.5s", "drop n2", "advance 2s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.5, "detecting": 1.0, "stopping": 1.0}
-
-
-def test_a_worker_s_failure_counts_from_when_it_was() -> None:
-    stage = play(PAIR, "advance 6s", "fail n2 age=2s", "advance 3s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 4.0, "detecting": 2.0, "stopping": 3.0}
-
-
-def test_the_first_sign_counts_of_a_silent_node_and_a_failure() -> None:
-    trio = [f"join n{number} min=3 max=3" for number in (1, 2, 3)]
-    stage = play(*trio, "running n1 n2 n3", "advance 10s", "silence n3", "advance 4.5s", "fail n1 age=1s")
-    assert ledger(stage) == {"running": 13.5, "detecting": 1.0}, "it has its lease still"
-    stage = play(*trio, "running n1 n2 n3", "advance 10s", "silence n3", "drop n2", "advance 0.5s", "fail n1 age=1s")
-    assert ledger(stage) == {"running": 9.5, "detecting": 1.0}
-    stage.play("advance 3s")
-    assert ledger(stage) == {"running": 9.5, "detecting": 1.0, "stopping": 3.0}, "judged once"
-
-
-def test_no_sign_reaches_back_beyond_what_is_settled() -> None:
-    stage = play(PAIR, "advance 1s", "fail n2 age=900s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "detecting": 1.0}
-
-
-def test_a_round_may_break_while_it_starts() -> None:
-    stage = play("join n1 min=1 max=1", "advance 8s", "fail n1 age=3s")
-    assert ledger(stage) == {"starting": 5.0, "detecting": 3.0}
-
-
-def test_a_stop_on_purpose_needs_no_detecting() -> None:
-    stage = play("join n1 min=1 max=2", "advance 2s", "running n1", "advance 5s", "join n2 min=1 max=2", "advance 4s")
-    assert run_of(stage).durable.state is State.STOPPING
-    assert ledger(stage) == {"rendezvous": 2.0, "running": 5.0, "stopping": 4.0}
-
-
-def test_nor_has_a_node_that_is_silent_since_before_nothing_could_be_recorded() -> None:
-    stage = play(PAIR, "advance 6s", "silence n2", "trouble 60s", "ask restart default")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": 60.0}
-
-
-def test_a_run_that_succeeds_has_trained_to_the_end() -> None:
-    stage = play(PAIR, "advance 6s", "succeed n1", "advance 2s", "succeed n2", "advance 5s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 8.0}
-    assert (shown(stage).opened_s, shown(stage).state_s) == (12.0, 5.0)
-
-
-# Steps
-
-
-def test_with_steps_training_begins_with_the_first_one() -> None:
-    stage = play(PAIR, "advance 6s")
-    stage.play("step n2 0 age=1.5s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 5.5, "training": 1.5}
-    stage.play("advance 4s")
-    stage.play("step n1 10")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 5.5, "training": 5.5}
-
-
-def test_a_step_that_is_older_than_the_round_takes_nothing_from_what_was_before() -> None:
-    stage = play(PAIR, "advance 6s", "step n2 0 age=900s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.0}
-
-
-AGAIN = """
-    fail n1
-    stopped n1 n2
-    running n1 n2
-    advance 5s
-"""
-
-
-def test_a_run_that_has_reported_steps_starts_until_it_does_again() -> None:
-    stage = play(PAIR, "step n1 0", "advance 6s", AGAIN)
-    assert ledger(stage) == {"waiting": 3.0, "starting": 6.0, "training": 6.0}
-    stage = play(PAIR, "step n1 0", "advance 6s", AGAIN, "fail n1 age=1s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 5.0, "training": 6.0, "detecting": 1.0}
-    stage = play(PAIR, "step n1 0", "advance 6s", AGAIN, "step n1 1 age=2s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 4.0, "training": 8.0}
+def test_goodput_is_known_once_a_run_has_trained() -> None:
+    assert shown(play("join n1 min=2 max=2")).ledger.goodput is None, "no time has passed"
+    assert shown(play(CAUSES["announced steps"][0])).ledger.goodput is None
+    assert shown(play(CAUSES["announced steps that come"][0])).ledger.goodput == 0.1
 
 
 def test_a_run_that_is_over_has_no_round_in_which_steps_were_reported() -> None:
@@ -163,28 +150,6 @@ def test_a_round_begins_to_train_once() -> None:
         stage.play(f"step n2 {step}")
     kinds = [record.KIND for _, record in stage.past]
     assert kinds.count("TrainingBegan") == 1
-
-
-def test_workers_that_will_report_steps_start_until_the_first_one() -> None:
-    stage = play(PAIR, "advance 2s", "announce n2", "advance 4s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 7.0}
-    assert shown(stage).ledger.goodput is None
-    stage.play("step n2 0 age=1s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 6.0, "training": 1.0}
-    assert shown(stage).ledger.goodput == 0.1
-
-
-def test_a_round_that_never_came_to_its_first_step_has_not_trained() -> None:
-    stage = play(PAIR, "announce n1", "advance 6s", "fail n1", "stopped n1 n2")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 7.0}
-    stage.play("running n1 n2")
-    stage.play("advance 2s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 7.0, "running": 2.0}, "of this round nothing was said yet"
-
-
-def test_a_run_that_succeeds_without_the_steps_that_were_to_come_has_run() -> None:
-    stage = play(PAIR, "announce n1", "advance 6s", "succeed n1 n2")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0}
 
 
 def test_that_steps_are_to_come_is_not_believed_for_ever() -> None:
@@ -217,11 +182,6 @@ def test_a_round_that_does_not_come_to_steps_as_those_before_is_starting() -> No
     view = shown(stage)
     assert (view.state, view.reason) == ("starting", "no step yet, and all workers were started more than 10 min ago")
     assert ledger(stage)["starting"] == 701.0
-
-
-def test_that_steps_are_to_come_is_said_again_to_a_coordinator_that_comes_back() -> None:
-    stage = play(PAIR, "announce n1 n2", "advance 6s", "die 2s", "reconnect n1 n2", "advance 1s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 10.0}
 
 
 # Rounds
@@ -323,24 +283,6 @@ def test_what_happens_goes_on_while_there_is_no_coordinator(state: State) -> Non
     after = spent(run_of(stage), stage.now)
     assert after == (before if activity is None else before.plus(activity, 30.0))
     assert list(run_of(stage).durable.rounds) == rounds
-
-
-def test_a_node_that_went_while_there_was_no_coordinator_trained_until_that_was_back() -> None:
-    stage = play(PAIR, "advance 6s", "die 30s", "reconnect n1", "advance 15s")
-    assert run_of(stage).durable.state is State.STOPPING
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 36.0, "detecting": 15.0}
-
-
-def test_unless_a_peer_s_worker_shows_it() -> None:
-    stage = play(PAIR, "advance 6s", "die 30s", "reconnect n1", "fail n1 age=20s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 16.0, "detecting": 20.0}
-
-
-def test_that_a_round_has_reported_steps_outlives_the_coordinator() -> None:
-    stage = play(PAIR, "step n1 0", "advance 6s", "die 2s", "reconnect n1 n2", "step n1 20", "advance 1s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 9.0}
-    stage = play(PAIR, "step n1 0", AGAIN, "die 5s", "reconnect n1 n2", "advance 1s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 12.0}
 
 
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:

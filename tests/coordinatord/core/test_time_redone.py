@@ -9,13 +9,79 @@ import pytest
 from coordinatord.core.state.durable import State
 from tests.support.ledgers import PAIR, ledger, play, run_of, shown
 
+REDO = """
+    step n1 0
+    advance 8s
+    step n1 100
+    fail n1
+    stopped n1 n2
+    running n1 n2
+    advance 2s
+"""
+"""A first round of eight seconds ends at step 100, and a second one begins."""
+
+START = {"waiting": 3.0, "starting": 1.0}
+"""Where the time of `PAIR` goes."""
+
+AGAIN = "step n1 70\nfail n1\nstopped n1 n2\nrunning n1 n2\nadvance 2s"
+SILENT = f"{PAIR}\nadvance 6s\nsilence n1 n2\nadvance 90s"
+
+CAUSES: dict[str, tuple[str, dict[str, float]]] = {
+    "nobody has trained for sure since all fell silent": (
+        f"{SILENT}\nask stop default\nadvance 1s",
+        {**START, "running": 6.0, "silent": 90.0},
+    ),
+    "silent to its end": (f"{SILENT}\nadvance 310s", {**START, "running": 6.0, "silent": 375.0}),
+    "nobody knows what nodes did that are back": (
+        f"{SILENT}\nheal n1 n2\nadvance 10s",
+        {**START, "running": 16.0, "silent": 90.0},
+    ),
+    "nor does a step show it": (
+        f"{PAIR}\nstep n1 0\nadvance 6s\nsilence n1 n2\nadvance 90s\nstep n1 960\nadvance 10s\nheal n2",
+        {**START, "training": 16.0, "silent": 90.0},
+    ),
+    "nor the first step": (
+        f"{PAIR}\nadvance 1s\nannounce n1 n2\nsilence n1 n2\nadvance 90s\nstep n1 9\nadvance 10s",
+        {"waiting": 3.0, "starting": 2.0, "training": 10.0, "silent": 90.0},
+    ),
+    "a worker that failed within a silence": (
+        f"{SILENT}\nfail n1 age=20s\nadvance 1s",
+        {**START, "running": 6.0, "silent": 70.0, "detecting": 20.0, "stopping": 1.0},
+    ),
+    "the step itself that was reached": (
+        f"{PAIR}\n{REDO}\nstep n1 90\nadvance 3s\nstep n1 100\nadvance 1s",
+        {"waiting": 3.0, "starting": 3.0, "training": 9.0, "redone": 3.0},
+    ),
+    "any earlier round and not only the last one": (
+        f"{PAIR}\n{REDO}\nstep n1 60\nadvance 1s\n{AGAIN}\nstep n1 80\nadvance 2s",
+        {"waiting": 3.0, "starting": 5.0, "training": 8.0, "redone": 3.0},
+    ),
+    "a script that counts anew": (
+        f"{PAIR}\n{REDO}\nstep n1 60\nadvance 3s\nstep n1 90\nadvance 2s\nstep n1 5\nadvance 4s",
+        {"waiting": 3.0, "starting": 3.0, "training": 12.0, "redone": 5.0},
+    ),
+    "a node that reports later and less does not count anew": (
+        f"{PAIR}\n{REDO}\nstep n2 70\nadvance 1s\nstep n1 65\nadvance 2s",
+        {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 3.0},
+    ),
+    "outlives the coordinator": (
+        f"{PAIR}\n{REDO}\nstep n1 60\nadvance 3s\ndie 2s\nreconnect n1 n2\nadvance 1s",
+        {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 6.0},
+    ),
+    "and ends with the step that was reached: of 60 steps in 6 s the last 20 were new": (
+        f"{PAIR}\n{REDO}\nstep n1 60\nadvance 3s\ndie 2s\nreconnect n1 n2\nadvance 1s\nstep n1 120\nadvance 4s",
+        {"waiting": 3.0, "starting": 3.0, "training": 14.0, "redone": 4.0},
+    ),
+}
+"""What happens to a run, and where its time goes."""
+
+
+@pytest.mark.parametrize(("script", "expected"), CAUSES.values(), ids=CAUSES)
+def test_what_is_silent_or_redone_is_no_training(script: str, expected: dict[str, float]) -> None:
+    assert ledger(play(script)) == expected
+
+
 # The silence of all nodes
-
-
-def test_but_nobody_has_trained_for_sure_since_all_fell_silent() -> None:
-    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "ask stop default", "advance 1s")
-    seconds = ledger(stage)
-    assert (seconds["running"], seconds["silent"]) == (6.0, 90.0)
 
 
 def test_nor_does_a_newcomer_prove_that_nodes_which_fell_silent_have_trained() -> None:
@@ -26,23 +92,6 @@ def test_nor_does_a_newcomer_prove_that_nodes_which_fell_silent_have_trained() -
     assert ledger(stage) == {"rendezvous": 2.0, "running": 6.0, "silent": 90.0}
 
 
-def test_a_run_that_ends_as_it_has_not_been_heard_of_was_silent_to_its_end() -> None:
-    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 400s")
-    assert run_of(stage).durable.state is State.FAILED
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "silent": 375.0}
-
-
-def test_what_nodes_that_come_back_did_in_their_silence_nobody_knows() -> None:
-    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "heal n1 n2", "advance 10s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 16.0, "silent": 90.0}
-    stage = play(PAIR, "step n1 0", "advance 6s", "silence n1 n2", "advance 90s", "step n1 960", "advance 10s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 16.0, "silent": 90.0}
-    stage.play("heal n2")
-    assert ledger(stage)["silent"] == 90.0
-    stage = play(PAIR, "advance 1s", "announce n1 n2", "silence n1 n2", "advance 90s", "step n1 9", "advance 10s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 2.0, "training": 10.0, "silent": 90.0}
-
-
 def test_a_coordinator_that_is_started_again_has_heard_no_node_by_that() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 60s", "die 5s", "advance 25s")
     assert shown(stage).health == "silent"
@@ -50,12 +99,6 @@ def test_a_coordinator_that_is_started_again_has_heard_no_node_by_that() -> None
     stage.play("reconnect n1 n2")
     stage.play("advance 10s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 16.0, "silent": 90.0}
-
-
-def test_a_worker_that_failed_within_a_silence_broke_the_round_then() -> None:
-    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "fail n1 age=20s", "advance 1s")
-    seconds = ledger(stage)
-    assert (seconds["silent"], seconds["detecting"]) == (70.0, 20.0)
 
 
 def test_nodes_that_come_back_and_had_ended_their_workers_broke_the_round_by_that() -> None:
@@ -68,18 +111,6 @@ def test_nodes_that_come_back_and_had_ended_their_workers_broke_the_round_by_tha
 
 
 # Work that is done again
-
-
-REDO = """
-    step n1 0
-    advance 8s
-    step n1 100
-    fail n1
-    stopped n1 n2
-    running n1 n2
-    advance 2s
-"""
-"""A first round of eight seconds ends at step 100, and a second one begins."""
 
 
 def test_steps_that_an_earlier_round_had_done_are_redone_and_no_goodput() -> None:
@@ -104,33 +135,11 @@ def test_a_round_that_goes_on_where_the_last_one_ended_repeats_nothing(step: int
     assert not run_of(stage).durable.repeats_steps
 
 
-def test_the_step_itself_that_was_reached_counts_when_it_is_done_again() -> None:
-    stage = play(PAIR, REDO, "step n1 90", "advance 3s", "step n1 100", "advance 1s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 9.0, "redone": 3.0}
-
-
-def test_any_earlier_round_counts_and_not_only_the_last_one() -> None:
-    again = ("step n1 60", "advance 1s", "step n1 70", "fail n1", "stopped n1 n2", "running n1 n2", "advance 2s")
-    stage = play(PAIR, REDO, *again, "step n1 80", "advance 2s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 5.0, "training": 8.0, "redone": 3.0}
-    assert shown(stage).progress.reached == 100
-
-
 def test_the_furthest_worker_of_a_round_says_how_far_it_came() -> None:
     stage = play(PAIR, "step n1 90", "step n2 100", "advance 1s", "silence n2", "advance 6s", "stopped n1")
     assert run_of(stage).durable.reached == 90, "n2 was lost with what only it had done"
     stage = play(PAIR, "step n1 90", "step n2 100", "fail n1", "stopped n1 n2")
     assert run_of(stage).durable.reached == 100
-
-
-def test_a_script_that_counts_anew_within_a_round_redoes_nothing_any_more() -> None:
-    stage = play(PAIR, REDO, "step n1 60", "advance 3s", "step n1 90", "advance 2s", "step n1 5", "advance 4s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 12.0, "redone": 5.0}
-
-
-def test_a_node_that_reports_later_and_less_is_no_script_that_counts_anew() -> None:
-    stage = play(PAIR, REDO, "step n2 70", "advance 1s", "step n1 65", "advance 2s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 3.0}
 
 
 def test_work_that_is_done_again_may_stall_and_stays_redone_after_it() -> None:
@@ -142,12 +151,3 @@ def test_work_that_is_done_again_may_stall_and_stays_redone_after_it() -> None:
     assert (shown(stage).health, seconds["stalled"], seconds["redone"]) == ("well", 90.0, 1.0)
     stage.play("advance 2s")
     assert ledger(stage)["redone"] == 3.0
-
-
-def test_what_is_redone_outlives_the_coordinator() -> None:
-    stage = play(PAIR, REDO, "step n1 60", "advance 3s", "die 2s", "reconnect n1 n2", "advance 1s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 6.0}
-    stage.play("step n1 120")
-    stage.play("advance 4s")
-    seconds = ledger(stage)
-    assert (seconds["redone"], seconds["training"]) == (4.0, 14.0), "of 60 steps in 6 s, the last 20 were new"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinatord.hints.hang_verdict import find_hang
@@ -359,6 +359,7 @@ LOOKS = st.none() | st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.builds(SeenWorker, st.sampled_from("ab"), st.integers(0, 9), LOOKS, LOOKS), max_size=6))
 def test_whatever_workers_say_the_verdict_names_some_of_them(seen_workers: list[SeenWorker]) -> None:
     found = find_hang(seen_workers)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinatord.protocol.codec import TYPES, VersionError, decode, encode
@@ -101,6 +101,7 @@ def wrong_values(annotation: Any) -> list[object]:
 
 @pytest.mark.parametrize("kind", MESSAGES)
 def test_a_message_comes_back_as_it_was(kind: type[Any]) -> None:
+    @settings(max_examples=25)
     @given(messages(kind))
     def comes_back(message: Any) -> None:
         if isinstance(message, Join):

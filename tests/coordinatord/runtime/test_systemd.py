@@ -139,6 +139,7 @@ def take(descriptors: str, count: int, *passed: int) -> subprocess.CompletedProc
     return subprocess.run(command, pass_fds=passed, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_sockets_that_are_passed_are_taken_once_and_are_no_childs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
         ports = [first.getsockname()[1], second.getsockname()[1]]
@@ -147,6 +148,7 @@ def test_sockets_that_are_passed_are_taken_once_and_are_no_childs() -> None:
     assert done.stdout == f"{ports} [False, False] []\n", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("descriptors", "problem"), [("3<&-", "Bad file descriptor"), ("3</dev/null", "non-socket")])
 def test_what_is_no_socket_is_an_error(descriptors: str, problem: str) -> None:
     assert problem in take(descriptors, 1).stderr

@@ -49,6 +49,7 @@ def test_tokens_of_a_process_that_lives_stay(environ: dict[str, str], ours: Proc
     assert left(environ) == []
 
 
+@pytest.mark.slow
 def test_tokens_of_one_that_was_killed_go_and_of_others_nobody_knows(environ: dict[str, str], ours: Process) -> None:
     done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, check=True)
     folder = Path(environ["XDG_CONFIG_HOME"], "coordinatord", "tokens")
@@ -65,6 +66,7 @@ def test_tokens_of_one_that_was_killed_go_and_of_others_nobody_knows(environ: di
     assert left(environ) == ["alive", "elsewhere", "kept"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ours")
 def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
     child = subprocess.Popen([sys.executable, "-c", ENDED], stdout=subprocess.PIPE, text=True)

@@ -31,7 +31,7 @@ from tests.support.store_places import DirectoryPlace, LastingPlace, MemoryPlace
 pytestmark = pytest.mark.asyncio
 
 
-ETCD = pytest.param("etcd", marks=needs_etcd)
+ETCD = pytest.param("etcd", marks=[needs_etcd, pytest.mark.slow])
 
 
 @pytest.fixture(params=["memory", "sqlite", ETCD])

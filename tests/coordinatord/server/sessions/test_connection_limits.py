@@ -312,7 +312,7 @@ async def test_who_has_a_token_makes_room_for_nobody(tmp_path: Path) -> None:
 # Numbers
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_for_others() -> None:
     given_up: list[int] = []
     most = ConnectionLimits.of(1 << 19).silent

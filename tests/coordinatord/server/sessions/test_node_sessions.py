@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import socket
 
 import pytest
 
@@ -166,6 +168,8 @@ async def fill_buffers(server: Server, slow: Peer) -> tuple[node_sessions.NodeSe
     transport.pause_reading()
     [session] = server.sessions._open.values()
     session._reader.left = math.inf
+    with socket.socket(fileno=os.dup(session._transport.get_extra_info("socket").fileno())) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
     while session._unsent is None:  # until all buffers in between are full
         await slow.beat()
         await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from coordinatord.store.etcd.requests import Body, created_at
 from coordinatord.store.interface import StoreError
 from tests.support.modelled_etcd import World
 
-SEEDS = 150
+SEEDS = 50
 
 STEPS = 300
 
