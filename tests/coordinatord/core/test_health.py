@@ -53,19 +53,6 @@ class Job:
         return [record.reason for _, record in self.stage.past if record.KIND in kinds]
 
 
-def test_training_without_a_step_for_long_has_stalled_since_the_last_one() -> None:
-    job = Job()
-    job.train(20)
-    job.stand(9, behind=1)
-    assert (job.view.health, job.seconds()["training"]) == (Health.WELL, 28.0)
-    job.stand(75)
-    view = job.view
-    assert (view.state, view.health, view.progress.steps_per_s) == ("running", "stalled", None)
-    assert view.reason == "no step for 1 min 24 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"
-    assert job.seconds() == {"starting": 1.0, "training": 19.0, "stalled": 84.0}
-    assert job.summaries() == ["no step for 10 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"]
-
-
 def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
     job = Job()
     job.train(20)
@@ -196,16 +183,6 @@ def test_nobody_is_behind_when_there_is_no_round() -> None:
     for line in ("drop n1", "advance 6s", "stopped n2"):
         job.stage.play(line)
     assert (job.view.state, [node.behind for node in job.view.nodes]) == ("forming", [0])
-
-
-def test_how_long_there_was_no_step_and_how_long_one_takes_is_known() -> None:
-    job = Job()
-    assert (job.view.progress.idle_s, job.view.progress.usual_s) == (None, None)
-    job.train(20)
-    job.stand(4)
-    assert (job.view.progress.idle_s, job.view.progress.usual_s) == (4.0, 0.1)
-    job.stage.play("fail n1")
-    assert (job.view.progress.idle_s, job.view.progress.usual_s) == (None, None)
 
 
 def test_workers_of_a_later_round_are_starting_until_they_do_a_step() -> None:

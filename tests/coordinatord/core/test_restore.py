@@ -20,7 +20,6 @@ from coordinatord.core.values.records import (
     NodeLeftBehind,
     NodeLost,
     NodesSilent,
-    NodeSucceeded,
     Record,
     RoundEnded,
     RunEnded,
@@ -165,17 +164,6 @@ def test_a_failure_that_stopped_the_round_is_charged_by_the_next_life(culprit_co
     [ended] = [record for _, record in second.past if isinstance(record, RoundEnded)]
     assert (ended.charged, ended.restarts_used) == (True, 1)
     assert "exit code 3" in ended.reason
-
-
-def test_who_succeeded_before_need_not_come_back() -> None:
-    first = a_running_pair()
-    batch = first.report(1, run="e-1", round=1, phase=Phase.SUCCEEDED)
-    assert [type(record) for record in batch.records] == [NodeSucceeded]
-    second = first.next_life()
-    second.connect(2, **HERE)
-    assert second.tick_until(second.now + 4.0) == []
-    second.report(2, run="e-1", round=1, phase=Phase.SUCCEEDED)
-    assert second.run.durable.state is State.SUCCEEDED
 
 
 def test_the_end_of_a_run_without_a_round_is_no_older_than_what_its_nodes_know() -> None:

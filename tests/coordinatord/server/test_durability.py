@@ -8,12 +8,10 @@ from datetime import datetime, tzinfo
 
 import pytest
 
-from coordinatord.core.effects import Effect
 from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Phase, RefusalCode, Refused
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.server import driver
-from coordinatord.server.driver import Driver
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
@@ -43,11 +41,6 @@ class SlowStore(MemoryStore):
         await super().append(entries)
 
 
-def waiting_effects(driver: Driver) -> dict[int, Effect]:
-    """Return what is to be said when the next records are durable."""
-    return driver._journal._waiting[-1].effects if driver._journal._waiting else {}
-
-
 async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> None:
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a")) as a:
@@ -73,27 +66,6 @@ async def test_why_nothing_can_be_recorded_is_said_once(start: Start, caplog: py
         await until(lambda: server.driver.machine.store_error is not None)
     [said] = [record for record in caplog.records if record.__dict__.get("event") == "recording_stopped"]
     assert LineFormatter("coordinatord").format(said).count("the disk is full") == 1
-
-
-async def test_what_happens_during_a_commit_waits_for_the_next_one(start: Start) -> None:
-    store = SlowStore()
-    async with (
-        start(store) as server,
-        connect(server.url, join("a", nodes=3)) as a,
-    ):
-        await store.asked.get()
-        async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)) as c:
-            await until(lambda: len(waiting_effects(server.driver)) == 3)
-            assert store.asked.empty()
-            store.allowed.release()
-            assert (await a.receive(Desired)).goal is Goal.WAIT
-            second = await store.asked.get()
-            assert isinstance(second[-1], RoundFormed)
-            assert [record.reason for record in store.records] != []
-            assert all(record not in store.records for record in second)
-            store.allowed.release()
-            for peer in (a, b, c):
-                assert (await peer.receive_goal(Goal.RUN)).round == 1
 
 
 async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_nothing_is_forgotten(

@@ -73,22 +73,6 @@ async def test_the_rounds_of_a_job_that_is_over_are_shown(start: Start, tmp_path
     assert paged["series"]["restarts"][-1] == 1
 
 
-async def test_the_rounds_are_there_in_another_life_of_the_daemon(start: Start, tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path)
-    async with start(store) as server:
-        await fail_once_and_succeed(server)
-        before = await ask(server)
-    await store.close()
-    store = SqliteStore.open(tmp_path)
-    async with start(store) as server:
-        after = await ask(server)
-    await store.close()
-    for round_ in (*before[1]["rounds"], *after[1]["rounds"]):
-        for age in ("formed_s", "running_s", "stopped_s", "ended_s"):
-            del round_[age]
-    assert after[1]["rounds"] == before[1]["rounds"] != []
-
-
 class UnreadableStore(MemoryStore):
     """Cannot read what is over."""
 
