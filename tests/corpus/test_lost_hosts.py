@@ -126,8 +126,7 @@ def test_survivors_below_the_minimum_are_let_go_in_the_end_with_the_names_of_the
     world.hosts["n3"].vanish()
     world.until(world.is_over, within=LEASE_S + AT_ONCE + world.scenario.join_timeout_s)
     for name in ("n1", "n2"):
-        last_word = world.hosts[name].exit
-        assert last_word is not None
+        assert (last_word := world.hosts[name].exit) is not None
         assert last_word.code == ExitCode.TEMPFAIL
         assert "n3" in last_word.message
 

@@ -179,8 +179,7 @@ def test_whoever_waits_sees_for_whom() -> None:
     world.until(lambda: world.state is State.FORMING)
     world.go_on(2)
     for name in ("n1", "n2"):
-        agent = world.hosts[name].agent
-        assert agent is not None
+        assert (agent := world.hosts[name].agent) is not None
         assert agent._desired is not None
         assert agent._desired.reason.endswith("missing: node n3")
 

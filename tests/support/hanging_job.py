@@ -19,7 +19,7 @@ class Job:
 
     def play(self, *lines: str) -> list[str]:
         """Play some lines; return the answers."""
-        return [text for line in lines for text in self.stage.play(line)]
+        return self.stage.play(*lines)
 
     def looks(self, *lines: str) -> int:
         """Play some lines; return how often the workers were looked at."""

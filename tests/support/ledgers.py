@@ -24,9 +24,7 @@ PAIR = """
 def play(*scripts: str, **policy: float) -> Stage:
     """Play scripts of a coordinator, one line after another."""
     stage = Stage(**policy)
-    for line in "\n".join(scripts).split("\n"):
-        if line.strip():
-            stage.play(line.strip())
+    stage.play(*(line for script in scripts for line in script.split("\n") if line.strip()))
     return stage
 
 

@@ -126,15 +126,16 @@ class Stage:
             "status": lambda words, _: self._status(*words),
         } | {name: self._each(self._reporter(phase)) for name, phase in PHASES.items()}
 
-    def play(self, line: str) -> list[str]:
-        """Carry out one line of a script; return its consequences."""
-        command, *words = line.split()
-        plain = [word for word in words if "=" not in word]
-        options = dict(word.split("=", 1) for word in words if "=" in word)
-        if command not in self._commands:
-            raise ScriptError(f"no such command: {command}")
+    def play(self, *lines: str) -> list[str]:
+        """Carry out some lines of a script; return their consequences."""
         self._written = []
-        self._commands[command](plain, options)
+        for line in lines:
+            command, *words = line.split()
+            plain = [word for word in words if "=" not in word]
+            options = dict(word.split("=", 1) for word in words if "=" in word)
+            if command not in self._commands:
+                raise ScriptError(f"no such command: {command}")
+            self._commands[command](plain, options)
         return self._written
 
     # Commands

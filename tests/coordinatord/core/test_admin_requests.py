@@ -79,8 +79,7 @@ def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanw
         assert second.sent[number].goal is Goal.STOP
     for number in (1, 2):
         second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
-    outcome = second.sent[2].outcome
-    assert outcome is not None
+    assert (outcome := second.sent[2].outcome) is not None
     assert (outcome.result, outcome.summary) == (Result.LEFT, "left the job: n2 drained by alice")
     assert second.sent[1].goal is Goal.WAIT
 
@@ -108,8 +107,7 @@ def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:
     assert life.run.durable.state is State.STOPPED
     ask(life, DrainNode("n2", "alice", ""))
     life.connect(2, run="e-1", round=1, phase=Phase.STOPPED)
-    outcome = life.sent[2].outcome
-    assert outcome is not None
+    assert (outcome := life.sent[2].outcome) is not None
     assert outcome.result is Result.STOPPED
 
 

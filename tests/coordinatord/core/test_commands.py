@@ -81,8 +81,7 @@ def come(coordinator: Coordinator, command: str, role: str = "default") -> Refus
 def test_a_node_with_another_script_is_another_training_and_is_refused() -> None:
     coordinator = a_coordinator()
     connect(coordinator, 1, "script-1a", spec=a_spec(1, 1))
-    refused = come(coordinator, "script-2a")
-    assert refused is not None
+    assert (refused := come(coordinator, "script-2a")) is not None
     assert (refused.message.code, refused.message.retry) == (RefusalCode.SPEC_DIFFERS, False)
     assert refused.message.message == (
         "another training runs under job id default, and node n1 of it starts another script: give this one a --job-id"

@@ -89,11 +89,9 @@ def test_each_node_is_told_to_copy_what_the_one_before_it_has_until_it_has_it() 
 def test_a_node_gets_the_rest_of_its_copies_when_the_connection_of_their_holder_is_back() -> None:
     job = Job()
     job.save(8)
-    for line in ("advance 0.5s", "drop n1", "advance 0.6s"):
-        job.stage.play(line)
+    job.stage.play("advance 0.5s", "drop n1", "advance 0.6s")
     assert job.copies("n2") == []
-    for line in ("reconnect n1", "advance 1s"):
-        job.stage.play(line)
+    job.stage.play("reconnect n1", "advance 1s")
     assert job.copies("n2") == [(8, "n1", 0)]
 
 
@@ -216,8 +214,7 @@ def test_copies_of_a_spare_that_leaves_are_planned_anew_while_nothing_else_chang
         job.have("n4", (8, 0), (8, 2))
         job.have("n5", (8, 1))
     assert [job.copies(node) for node in ("n4", "n5")] == [[], []]
-    for line in ("leave n4", "drop n4", "advance 5s"):
-        job.stage.play(line)
+    job.stage.play("leave n4", "drop n4", "advance 5s")
     assert sorted(job.copies("n5")) == [(8, "n1", 0), (8, "n3", 2)]
 
 
@@ -238,8 +235,7 @@ def test_a_rack_is_a_domain_and_hosts_are_where_there_is_one_rack_alone() -> Non
 def test_a_job_on_one_host_has_no_copies_and_nothing_is_wrong_with_that(third: str, problem: str) -> None:
     job = Job(n1="host=gpu1 keeps=yes", n2="host=gpu1 keeps=yes", n3=f"host={third} keeps=yes")
     job.save(8)
-    view = kept_view(job.stage.coordinator.jobs["default"])
-    assert view is not None
+    assert (view := kept_view(job.stage.coordinator.jobs["default"])) is not None
     assert view.copy_problem == problem
 
 
@@ -252,8 +248,7 @@ def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:
 
 
 def next_round_without_n3(job: Job) -> RoundFormed:
-    for line in ("step n1 9", "silence n3", "advance 20s", "stopped n1 n2", "advance 20s"):
-        job.stage.play(line)
+    job.stage.play("step n1 9", "silence n3", "advance 20s", "stopped n1 n2", "advance 20s")
     return [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
 
 
@@ -273,8 +268,7 @@ def test_after_the_loss_of_a_host_copies_are_made_anew_as_soon_as_the_next_round
     job.save(8)
     copy_all(job, 8)
     next_round_without_n3(job)
-    for line in ("running n1 n2", "advance 2s"):
-        job.stage.play(line)
+    job.stage.play("running n1 n2", "advance 2s")
     assert [job.copies(node) for node in ("n1", "n2")] == [[(8, "n2", 1)], [(8, "n1", 2)]]
 
 

@@ -56,8 +56,7 @@ def test_workers_of_one_node_may_have_lost_the_same_peer() -> None:
 def test_its_lease_is_over_with_it_and_a_node_of_its_name_has_its_own() -> None:
     stage = play(TRIO, KILLED, "running n1 n2", "advance 5s")
     assert losses(stage) == [("n3", 0.0)]
-    stage.play("join n3 min=2 max=3 incarnation=2")
-    stage.play("advance 30s")
+    stage.play("join n3 min=2 max=3 incarnation=2", "advance 30s")
     assert losses(stage) == [("n3", 0.0)]
     assert list(run_of(stage).members) == ["n1", "n2", "n3"]
 
@@ -117,11 +116,7 @@ def test_a_failure_long_before_the_session_closed_is_no_proof() -> None:
 def test_a_failure_in_an_older_round_is_no_proof() -> None:
     stage = play(TRIO, "fail n1 of=peer", "stopped n2 n3", "failed n1")
     assert len(rounds(stage)) == 2
-    stage.play("running n2 n3")
-    stage.play("drop n3")
-    stage.play("fail n2")
-    stage.play("failed n2")
-    stage.play("stopped n1")
+    stage.play("running n2 n3", "drop n3", "fail n2", "failed n2", "stopped n1")
     assert losses(stage) == []
 
 
@@ -136,8 +131,7 @@ def test_a_peer_whose_worker_had_exited_well_explains_the_failure() -> None:
 def test_a_revoked_token_closes_the_session_of_a_node_that_is_well() -> None:
     stage = play(TRIO)
     stage.coordinator.handle(Disconnected(stage.puppets["n3"].session, revoked=True), stage.now)
-    for line in ("fail n1 of=peer", "stopped n2", "failed n1"):
-        stage.play(line)
+    stage.play("fail n1 of=peer", "stopped n2", "failed n1")
     assert losses(stage) == []
 
 

@@ -124,8 +124,7 @@ def test_what_next_names_is_due_then_in_spite_of_rounding(by: float) -> None:
     deadlines = DeadlineHeap[str]()
     deadlines.set("node", 5.3)
     deadlines.shift(by)
-    upcoming = deadlines.next()
-    assert upcoming is not None
+    assert (upcoming := deadlines.next()) is not None
     assert deadlines.pop_due(upcoming) == ["node"]
 
 

@@ -34,8 +34,7 @@ def test_a_lost_node_is_listed_until_it_is_back() -> None:
 def test_the_last_loss_comes_first_and_a_node_once() -> None:
     trio = [f"join n{number} min=1 max=3" for number in (1, 2, 3)]
     stage = play(*trio, "drop n2", "advance 2s", "join n2 min=1 max=3 incarnation=2", "drop n3", "advance 2s")
-    stage.play("drop n2")
-    stage.play("advance 2s")
+    stage.play("drop n2", "advance 2s")
     assert [node for node, *_ in lost(stage)] == ["n2", "n3"]
 
 
@@ -46,8 +45,7 @@ def test_a_node_that_left_on_purpose_is_not_lost() -> None:
 
 def test_a_loss_is_listed_for_an_hour_and_outlives_the_coordinator() -> None:
     stage = play("join n1 min=2 max=2 join_timeout_s=80000", "join n2 min=2 max=2", "drop n2", "advance 11s")
-    stage.play("die 5s")
-    stage.play("reconnect n1")
+    stage.play("die 5s", "reconnect n1")
     assert lost(stage) == [("n2", 1, 15.0)]
     stage.play(f"advance {LOST_SHOWN_S - 16}s")
     assert len(lost(stage)) == 1
@@ -98,10 +96,7 @@ def test_earlier_runs_are_kept_with_their_last_step() -> None:
 def test_as_many_runs_are_kept_as_the_store_has() -> None:
     stage = Stage()
     for number in range(1, 6):
-        stage.play(f"join n1 min=1 max=2 incarnation={number}")
-        stage.play("leave n1")
-        stage.play("drop n1")
-        stage.play("advance 3s")
+        stage.play(f"join n1 min=1 max=2 incarnation={number}", "leave n1", "drop n1", "advance 3s")
     assert [run.run for run in shown(stage).earlier] == ["e-4", "e-3"]
     assert {run.state for run in shown(stage).earlier} == {"left"}
     database = Database.in_memory()

@@ -33,23 +33,18 @@ def reason_sent(stage: Stage, node: str) -> str:
 @pytest.mark.parametrize("least", [1, 2])
 def test_a_round_waits_until_all_find_what_one_of_them_finds(least: int) -> None:
     stage = join("600s", "600s", least=least)
-    stage.play(f"write n1 written {FOUND}")
-    stage.play("prepared n1 n2")
-    stage.play("advance 30s")
+    stage.play(f"write n1 written {FOUND}", "prepared n1 n2", "advance 30s")
     assert not formed(stage)
     words = "node n1 finds step 1,204 on the disk, and node n2 does not: is --persist the same directory on both"
     assert reason_sent(stage, "n2").startswith(words)
-    stage.play(f"write n2 written {FOUND}")
-    stage.play("advance 3s")
+    stage.play(f"write n2 written {FOUND}", "advance 3s")
     [reason] = formed(stage)
     assert reason.endswith("resumes at step 1,204 from disk")
 
 
 def test_a_node_without_a_disk_is_named() -> None:
     stage = join("600s", "no")
-    stage.play(f"write n1 written {FOUND}")
-    stage.play("prepared n1 n2")
-    stage.play("advance 3s")
+    stage.play(f"write n1 written {FOUND}", "prepared n1 n2", "advance 3s")
     assert not formed(stage)
     words = "node n2 does not: start it with --persist too, or all would begin anew"
     assert reason_sent(stage, "n2").endswith(words)
@@ -57,13 +52,15 @@ def test_a_node_without_a_disk_is_named() -> None:
 
 def test_what_is_in_memory_is_resumed_from_whatever_is_on_the_disk() -> None:
     stage = join("600s", "no")
-    stage.play("prepared n1 n2")
-    stage.play("running n1 n2")
-    stage.play("keep n2 1:8")
-    stage.play(f"write n1 written {FOUND}")
-    stage.play("fail n1")
-    stage.play("failed n1")
-    stage.play("stopped n2")
+    stage.play(
+        "prepared n1 n2",
+        "running n1 n2",
+        "keep n2 1:8",
+        f"write n1 written {FOUND}",
+        "fail n1",
+        "failed n1",
+        "stopped n2",
+    )
     assert "resumes at step 8 from node n2's memory" in formed(stage)[1]
 
 
@@ -71,8 +68,7 @@ def test_what_all_find_is_taken_though_one_of_them_finds_something_newer() -> No
     stage = join("600s", "600s")
     for node in ("n1", "n2"):
         stage.play(f"write {node} written {FOUND}")
-    stage.play("write n1 written found=e-0:3:1300 shards=2")
-    stage.play("prepared n1 n2")
+    stage.play("write n1 written found=e-0:3:1300 shards=2", "prepared n1 n2")
     [reason] = formed(stage)
     assert reason.endswith("resumes at step 1,204 from disk")
 
@@ -82,9 +78,11 @@ def read_in_vain(*disks: str) -> Stage:
     stage = join(*disks)
     for number in range(1, len(disks) + 1):
         stage.play(f"write n{number} written {FOUND}")
-    stage.play("prepared " + " ".join(f"n{number}" for number in range(1, len(disks) + 1)))
-    stage.play("fetch n2 failed why=digest")
-    stage.play("write n2 written unusable=digest")
+    stage.play(
+        "prepared " + " ".join(f"n{number}" for number in range(1, len(disks) + 1)),
+        "fetch n2 failed why=digest",
+        "write n2 written unusable=digest",
+    )
     return stage
 
 
@@ -93,8 +91,7 @@ def test_a_step_that_one_could_not_read_is_not_tried_again_and_not_begun_anew_be
     stage = read_in_vain("600s", "600s")
     stage.play("stopped n1 n2")
     if restarted:
-        stage.play("die 1s")
-        stage.play("reconnect n1 n2")
+        stage.play("die 1s", "reconnect n1 n2")
     stage.play("advance 30s")
     assert len(formed(stage)) == 1
     words = "node n1 finds step 1,204 on the disk, and node n2 does not: digest. All would begin anew"
@@ -108,8 +105,7 @@ def test_what_nobody_can_use_is_said_with_what_to_do() -> None:
     stage = join("600s", "600s")
     for node in ("n1", "n2"):
         stage.play(f"write {node} written unusable=digest")
-    stage.play("prepared n1 n2")
-    stage.play("advance 30s")
+    stage.play("prepared n1 n2", "advance 30s")
     assert not formed(stage)
     words = "node n1 can use nothing on the disk: digest: mend that, or remove the step from --persist"
     assert reason_sent(stage, "n1").startswith(words)
@@ -134,16 +130,11 @@ def unusable(observed: Observed) -> Observed:
 def test_a_step_that_the_run_has_written_and_nobody_sees_any_more_is_waited_for() -> None:
     """The file system may have been unmounted on all hosts."""
     stage = join("600s", "600s")
-    stage.play("prepared n1 n2")
-    stage.play("running n1 n2")
+    stage.play("prepared n1 n2", "running n1 n2")
     for node in ("n1", "n2"):
-        stage.play(f"write {node} written found=e-1:1:8")
-        stage.play(f"write {node} written unusable=none")
+        stage.play(f"write {node} written found=e-1:1:8", f"write {node} written unusable=none")
         stage.puppets[node].observed = replace(stage.puppets[node].observed, kept=None)
-    stage.play("fail n1")
-    stage.play("failed n1")
-    stage.play("stopped n2")
-    stage.play("advance 30s")
+    stage.play("fail n1", "failed n1", "stopped n2", "advance 30s")
     assert len(formed(stage)) == 1
     words = "step 8 was written to the disk, and node n1 does not find it any more: is --persist still mounted?"
     assert reason_sent(stage, "n1").startswith(words)
@@ -151,11 +142,7 @@ def test_a_step_that_the_run_has_written_and_nobody_sees_any_more_is_waited_for(
 
 def test_who_waits_longest_does_not_leave_the_others_to_begin_anew() -> None:
     stage = join("600s", "600s", "600s", least=2)
-    stage.play(f"write n1 written {FOUND}")
-    stage.play("prepared n1 n2 n3")
-    stage.play("leave n1")
-    stage.play("drop n1")
-    stage.play("advance 30s")
+    stage.play(f"write n1 written {FOUND}", "prepared n1 n2 n3", "leave n1", "drop n1", "advance 30s")
     assert not formed(stage)
     words = "node n1 found step 1,204 on the disk before it went, and node n2 does not: is --persist the same directory"
     assert reason_sent(stage, "n2").startswith(words)
@@ -168,21 +155,21 @@ def test_who_waits_longest_does_not_leave_the_others_to_begin_anew() -> None:
 
 def test_what_a_node_found_counts_no_more_when_it_is_back_and_does_not_find_it() -> None:
     stage = join("600s", "600s")
-    stage.play(f"write n1 written {FOUND}")
-    stage.play("prepared n1 n2")
-    stage.play("leave n1")
-    stage.play("drop n1")
-    stage.play("join n1 min=2 max=2 keeps=600s phase=preparing incarnation=2")
-    stage.play("prepared n1")
-    stage.play("advance 3s")
+    stage.play(
+        f"write n1 written {FOUND}",
+        "prepared n1 n2",
+        "leave n1",
+        "drop n1",
+        "join n1 min=2 max=2 keeps=600s phase=preparing incarnation=2",
+        "prepared n1",
+        "advance 3s",
+    )
     assert len(formed(stage)) == 1
 
 
 def test_nodes_that_do_not_find_the_same_are_told_so_when_they_have_waited_in_vain() -> None:
     stage = join("600s", "600s")
-    stage.play(f"write n1 written {FOUND}")
-    stage.play("prepared n1 n2")
-    stage.play("advance 70s")
+    stage.play(f"write n1 written {FOUND}", "prepared n1 n2", "advance 70s")
     assert not formed(stage)
     outcomes = [record.outcome.summary for _, record in stage.past if isinstance(record, NodeReleased)]
     assert outcomes[0].startswith("no round within 60 s: node n1 finds step 1,204 on the disk, and node n2 does not")

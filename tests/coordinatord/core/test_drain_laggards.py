@@ -33,8 +33,7 @@ class Job:
 
     def play(self, *lines: str) -> None:
         """Play some lines."""
-        for line in lines:
-            self.stage.play(line)
+        self.stage.play(*lines)
 
     @property
     def drained(self) -> list[str]:
@@ -101,10 +100,8 @@ def test_a_node_in_two_jobs_leaves_both() -> None:
 def test_looks_come_soon_until_somebody_is_named() -> None:
     job = Job("min=2 max=3")
     run = job.stage.coordinator.jobs["default"]
-    step_s = run.progress.usual_s
-    assert step_s is not None
-    since = run.progress.first_at
-    assert since is not None
+    assert (step_s := run.progress.usual_s) is not None
+    assert (since := run.progress.first_at) is not None
     asked: list[float] = []
     while len(asked) < 5:
         asked.append(ask_at(run, job.stage.now, asked[-1] if asked else None))

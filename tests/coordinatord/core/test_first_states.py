@@ -19,9 +19,7 @@ from tests.support.running_job import desired_of
 )
 def test_all_nodes_are_told_whether_all_ranks_have_the_same_state(first: str, second: str, alike: bool | None) -> None:
     stage = train("n1", "n2")
-    stage.play(f"keep n1 {first}")
-    stage.play(f"keep n2 {second}")
-    stage.play("advance 1s")
+    stage.play(f"keep n1 {first}", f"keep n2 {second}", "advance 1s")
     assert [desired_of(stage, node).alike for node in ("n1", "n2")] == [alike, alike]
 
 
@@ -35,10 +33,7 @@ def test_each_round_is_compared_for_itself_and_no_state_of_another_round_counts(
         stage.play(f"keep {node}")
     break_round(stage, "n1", "n2")
     assert desired_of(stage, "n1").alike is None
-    stage.play("running n1 n2")
-    stage.play("keep n1 first=5")
-    stage.play("keep n2 first=7")
-    stage.play("advance 1s")
+    stage.play("running n1 n2", "keep n1 first=5", "keep n2 first=7", "advance 1s")
     assert desired_of(stage, "n2").alike is False
 
 
@@ -46,8 +41,5 @@ def test_a_coordinator_that_is_started_again_learns_it_from_the_nodes() -> None:
     stage = train("n1", "n2")
     for node in ("n1", "n2"):
         stage.play(f"keep {node} first=5")
-    stage.play("advance 1s")
-    stage.play("die 1s")
-    stage.play("reconnect n1 n2")
-    stage.play("advance 1s")
+    stage.play("advance 1s", "die 1s", "reconnect n1 n2", "advance 1s")
     assert desired_of(stage, "n2").alike

@@ -17,12 +17,10 @@ def train(able: str = "yes", *, stepped: bool = True) -> Stage:
     stage = Stage()
     for node in NODES:
         stage.play(f"join {node} min=2 max=4 keeps=yes")
-    stage.play("advance 11s")
-    stage.play(f"running {' '.join(NODES)}")
+    stage.play("advance 11s", f"running {' '.join(NODES)}")
     for node, halts in zip(NODES, ("yes", "yes", able), strict=True):
         stage.play(f"keep {node}{f' halts={halts}' if halts else ''}")
-    stage.play("step n1 11" if stepped else "advance 1s")
-    stage.play("advance 1s")
+    stage.play("step n1 11" if stepped else "advance 1s", "advance 1s")
     return stage
 
 
@@ -31,8 +29,7 @@ def wanted(stage: Stage, node: str = "n1") -> Desired:
 
 
 def promise(stage: Stage, node: str, step: int) -> None:
-    stage.play(f"keep {node} halts={step}")
-    stage.play(f"stopping {node}")
+    stage.play(f"keep {node} halts={step}", f"stopping {node}")
 
 
 def halts(stage: Stage) -> list[Halt | None]:
@@ -44,8 +41,7 @@ def halts(stage: Stage) -> list[Halt | None]:
 )
 def test_the_furthest_step_is_named_when_all_have_said_how_far_they_go(change: str) -> None:
     stage = train()
-    stage.play(change)
-    stage.play("advance 11s")
+    stage.play(change, "advance 11s")
     assert wanted(stage).goal is Goal.STOP
     assert halts(stage) == [Halt(None)] * 3
     promise(stage, "n1", 12)
@@ -61,9 +57,7 @@ def test_it_stays_when_nodes_go_on_to_it_and_end() -> None:
     stage.play("leave n2")
     for node, step in zip(NODES, (12, 13, 12), strict=True):
         promise(stage, node, step)
-    stage.play("keep n1 1:13 halts=13")
-    stage.play("stopped n1")
-    stage.play("advance 1s")
+    stage.play("keep n1 1:13 halts=13", "stopped n1", "advance 1s")
     assert [wanted(stage, node).halt for node in NODES[1:]] == [Halt(13)] * 2
 
 
@@ -73,8 +67,7 @@ def test_a_coordinator_that_was_started_again_names_the_same_step() -> None:
     for node, step in zip(NODES, (12, 13, 12), strict=True):
         promise(stage, node, step)
     stage.play("keep n1 halts=13")  # the only one that has heard of it
-    stage.play("die 1s")
-    stage.play("reconnect n1 n3")
+    stage.play("die 1s", "reconnect n1 n3")
     assert wanted(stage).halt == Halt(None)
     stage.play("reconnect n2")
     assert halts(stage) == [Halt(13)] * 3
@@ -86,10 +79,7 @@ def test_a_coordinator_that_was_started_again_waits_for_the_promises_of_nodes_th
 ) -> None:
     """All nodes get SIGTERM while there is no coordinator: the first one that is back is the first one to leave."""
     stage = train()
-    stage.play("die 1s")
-    stage.play("reconnect n1")
-    stage.play("keep n1 halts=yes")
-    stage.play(change)
+    stage.play("die 1s", "reconnect n1", "keep n1 halts=yes", change)
     assert (wanted(stage).goal, wanted(stage).halt) == (Goal.STOP, Halt(None))
     promise(stage, "n1", 12)
     stage.play("reconnect n2 n3")
@@ -100,14 +90,10 @@ def test_a_coordinator_that_was_started_again_waits_for_the_promises_of_nodes_th
 
 def test_a_node_that_cannot_halt_is_not_waited_for_once_it_is_heard() -> None:
     stage = train(able="")
-    stage.play("die 1s")
-    stage.play("reconnect n1 n2")
-    stage.play("keep n1 halts=yes")
-    stage.play("leave n1")
+    stage.play("die 1s", "reconnect n1 n2", "keep n1 halts=yes", "leave n1")
     promise(stage, "n1", 12)
     assert wanted(stage).halt == Halt(None)
-    stage.play("reconnect n3")
-    stage.play("advance 1s")
+    stage.play("reconnect n3", "advance 1s")
     assert halts(stage) == [None] * 3
 
 
@@ -137,6 +123,5 @@ def test_nobody_waits_for_a_step_that_cannot_be_kept_any_more(breaks: str) -> No
     stage.play("leave n2")
     promise(stage, "n1", 12)
     assert halts(stage) == [Halt(None)] * 3
-    stage.play(breaks)
-    stage.play("advance 20s")
+    stage.play(breaks, "advance 20s")
     assert halts(stage)[:2] == [None] * 2

@@ -16,8 +16,9 @@ from tests.support.script import Stage
 
 def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
     job = Job("workers=2")
-    job.play("advance 10s", "seen waits waits waits stands", "advance 1s", "seen waits waits waits stands")
-    job.play("stopped n1 n2")
+    job.play(
+        "advance 10s", "seen waits waits waits stands", "advance 1s", "seen waits waits waits stands", "stopped n1 n2"
+    )
     [ended] = [record for _, record in job.stage.past if isinstance(record, RoundEnded)]
     assert (ended.charged, ended.restarts_used) == (True, 1)
     assert ended.report is not None
@@ -89,16 +90,10 @@ def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torc
 def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
     names = [f"n{number}-{'x' * 120}" for number in range(1, 5)]
     stage = Stage(heartbeat_s=1.0)
-    for line in (
-        *(f"join {name} min=4 max=4 restarts=0" for name in names),
-        f"running {' '.join(names)}",
-        "advance 1s",
-    ):
-        stage.play(line)
+    stage.play(*(f"join {name} min=4 max=4 restarts=0" for name in names), f"running {' '.join(names)}", "advance 1s")
     for name in names:
         stage.play(f"step {name} 10")
-    for line in ("advance 10s", *2 * ("seen waits waits waits waits", "advance 2s")):
-        stage.play(line)
+    stage.play("advance 10s", *2 * ("seen waits waits waits waits", "advance 2s"))
     for member in stage.coordinator.jobs["default"].members.values():
         assert member.sent is not None
         assert decode(encode(member.sent), Desired).remark.endswith(
@@ -108,8 +103,16 @@ def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
 
 def test_who_hangs_after_it_has_computed_is_named_all_the_same() -> None:
     job = Job()
-    job.play("advance 10s", "seen computes waits", "advance 1s", "seen computes waits", "advance 60s")
-    job.play("seen stands waits", "advance 1s", "seen stands waits")
+    job.play(
+        "advance 10s",
+        "seen computes waits",
+        "advance 1s",
+        "seen computes waits",
+        "advance 60s",
+        "seen stands waits",
+        "advance 1s",
+        "seen stands waits",
+    )
     assert job.stops == ["hung"]
 
 
@@ -407,6 +410,13 @@ def test_nodes_that_are_rarely_heard_are_heard_between_two_looks() -> None:
 
 def test_a_new_round_is_in_no_section() -> None:
     job = Job()
-    job.play("section n1 eval limit=600s", "fail n1", "section n1", "stopped n1 n2", "running n1 n2")
-    job.play("step n1 20", "step n2 20")
+    job.play(
+        "section n1 eval limit=600s",
+        "fail n1",
+        "section n1",
+        "stopped n1 n2",
+        "running n1 n2",
+        "step n1 20",
+        "step n2 20",
+    )
     assert job.looks("advance 10s") == 1

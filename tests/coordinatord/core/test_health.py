@@ -21,8 +21,7 @@ class Job:
 
     def __init__(self, **policy: float) -> None:
         self.stage, self.step = Stage(**policy), 0
-        for line in PAIR:
-            self.stage.play(line)
+        self.stage.play(*PAIR)
 
     def train(self, seconds: int, per_s: int = 10) -> None:
         """Let both do so many steps a second."""
@@ -99,8 +98,7 @@ def test_the_step_after_a_first_one_that_took_long_may_take_long() -> None:
 def test_who_is_not_heard_makes_no_stall() -> None:
     job = Job()
     job.train(20)
-    job.stage.play("silence n1 n2")
-    job.stage.play("advance 60s")
+    job.stage.play("silence n1 n2", "advance 60s")
     assert job.summaries() == ["every node is silent"]
     assert job.view.health == Health.SILENT
 
@@ -135,8 +133,7 @@ def test_a_coordinator_that_was_started_again_does_not_call_slow_steps_a_stall()
     for _ in range(4):
         job.train(1, per_s=1)
         job.stand(29)
-    job.stage.play("die 5s")
-    job.stage.play("reconnect n1 n2")
+    job.stage.play("die 5s", "reconnect n1 n2")
     job.stand(20)
     job.train(1, per_s=1)
     job.stand(29)
@@ -146,8 +143,7 @@ def test_a_coordinator_that_was_started_again_does_not_call_slow_steps_a_stall()
 def test_a_coordinator_that_was_started_again_sees_a_stall_all_the_same() -> None:
     job = Job()
     job.train(20)
-    job.stage.play("die 5s")
-    job.stage.play("reconnect n1 n2")
+    job.stage.play("die 5s", "reconnect n1 n2")
     job.stand(294)
     assert job.view.health == Health.WELL
     job.stand(1)
@@ -160,8 +156,7 @@ def test_a_node_that_is_constantly_behind_by_more_than_reports_explain_is_known_
         for _ in range(8):
             job.stage.play("advance 1s")
             job.step += 10
-            job.stage.play(f"step n1 {job.step}")
-            job.stage.play(f"step n2 {max(0, job.step - lag)}")
+            job.stage.play(f"step n1 {job.step}", f"step n2 {max(0, job.step - lag)}")
         assert job.view.progress.steps_per_s == 10.0
         assert [node.behind for node in job.view.nodes] == [0, behind], "two reports are up to two seconds apart"
 
@@ -180,16 +175,14 @@ def test_nobody_is_behind_when_there_is_no_round() -> None:
     job.train(20)
     job.stage.play("step n1 500")
     assert job.view.nodes[0].behind == 0 != job.view.nodes[1].behind
-    for line in ("drop n1", "advance 6s", "stopped n2"):
-        job.stage.play(line)
+    job.stage.play("drop n1", "advance 6s", "stopped n2")
     assert (job.view.state, [node.behind for node in job.view.nodes]) == ("forming", [0])
 
 
 def test_workers_of_a_later_round_are_starting_until_they_do_a_step() -> None:
     job = Job()
     job.train(2)
-    for line in ("fail n1", "stopped n1 n2", "running n1"):
-        job.stage.play(line)
+    job.stage.play("fail n1", "stopped n1 n2", "running n1")
     assert [node.state for node in job.view.nodes] == ["running", "assigned"], "others have yet to start"
     job.stage.play("running n2")
     assert (job.view.state, {node.state for node in job.view.nodes}) == ("starting", {"starting"})
@@ -199,10 +192,7 @@ def test_workers_of_a_later_round_are_starting_until_they_do_a_step() -> None:
 def test_to_start_the_coordinator_again_is_not_to_hear_a_node(end: str) -> None:
     job = Job()
     job.train(20)
-    job.stage.play(end)
-    job.stage.play("advance 10s")
-    job.stage.play("die 5s")
-    job.stage.play("advance 60s")
+    job.stage.play(end, "advance 10s", "die 5s", "advance 60s")
     assert job.summaries() == ["every node is silent"]
     job.stage.play("reconnect n2")
     assert job.summaries() == ["every node is silent", "nodes are heard again"]
@@ -249,9 +239,6 @@ def test_a_node_that_is_in_the_middle_of_a_long_step_is_no_straggler() -> None:
         job.step += 1
         job.stage.play(f"step n1 {job.step}")
         assert [node.behind for node in job.view.nodes] == [0, 0], "the other one may be as far, and not have said so"
-        job.stage.play("advance 1s")
-        job.stage.play(f"step n2 {job.step}")
-    job.stage.play("advance 20s")
-    job.stage.play(f"step n1 {job.step + 1}")
-    job.stage.play("advance 25s")
+        job.stage.play("advance 1s", f"step n2 {job.step}")
+    job.stage.play("advance 20s", f"step n1 {job.step + 1}", "advance 25s")
     assert [node.behind for node in job.view.nodes] == [0, 1]

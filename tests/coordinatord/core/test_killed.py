@@ -45,8 +45,7 @@ def test_of_many_a_few_are_named_and_all_are_counted() -> None:
     stage = Stage()
     for number in range(1, 6):
         stage.play(f"join n{number} min=5 max=5")
-    stage.play("running n1 n2 n3 n4 n5")
-    stage.play("ask restart default")
+    stage.play("running n1 n2 n3 n4 n5", "ask restart default")
     verdict = end(stage, {name: Killed(tuple(range(8)), 16, 2.5) for name in list(stage.puppets)})
     named = ", ".join(f"ranks 0, 1, 2, 3, 4, 5, 6, 7 and 8 more on node {name} (within 2.5 s)" for name in ("n1", "n2"))
     assert verdict.endswith(f"; {LOST}: {named} and on 3 more nodes")

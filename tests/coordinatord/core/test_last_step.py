@@ -25,9 +25,7 @@ def ending(shards: int, end: str = LEAVE) -> Stage:
     stage = running_job(NODES, THREE)
     for node in NODES:
         stage.play(f"keep {node} 1:100 of=3 shards={shards}")
-    stage.play("advance 1s")
-    stage.play(end)
-    stage.play(f"{'failed' if end == FAIL else 'stopped'} n1")
+    stage.play("advance 1s", end, f"{'failed' if end == FAIL else 'stopped'} n1")
     assert writers(stage) == {}, "workers of two nodes may still save"
     stage.play("stopped n2 n3")
     assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}
@@ -102,8 +100,7 @@ def test_nodes_that_all_leave_wait_for_the_disk_and_not_for_others() -> None:
 def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what_is_lost(end: str) -> None:
     stage = ending(shards=3, end=end)
     for _ in range(3):
-        stage.play("write n2 failed why=full")
-        stage.play(f"advance {RETRY_S:g}s")
+        stage.play("write n2 failed why=full", f"advance {RETRY_S:g}s")
         assert writers(stage) == dict.fromkeys(NODES, 100)
     stage.play("write n2 failed why=full")
     assert state_of(stage) is ENDS[end], "there is no time for another attempt"
@@ -115,21 +112,16 @@ def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what
 @pytest.mark.parametrize("end", ENDS)
 def test_a_node_that_is_back_soon_writes_at_once_what_nobody_else_has(end: str) -> None:
     stage = ending(shards=3, end=end)
-    stage.play("drop n3")
-    stage.play("advance 0.5s")
+    stage.play("drop n3", "advance 0.5s")
     assert (writers(stage).get("n1"), state_of(stage)) == (None, WAITS[end])
-    stage.play("reconnect n3")
-    stage.play("advance 1s")
+    stage.play("reconnect n3", "advance 1s")
     write(stage, *NODES)
     assert state_of(stage) is ENDS[end]
 
 
 def test_a_step_that_is_lost_with_a_node_is_named_by_the_run_that_ends() -> None:
     stage = ending(shards=3)
-    stage.play("silence n3")
-    stage.play("advance 20s")
-    stage.play("drop n3")
-    stage.play("advance 60s")
+    stage.play("silence n3", "advance 20s", "drop n3", "advance 60s")
     assert state_of(stage) is State.LEFT
     assert stage.coordinator.jobs["default"].durable.reason.endswith("step 100 is not on the disk: node n3 is gone")
 
@@ -137,13 +129,10 @@ def test_a_step_that_is_lost_with_a_node_is_named_by_the_run_that_ends() -> None
 def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() -> None:
     stage = running_job(NODES, THREE)
     for node in ("n1", "n2"):
-        stage.play(f"keep {node} 1:100 of=3 protected=yes")
-        stage.play("advance 1s")
+        stage.play(f"keep {node} 1:100 of=3 protected=yes", "advance 1s")
     stage.play("advance 600s")
     assert writers(stage) == {"n1": 100, "n2": 100}
-    stage.play("keep n3 1:101 of=3")
-    stage.play(LEAVE)
-    stage.play("stopped n1 n2 n3")
+    stage.play("keep n3 1:101 of=3", LEAVE, "stopped n1 n2 n3")
     assert writers(stage) == {"n1": 100, "n2": 100}
     write(stage, "n1", "n2")
     assert writers(stage) == {"n3": 101}
@@ -153,18 +142,19 @@ def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() ->
 
 def test_a_node_with_an_older_step_stays_where_the_newest_may_be_damaged() -> None:
     stage = running_job(("n1", "n2"), "min=2 max=2 keeps=600s restarts=2")
-    stage.play("keep n1 1:100 of=2")
-    stage.play("keep n2 1:101 of=2")
-    stage.play("fail n2")
-    stage.play("failed n2")
-    stage.play("stopped n1")
-    stage.play("fetch n1 failed why=digest")
-    stage.play("leave n1 n2")
-    stage.play("stopped n1 n2")
+    stage.play(
+        "keep n1 1:100 of=2",
+        "keep n2 1:101 of=2",
+        "fail n2",
+        "failed n2",
+        "stopped n1",
+        "fetch n1 failed why=digest",
+        "leave n1 n2",
+        "stopped n1 n2",
+    )
     assert writers(stage) == {"n2": 101}, "nobody knows whether it is damaged before it is written"
     assert desired_of(stage, "n1").goal is not Goal.EXIT
-    stage.play("keep n2")
-    stage.play("write n2 failed why=damaged")
+    stage.play("keep n2", "write n2 failed why=damaged")
     assert writers(stage) == {"n1": 100}
     write(stage, "n1")
     assert "is not on the disk" not in last_words(stage, "n1")
@@ -179,15 +169,12 @@ def test_the_write_at_a_planned_end_is_tried_again_after_a_pause_though_the_next
     write(stage, *NODES)
     for node in NODES:
         stage.play(f"keep {node} 1:100 1:200 of=3 protected=yes")
-    stage.play("ask restart default")
-    stage.play("stopped n1 n2 n3")
-    stage.play("running n1 n2 n3")
+    stage.play("ask restart default", "stopped n1 n2 n3", "running n1 n2 n3")
     for node in NODES:
         stage.play(f"keep {node} 1:200 of=3 protected=yes")
     stage.play("advance 1s")
     assert writers(stage) == dict.fromkeys(NODES, 200)
-    stage.play("write n1 failed why=full")
-    stage.play(f"advance {RETRY_S - 1:g}s")
+    stage.play("write n1 failed why=full", f"advance {RETRY_S - 1:g}s")
     assert writers(stage) == {}
     stage.play("advance 1s")
     assert writers(stage) == dict.fromkeys(NODES, 200)
@@ -196,31 +183,22 @@ def test_the_write_at_a_planned_end_is_tried_again_after_a_pause_though_the_next
 def test_writers_hear_which_attempts_were_in_vain() -> None:
     stage = ending(shards=3)
     for _ in range(2):
-        stage.play("write n2 failed why=full")
-        stage.play(f"advance {RETRY_S:g}s")
+        stage.play("write n2 failed why=full", f"advance {RETRY_S:g}s")
     assert [asked and (asked.attempt, asked.in_vain) for asked in (order(stage, "n1"), order(stage, "n2"))] == [
         (3, (1, 2)),
         (3, (1, 2)),
     ]
     for node in NODES:
         stage.play(f"write {node} written")
-    stage.play("write n1 failed why=full")
-    stage.play(f"advance {RETRY_S:g}s")
-    asked = order(stage, "n1")
-    assert asked is not None
+    stage.play("write n1 failed why=full", f"advance {RETRY_S:g}s")
+    assert (asked := order(stage, "n1")) is not None
     assert (asked.attempt, asked.in_vain) == (4, (1, 2)), "the third one was to be made whole, and perhaps was"
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_run_does_not_wait_to_hear_a_node_that_was_released_before_a_restart(restarts: int) -> None:
     stage = running_job(NODES, f"min=2 max=3 restarts={restarts}")
-    stage.play("fail n1")
-    stage.play("failed n1")
-    stage.play("stopped n2")
-    stage.play("ask drain n2")
-    stage.play("die 1s")
-    stage.play("reconnect n1 n3")
-    stage.play("stopped n3")
+    stage.play("fail n1", "failed n1", "stopped n2", "ask drain n2", "die 1s", "reconnect n1 n3", "stopped n3")
     stage.play("advance 30s")  # the lease of n2, whose workers may still run for all that the records say
     assert state_of(stage) is (State.STARTING if restarts else State.FAILED)
 

@@ -105,8 +105,7 @@ def test_the_first_of_the_ranks_is_not_slow_though_it_always_waits() -> None:
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_a_slow_node_is_named_where_its_workers_take_turns(nodes: int) -> None:
     slow = dict.fromkeys(range(4, 8), 1.1)
-    found = lateness(answers_of(arrivals_in(50, slow, ranks=4 * nodes), per_node=4)).laggard
-    assert found is not None
+    assert (found := lateness(answers_of(arrivals_in(50, slow, ranks=4 * nodes), per_node=4)).laggard) is not None
     assert (found.node, found.rank) == ("n2", None)
     assert found.late_s == pytest.approx(0.1 * BACKWARD * STEP_S, rel=0.2)
 

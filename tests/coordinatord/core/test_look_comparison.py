@@ -39,8 +39,7 @@ def look(*kinds: str) -> list[SeenWorker]:
 def test_who_stands_still_in_two_looks_is_named(kind: str, verdict: HangKind) -> None:
     first, second = look("waits", "waits", kind), look("waits", "waits", kind)
     assert may_hang(first)
-    found = compare(first, second)
-    assert found is not None
+    assert (found := compare(first, second)) is not None
     assert found.kind is verdict
     if verdict is not HangKind.NETWORK:
         assert found.ranks == (2,)
@@ -93,8 +92,7 @@ def test_looks_at_other_workers_show_nothing() -> None:
 def test_a_worker_that_moves_between_two_looks_computes() -> None:
     first, second = look("waits", "computes"), look("waits", "computes")
     idle = [replace(worker, now=None if worker.now is None else replace(worker.now, cpus=0.0)) for worker in second]
-    found = compare(look("waits", "stands"), [idle[0], idle[1]])
-    assert found is not None
+    assert (found := compare(look("waits", "stands"), [idle[0], idle[1]])) is not None
     assert found.kind is HangKind.BUSY, "its stack is another one"
     assert notice_of(found, idle) == "waiting for rank 1 on node n2, which computes in evaluate (train.py:50)"
     assert compare(first, second) is not None
@@ -106,8 +104,7 @@ def test_a_worker_that_waits_for_a_cpu_alone_computes() -> None:
     starved[1] = replace(starved[1], now=replace(starved[1].now, state="running"))
     idle = look("waits", "stands")
     for first, second in ((starved, idle), (idle, starved), (starved, starved)):
-        found = compare(first, second)
-        assert found is not None
+        assert (found := compare(first, second)) is not None
         assert found.kind is HangKind.BUSY
 
 
@@ -134,8 +131,7 @@ def test_a_worker_that_gets_on_in_another_group_than_the_one_it_is_shown_in_gets
 )
 def test_a_person_who_asks_needs_a_second_look_where_data_may_come_and_go(kind: str, again: bool) -> None:
     looked = look("waits", "waits", kind)
-    found = find_hang(looked)
-    assert found is not None
+    assert (found := find_hang(looked)) is not None
     assert may_be_slow(found, looked) is again
 
 

@@ -17,7 +17,7 @@ from coordinatord.core.values.admin_requests import StopJob
 from coordinatord.core.values.records import NodeLost, NodeReleased, RoundEnded, RoundFormed, RunEnded
 from coordinatord.protocol.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer, let_pass
-from tests.support.script import Stage
+from tests.support.ledgers import play
 
 
 def connect(coordinator: Coordinator, session: int, join: Join, now: float = 0.0) -> Batch:
@@ -35,13 +35,6 @@ def running_pair(coordinator: Coordinator, **spec: int) -> None:
     for session in (1, 2):
         report(coordinator, session, phase=Phase.RUNNING)
     assert coordinator.jobs["default"].durable.state is State.RUNNING
-
-
-def play(script: str) -> Stage:
-    stage = Stage()
-    for line in script.strip().splitlines():
-        stage.play(line.strip())
-    return stage
 
 
 def test_the_end_of_an_old_run_s_session_does_not_disturb_the_job_s_next_run() -> None:

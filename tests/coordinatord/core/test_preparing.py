@@ -12,6 +12,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Goal, Result
+from tests.support import ledgers
 from tests.support.ledgers import ledger
 from tests.support.running_job import desired_of
 from tests.support.script import Stage
@@ -19,11 +20,8 @@ from tests.support.script import Stage
 SPEC = "min=2 max=4"
 
 
-def play(script: str, **policy: float) -> Stage:
-    stage = Stage(**({"settle_s": 2.0, "settle_max_s": 10.0} | policy))
-    for line in script.strip().splitlines():
-        stage.play(line.strip())
-    return stage
+def play(script: str) -> Stage:
+    return ledgers.play(script, settle_s=2.0, settle_max_s=10.0)
 
 
 def running(*names: str) -> str:
@@ -50,10 +48,7 @@ def state(stage: Stage) -> State:
 def test_while_nodes_that_are_enough_prepare_the_run_starts_and_waits_for_no_node() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\nadvance 3s\njoin n2 {SPEC} phase=preparing\nadvance 60s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 60.0}
-    stage.play("prepared n1")
-    stage.play("advance 4s")
-    stage.play("prepared n2")
-    stage.play("advance 1s")
+    stage.play("prepared n1", "advance 4s", "prepared n2", "advance 1s")
     assert formed(stage) == [(67.0, ["n1", "n2"])]
     assert ledger(stage) == {"waiting": 3.0, "starting": 65.0}, "the round's own start included"
 
@@ -85,8 +80,7 @@ def test_nodes_that_become_ready_one_after_the_other_cannot_hold_a_round_up_for_
     for name in names:
         stage.play(f"join {name} min=2 max=8 phase=preparing")
     for name in names:
-        stage.play("advance 1s")
-        stage.play(f"prepared {name}")
+        stage.play("advance 1s", f"prepared {name}")
     assert formed(stage)[0] == (7.0, names[:6]), "5 s after the second node, the last that was needed"
 
 
@@ -117,16 +111,14 @@ def test_newcomers_that_prepare_together_stop_a_running_round_once() -> None:
 
 def test_a_node_that_prepared_long_ago_arrives_again_as_any_other() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s\nprepared n1\nrunning n1 n2")
-    for line in ("fail n2", "stopped n2", "advance 90s", "stopped n1"):
-        stage.play(line)
+    stage.play("fail n2", "stopped n2", "advance 90s", "stopped n1")
     assert stage.coordinator.jobs["default"].arrived_last == stage.now, "it was left behind, and has come back"
 
 
 def test_to_prepare_is_no_waiting_in_vain() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing join_timeout_s=5\nadvance 60s")
     assert of_kind(stage, NodeReleased) == []
-    stage.play("prepared n1")
-    stage.play("advance 6s")
+    stage.play("prepared n1", "advance 6s")
     assert of_kind(stage, NodeReleased) == [65.0], "it waits for others from when it is ready"
 
 
@@ -171,8 +163,7 @@ def test_a_coordinator_that_starts_again_learns_it_from_the_node() -> None:
     coordinator = Coordinator(stage.coordinator.policy, "f")
     coordinator.restore(stage.past, stage.now)
     stage.coordinator = coordinator
-    for line in ("reconnect n1 n2", "advance 30s"):
-        stage.play(line)
+    stage.play("reconnect n1 n2", "advance 30s")
     assert formed(stage) == []
     assert {node.state for node in job_view(coordinator.jobs["default"], stage.now, None).nodes} == {
         "preparing",

@@ -68,13 +68,11 @@ def test_the_root_cause_is_sent_to_every_node_with_its_next_round_until_its_work
     job.fail()
     for session in (1, 2):
         assert job.heard[session].goal is Goal.RUN
-        report = job.report(session)
-        assert report is not None
+        assert (report := job.report(session)) is not None
         assert (report.round, report.nodes, report.node, report.host) == (1, 2, "b", "host-b")
         assert report.failure == ERROR
     job.send(1, Phase.STARTING, number=2, now=12.0)
-    report = job.report(1)
-    assert report is not None
+    assert (report := job.report(1)) is not None
     assert report.failure.age_s == 2.5
     job.send(1, Phase.RUNNING, number=2, now=13.0)
     assert job.report(1) is None
@@ -96,8 +94,7 @@ def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_r
     grown = dataclasses.replace(ERROR, followers=(Follower(2, 1), Follower(3, 7)))
     job.send(2, Phase.FAILED, grown, now=10.0)
     job.send(1, Phase.FAILED, a_failure(rank=0, age_s=0.25), now=10.0)
-    report = job.report(1)
-    assert report is not None
+    assert (report := job.report(1)) is not None
     assert report.consequences == (
         SecondaryFailure("b", 2, 1),
         SecondaryFailure("b", 3, 7),
@@ -127,8 +124,7 @@ def test_a_round_that_ended_by_the_loss_of_a_node_has_no_report() -> None:
 def test_a_worker_that_has_left_its_round_is_not_said_to_have_failed(left: tuple[bool, bool], then: str) -> None:
     job = Job()
     job.fail(a_failure(rank=0, left=left[0], followers=(Follower(2, 1, left=left[1]),)))
-    report = job.report(1)
-    assert report is not None
+    assert (report := job.report(1)) is not None
     last = "left its round" if left[1] else "exit code 1"
     assert other_workers.consequences(report) == f"{then}rank 2 on a ({last})"
 
@@ -140,8 +136,7 @@ def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
     job.send(2, Phase.FAILED, here, now=10.0)
     there = a_failure(rank=0, error=missing, age_s=0.25, followers=(Follower(4, 1, same_error=True), Follower(5, -6)))
     job.send(1, Phase.FAILED, there, now=10.0)
-    report = job.report(1)
-    assert report is not None
+    assert (report := job.report(1)) is not None
     assert [(consequence.rank, consequence.same_error) for consequence in report.consequences] == [
         (2, True),
         (3, False),
@@ -160,8 +155,7 @@ def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
 def test_another_error_on_another_node_makes_no_follower_there_the_same() -> None:
     job = Job()
     job.fail(a_failure(rank=0, error="OSError: no", age_s=0.25, followers=(Follower(4, 1, same_error=True),)))
-    report = job.report(1)
-    assert report is not None
+    assert (report := job.report(1)) is not None
     assert (report.consequences_count, report.same_error_count) == (2, 0)
 
 
@@ -170,8 +164,7 @@ def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was()
     ended = (Ended(2, 1.5), Ended(3, 0.25))
     job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.STOPPED, ended=ended)), 10.0)
     job.send(2, Phase.FAILED, ERROR, now=10.0)
-    report = job.report(1)
-    assert report is not None
+    assert (report := job.report(1)) is not None
     assert report.early == (EarlyEnd("a", 2, 1.0),)  # the other one ended after it
     assert other_workers.early(report) == "rank 2 on a had ended with 0, 1.0 s before"
 
@@ -184,8 +177,7 @@ def test_what_a_node_said_of_another_round_is_no_early_end() -> None:
         job.send(session, Phase.RUNNING, number=2, now=11.0)
     job.send(2, Phase.FAILED, ERROR, number=2, now=12.0)
     job.send(1, Phase.STOPPED, number=2, now=12.0)
-    report = job.coordinator.jobs["default"].durable.report
-    assert report is not None
+    assert (report := job.coordinator.jobs["default"].durable.report) is not None
     assert (report.round, report.early) == (2, ())
 
 
@@ -203,8 +195,7 @@ def test_where_a_worker_waited_in_vain_it_is_said_who_was_behind(error: str, sai
             job.handle(Reported(2, failed), 9.0)
         sent = an_observed(run="e-1", round=1, phase=phase, steps=(step,), step_age_s=0.1)
         job.handle(Reported(session, sent), 9.0)
-    report = job.report(1)
-    assert report is not None
+    assert (report := job.report(1)) is not None
     assert (report.step, report.stragglers) == (5, (Straggler("a", 0, 4),))
     assert other_workers.stragglers(report) == said
 
@@ -215,8 +206,7 @@ def test_a_coordinator_that_is_started_again_still_knows_it(session: int) -> Non
     job.fail()
     successor = a_coordinator()
     successor.restore([(0.0, record) for record in job.records], 100.0)
-    shown = job_view(successor.jobs["default"], 101.0, None).failure
-    assert shown is not None
+    assert (shown := job_view(successor.jobs["default"], 101.0, None).failure) is not None
     assert shown.error == "ValueError: no"
     node = "ab"[session - 1]
     join = a_join(node, spec=a_spec(2, 2, 0), observed=an_observed(run="e-1", round=1, phase=Phase.FAILED))
@@ -232,6 +222,5 @@ def test_workers_that_were_never_started_are_reported_as_that() -> None:
     job = Job(max_restarts=0)
     job.send(2, Phase.FAILED, a_failure(pid=0, exit_code=127, message="no such program"), now=10.0)
     job.send(1, Phase.STOPPED, now=10.0)
-    outcome = job.heard[1].outcome
-    assert outcome is not None
+    assert (outcome := job.heard[1].outcome) is not None
     assert outcome.summary.startswith("node b could not start its workers: no such program")

@@ -28,8 +28,7 @@ def test_a_node_that_has_everything_gets_it_from_itself() -> None:
 
 def test_a_new_node_gets_the_big_state_once_and_the_small_one_of_each_of_its_ranks() -> None:
     plan = a_plan(1, 4, a=alike(0, 2), b=alike(2, 2, big=False))
-    found = plan.sources("c", range(2, 4), 4)
-    assert found is not None
+    assert (found := plan.sources("c", range(2, 4), 4)) is not None
     assert found["b"] == (wanted(2, 2, small=True),)
     assert [part.big for part in found["a"]] == [True]
 
@@ -46,8 +45,7 @@ def test_new_nodes_do_not_all_ask_the_same_one() -> None:
 
 def test_a_rank_that_keeps_nothing_gets_the_small_state_of_the_lowest_rank() -> None:
     plan = a_plan(1, 2, a=alike(0, 1, world_size=2), b=alike(1, 1, world_size=2))
-    found = plan.sources("c", range(2, 3), 3)
-    assert found is not None
+    assert (found := plan.sources("c", range(2, 3), 3)) is not None
     assert wanted(0, big=True, small=True) in found["a"]
 
 
@@ -67,8 +65,7 @@ def test_with_as_many_ranks_as_before_each_gets_its_own_shard() -> None:
 
 def test_with_more_or_fewer_ranks_each_node_gets_all_shards() -> None:
     plan = a_plan(4, 4, a=alike(0, 2, shards=4), b=alike(2, 2, shards=4))
-    found = plan.sources("a", range(2), 2)
-    assert found is not None
+    assert (found := plan.sources("a", range(2), 2)) is not None
     assert {node: sum(part.ranks for part in parts if part.big) for node, parts in found.items()} == {"a": 2, "b": 2}
 
 
@@ -80,8 +77,7 @@ def test_a_shard_without_a_holder_is_no_source() -> None:
 
 def test_a_replica_has_the_shard_of_a_rank_whose_host_is_gone() -> None:
     plan = a_plan(2, 4, a=alike(0, 2, shards=2))
-    found = plan.sources("c", range(2, 4), 4)
-    assert found is not None
+    assert (found := plan.sources("c", range(2, 4), 4)) is not None
     assert [(part.first_rank, part.ranks) for part in found["a"] if part.big] == [(0, 1), (1, 1)]
 
 

@@ -70,8 +70,7 @@ def test_who_lost_a_connection_did_not_fail_first_even_if_that_was_seen_first(la
 
 def test_a_node_that_sees_its_own_worker_end_later_takes_back_what_it_said() -> None:
     stage = Stage()
-    for line in ("join n1 min=1 max=1", "running n1", "fail n1 of=peer"):
-        stage.play(line)
+    stage.play("join n1 min=1 max=1", "running n1", "fail n1 of=peer")
     run = run_of(stage)
     assert run.verdict.charged is not None
     member = run.members["n1"]
@@ -138,21 +137,26 @@ def test_a_failure_that_may_have_come_after_the_stop_is_not_charged() -> None:
 
 def test_what_fails_because_a_round_of_lost_records_is_stopped_is_free() -> None:
     stage = Stage()
-    for line in ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "recall n1 round=7"):
-        stage.play(line)
-    for line in ("advance 1s", "recall n2 round=7", "fail n2", "failed n2", "stopped n1"):
-        stage.play(line)
+    stage.play(
+        "join n1 min=2 max=2",
+        "join n2 min=2 max=2",
+        "running n1 n2",
+        "recall n1 round=7",
+        "advance 1s",
+        "recall n2 round=7",
+        "fail n2",
+        "failed n2",
+        "stopped n1",
+    )
     [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
     assert not ended.charged
 
 
 def test_what_fails_as_a_node_ends_its_workers_for_being_out_of_touch_is_free() -> None:
     stage = Stage()
-    for line in ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "advance 1s", "stopping n1"):
-        stage.play(line)
+    stage.play("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "advance 1s", "stopping n1")
     assert run_of(stage).durable.state is State.STOPPING
-    for line in ("advance 1s", "fail n2", "failed n2", "stopped n1"):
-        stage.play(line)
+    stage.play("advance 1s", "fail n2", "failed n2", "stopped n1")
     [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
     assert not ended.charged
     assert ended.reason.startswith("node n1 had ended the workers, out of touch for too long")

@@ -14,12 +14,10 @@ def train(scale: str, *, keeps: str = "") -> Stage:
     stage = Stage()
     for node in ("n1", "n2"):
         stage.play(f"join {node} min=2 max=10 scale={scale}{' keeps=yes' if keeps else ''}")
-    stage.play("advance 11s")
-    stage.play("running n1 n2")
+    stage.play("advance 11s", "running n1 n2")
     for node in ("n1", "n2") if keeps else ():
         stage.play(f"keep {node} {keeps}")
-    stage.play("step n1 11")
-    stage.play("advance 1s")
+    stage.play("step n1 11", "advance 1s")
     return stage
 
 
@@ -37,8 +35,7 @@ def words(stage: Stage, node: str) -> str:
 
 
 def end_round(stage: Stage) -> None:
-    stage.play("stopped n1 n2")
-    stage.play("advance 0.1s")
+    stage.play("stopped n1 n2", "advance 0.1s")
 
 
 def test_eight_nodes_that_arrive_one_after_the_other_cost_one_round() -> None:
@@ -69,11 +66,9 @@ def test_nodes_wait_for_the_next_checkpoint_that_all_nodes_have_written() -> Non
     stage.play("advance 60s")
     assert state_of(stage) is State.RUNNING, "the checkpoint of step 10 was written before they came"
     assert "until its next checkpoint" in words(stage, "n3")
-    stage.play("keep n1 halts=yes written=20")
-    stage.play("advance 1s")
+    stage.play("keep n1 halts=yes written=20", "advance 1s")
     assert state_of(stage) is State.RUNNING, "one of two nodes has written its part"
-    stage.play("keep n2 halts=yes written=20")
-    stage.play("advance 1s")
+    stage.play("keep n2 halts=yes written=20", "advance 1s")
     assert state_of(stage) is State.STOPPING
     end_round(stage)
     assert stage.coordinator.cluster.jobs["default"].round_size == 4

@@ -87,9 +87,7 @@ def test_what_is_said_of_a_round_that_ended_stays_and_the_next_one_says_nothing_
     stage.play("join n1 min=1 max=1")
     puppet = stage.puppets["n1"]
     puppet.observed = dataclasses.replace(puppet.observed, begun=WorkerStarts(0, 1, 0))
-    stage.play("running n1")
-    stage.play("fail n1")
-    stage.play("stopped n1")
+    stage.play("running n1", "fail n1", "stopped n1")
     view = shown(stage)
     assert view.begun is None
     assert next(iter(view.rounds)).begun == WorkerStartsStatus(in_place=0, warm=1, cold=0, why_not="")

@@ -145,9 +145,7 @@ def test_a_round_begins_to_train_once() -> None:
     stage = play(PAIR)
     stage.play("step n1 0")
     for step in range(1, 5):
-        stage.play("advance 1s")
-        stage.play(f"step n1 {step}")
-        stage.play(f"step n2 {step}")
+        stage.play("advance 1s", f"step n1 {step}", f"step n2 {step}")
     kinds = [record.KIND for _, record in stage.past]
     assert kinds.count("TrainingBegan") == 1
 
@@ -171,8 +169,7 @@ def test_that_the_first_step_is_overdue_outlives_the_coordinator_and_not_the_rou
     stage = play(PAIR, "announce n1 n2", "advance 610s", "die 2s", "reconnect n1 n2", "advance 1s")
     assert shown(stage).state == "running"
     assert ledger(stage) == {"waiting": 3.0, "starting": 601.0, "running": 13.0}
-    for line in ("fail n1", "stopped n1 n2", "running n1 n2", "announce n1 n2", "advance 1s"):
-        stage.play(line)
+    stage.play("fail n1", "stopped n1 n2", "running n1 n2", "announce n1 n2", "advance 1s")
     assert shown(stage).state == "starting"
     assert ledger(stage)["starting"] == 602.0
 

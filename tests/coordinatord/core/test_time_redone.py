@@ -96,8 +96,7 @@ def test_a_coordinator_that_is_started_again_has_heard_no_node_by_that() -> None
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 60s", "die 5s", "advance 25s")
     assert shown(stage).health == "silent"
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "silent": 90.0}
-    stage.play("reconnect n1 n2")
-    stage.play("advance 10s")
+    stage.play("reconnect n1 n2", "advance 10s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 16.0, "silent": 90.0}
 
 
@@ -116,12 +115,10 @@ def test_nodes_that_come_back_and_had_ended_their_workers_broke_the_round_by_tha
 def test_steps_that_an_earlier_round_had_done_are_redone_and_no_goodput() -> None:
     stage = play(PAIR, REDO, "step n1 60")
     assert shown(stage).progress.reached == 100
-    stage.play("advance 3s")
-    stage.play("step n1 90")
+    stage.play("advance 3s", "step n1 90")
     assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 3.0}
     assert shown(stage).ledger.goodput == pytest.approx(8 / 17)
-    stage.play("advance 2s")
-    stage.play("step n1 110")
+    stage.play("advance 2s", "step n1 110")
     assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 9.0, "redone": 4.0}, "worked out in between"
     assert stage.past[-1][1].reason == "step 100 is reached again"
     stage.play("advance 5s")
@@ -145,8 +142,7 @@ def test_the_furthest_worker_of_a_round_says_how_far_it_came() -> None:
 def test_work_that_is_done_again_may_stall_and_stays_redone_after_it() -> None:
     stage = play(PAIR, REDO, "step n1 60", "advance 1s", "step n1 61", "advance 89s")
     assert shown(stage).health == "stalled"
-    stage.play("advance 1s")
-    stage.play("step n1 62")
+    stage.play("advance 1s", "step n1 62")
     seconds = ledger(stage)
     assert (shown(stage).health, seconds["stalled"], seconds["redone"]) == ("well", 90.0, 1.0)
     stage.play("advance 2s")

@@ -100,13 +100,9 @@ def test_points_that_become_one_keep_sums_and_ends() -> None:
 def a_job() -> Stage:
     """Return a job of two rounds: the first failed after 30 s, the second trains."""
     stage = Stage()
-    for line in ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2"):
-        stage.play(line)
+    stage.play("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
     steps(stage, 1, 30)
-    stage.play("fail n1")
-    stage.play("stopped n1 n2")
-    stage.play("advance 2s")
-    stage.play("running n1 n2")
+    stage.play("fail n1", "stopped n1 n2", "advance 2s", "running n1 n2")
     steps(stage, 61, 20)
     return stage
 

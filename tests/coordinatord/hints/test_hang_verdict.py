@@ -136,8 +136,7 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
     ],
 )
 def test_each_kind_of_hang_has_a_sentence(seen: WorkerStacks | None, kind: HangKind, sentence: str) -> None:
-    found = find_hang(job(seen_worker(5, seen)))
-    assert found is not None
+    assert (found := find_hang(job(seen_worker(5, seen)))) is not None
     assert (found.kind, found.sentence) == (kind, sentence)
     assert found.ranks == (tuple(range(WORLD)) if kind is HangKind.NETWORK else (5,))
 
@@ -154,34 +153,29 @@ def test_each_kind_of_hang_has_a_sentence(seen: WorkerStacks | None, kind: HangK
     ids=["as before", "another stack", "it has read", "asked in another way", "another process"],
 )
 def test_what_moves_between_two_looks_is_busy(now: WorkerStacks, kind: HangKind) -> None:
-    found = find_hang(job(seen_worker(5, now, STUCK)))
-    assert found is not None
+    assert (found := find_hang(job(seen_worker(5, now, STUCK)))) is not None
     assert found.kind is kind
 
 
 def test_a_collective_whose_data_still_comes_and_goes_is_only_slow() -> None:
     assert find_hang(job(seen_worker(5, stands(5, io_bytes=100_000), stands(5)))) is None
-    found = find_hang(job(seen_worker(5, stands(5, io_bytes=1_000), stands(5))))
-    assert found is not None
+    assert (found := find_hang(job(seen_worker(5, stands(5, io_bytes=1_000), stands(5))))) is not None
     assert found.kind is HangKind.NETWORK, "so little is no data of a collective"
 
 
 def test_a_worker_that_was_busy_in_the_look_before_may_rest_for_a_moment() -> None:
-    found = find_hang(job(seen_worker(5, STUCK, replace(STUCK, cpus=0.9))))
-    assert found is not None
+    assert (found := find_hang(job(seen_worker(5, STUCK, replace(STUCK, cpus=0.9))))) is not None
     assert not found.is_hang
 
 
 def test_while_one_is_busy_no_other_is_the_culprit() -> None:
-    found = find_hang(job(seen_worker(0, replace(BUSY, rank=0)), seen_worker(5, STUCK)))
-    assert found is not None
+    assert (found := find_hang(job(seen_worker(0, replace(BUSY, rank=0)), seen_worker(5, STUCK)))) is not None
     assert (found.kind, found.ranks) == (HangKind.BUSY, (0,))
 
 
 def test_several_are_named_with_the_place_of_the_first() -> None:
     culprits = [seen_worker(rank, replace(STUCK, rank=rank)) for rank in range(6, 12)]
-    found = find_hang(job(*culprits))
-    assert found is not None
+    assert (found := find_hang(job(*culprits))) is not None
     assert found.sentence.startswith("ranks 6, 7, 8, 9 and 2 more on nodes gpu0, gpu1 stand in DataLoader.__next__ (")
     assert found.waiting == 10
 
@@ -190,8 +184,7 @@ BARRIER = replace(WAITS, operation="gloo:barrier", shape="")
 
 
 def test_where_no_place_has_most_of_the_workers_all_of_them_are_named() -> None:
-    found = find_hang([seen_worker(0, stands(0)), seen_worker(1, stands(1, BARRIER))])
-    assert found is not None
+    assert (found := find_hang([seen_worker(0, stands(0)), seen_worker(1, stands(1, BARRIER))])) is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (0, 1))
     assert found.sentence == (
         "rank 0 on node gpu0 waits in all_reduce 1,204 and rank 1 on node gpu0 in barrier 1,204, for 12 s"
@@ -213,11 +206,9 @@ def test_all_who_wait_elsewhere_than_most_are_named() -> None:
 
 
 def test_few_that_are_ahead_by_one_have_begun_one_too_many() -> None:
-    found = find_hang(job(seen_worker(5, stands(5, replace(WAITS, number=1205)))))
-    assert found is not None
+    assert (found := find_hang(job(seen_worker(5, stands(5, replace(WAITS, number=1205)))))) is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (5,))
-    found = find_hang(job(seen_worker(5, stands(5, replace(WAITS, number=1206)))))
-    assert found is not None
+    assert (found := find_hang(job(seen_worker(5, stands(5, replace(WAITS, number=1206)))))) is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, tuple(rank for rank in range(WORLD) if rank != 5))
 
 
@@ -231,8 +222,7 @@ def of_groups(*groups: str, **changes: Any) -> list[SeenWorker]:
 
 
 def test_groups_that_are_whole_and_complete_for_nobody_are_cut_off() -> None:
-    found = find_hang(of_groups("dp 0", "dp 0", "dp 1", "dp 1"))
-    assert found is not None
+    assert (found := find_hang(of_groups("dp 0", "dp 0", "dp 1", "dp 1"))) is not None
     assert (found.kind, found.ranks) == (HangKind.NETWORK, (0, 8, 16, 24))
     assert found.sentence == (
         "all 4 workers wait in collectives of 2 groups, such as all_reduce 1,204 of dp 0, for 12 s, "
@@ -253,24 +243,21 @@ def test_who_waits_for_a_member_of_a_whole_group_is_no_part_of_the_trouble(membe
 
 
 def test_where_no_group_is_whole_the_workers_wait_for_each_other() -> None:
-    found = find_hang(of_groups("tp 2", "dp 1", "dp 0"))
-    assert found is not None
+    assert (found := find_hang(of_groups("tp 2", "dp 1", "dp 0"))) is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (0, 8, 16))
 
 
 def test_within_one_of_several_groups_workers_may_differ() -> None:
     looked = of_groups("dp 0", "dp 0", "dp 1", "dp 1")
     looked[3] = seen_worker(24, stands(3, replace(BARRIER, group="dp 1"), members=2))
-    found = find_hang(looked)
-    assert found is not None
+    assert (found := find_hang(looked)) is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (16, 24))
     assert "rank 24 on node gpu3 in barrier 1,204 of dp 1" in found.sentence
 
 
 def test_the_collectives_of_two_backends_of_a_group_are_no_sequence() -> None:
     on_gpus = replace(WAITS, operation="nccl:broadcast", number=5)
-    found = find_hang(job(*(seen_worker(rank, stands(rank, on_gpus)) for rank in (5, 6))))
-    assert found is not None
+    assert (found := find_hang(job(*(seen_worker(rank, stands(rank, on_gpus)) for rank in (5, 6))))) is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (5, 6))
 
 
@@ -289,8 +276,7 @@ def test_a_broadcast_that_is_over_for_some_is_cut_off_from_the_others(operation:
     backend = operation.partition(":")[0]
     ahead = replace(WAITS, operation=f"{backend}:all_reduce")
     looked = [seen_worker(rank, stands(rank, behind if rank in {2, 9} else ahead)) for rank in range(10)]
-    found = find_hang(looked)
-    assert found is not None
+    assert (found := find_hang(looked)) is not None
     assert (found.kind, found.ranks) == (kind, (2, 9))
     if operation == "gloo:broadcast":
         assert found.sentence == (
@@ -371,6 +357,5 @@ def test_whatever_workers_say_the_verdict_names_some_of_them(seen_workers: list[
 
 def test_a_stack_that_lacks_the_frames_of_the_script_is_named_by_its_innermost_one() -> None:
     cut = pack_stacks([("MainThread", ("wait (threading.py:359)", "get (queue.py:180)", "...", "spawn (spawn.py:7)"))])
-    found = find_hang(job(seen_worker(5, replace(STUCK, stacks=cut))))
-    assert found is not None
+    assert (found := find_hang(job(seen_worker(5, replace(STUCK, stacks=cut))))) is not None
     assert found.sentence.startswith("rank 5 on node gpu0 stands in wait (threading.py:359) ")

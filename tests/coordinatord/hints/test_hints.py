@@ -38,8 +38,7 @@ def report_on(sample: Sample) -> Report:
 def test_the_cause_is_recognised(sample: Sample) -> None:
     report = report_on(sample)
     assert next(cause.name for cause in CAUSES if _advice(cause, report) is not None) == sample.cause
-    said = hint(report)
-    assert said is not None
+    assert (said := hint(report)) is not None
     assert sample.says in said
 
 
@@ -79,8 +78,7 @@ def test_no_advice_is_longer_than_four_rows() -> None:
 def test_each_kind_of_hang_gets_advice_whatever_its_words_are(kind: HangKind, says: str) -> None:
     failure = replace(report_on(SAMPLES[0]).failure, hang=kind)
     report = a_report(failure=failure)
-    said = hint(report)
-    assert said is not None
+    assert (said := hint(report)) is not None
     assert says in said
     assert len(said) <= 4 * 97
     assert cause_of(report) is None
@@ -110,8 +108,7 @@ def test_the_advice_about_a_stuck_worker_follows_from_its_state(
     found = find_hang([SeenWorker("n1", worker.rank, worker) for worker in workers])
     assert found is not None
     failure = replace(report_on(SAMPLES[0]).failure, hang=found.kind, message=found.sentence)
-    said = hint(a_report(failure=failure))
-    assert said is not None
+    assert (said := hint(a_report(failure=failure))) is not None
     assert says in said
     assert len(said) <= 4 * 97
 

@@ -45,8 +45,7 @@ def opened(sessions: BrowserSessions) -> str:
 
 def test_a_link_opens_one_session(sessions: BrowserSessions) -> None:
     link = sessions.new_link(TOKEN)
-    first = sessions.open(link)
-    assert first is not None
+    assert (first := sessions.open(link)) is not None
     assert sessions.open(link) is None
     assert sessions.token_of(first[0], [TOKEN]) is TOKEN
     assert sessions.token_of(link, [TOKEN]) is None, "the address of a page is no secret for long"

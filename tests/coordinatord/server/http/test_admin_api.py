@@ -51,8 +51,7 @@ async def test_a_job_is_stopped_and_its_nodes_receive_the_reason(start: Start) -
         stop = await a.receive_goal(Goal.STOP)
         assert (stop.planned, stop.reason) == (True, "stopped by alice@login1: maintenance")
         await a.report(Phase.STOPPED, run)
-        outcome = (await a.receive_goal(Goal.EXIT)).outcome
-        assert outcome is not None
+        assert (outcome := (await a.receive_goal(Goal.EXIT)).outcome) is not None
         assert (outcome.result, outcome.exit_code) == (Result.STOPPED, 79)
         assert (await ask(f"{server.url}/v1/jobs/mnist/stop"))[1]["done"] is False
 

@@ -73,15 +73,12 @@ def staged(name: str) -> Stage:
 
 def _fail(stage: Stage) -> None:
     """Fail a round with a worker of which everything is known, while another one ended and others followed."""
-    for line in ("join n1 max=2 workers=4 restarts=0", "join n2 max=2 restarts=0", "running n1 n2", "advance 1s"):
-        stage.play(line)
+    stage.play("join n1 max=2 workers=4 restarts=0", "join n2 max=2 restarts=0", "running n1 n2", "advance 1s")
     said = {"pid": 4_711, "message": "sent by the OOM killer", "error": TRACE[-1], "last_lines": TRACE}
     followers = (Follower(3, 1, same_error=True), Follower(0, -6))
     failure = a_failure(rank=2, local_rank=2, exit_code=-9, followers=followers, age_s=0.25, log="/logs/2", **said)
     stage._report(stage.puppets["n1"], phase=Phase.STOPPING, failure=failure)
-    stage.play("fail n2 exit=134")
-    stage.play("failed n1 n2")
-    stage.play("advance 2s")
+    stage.play("fail n2 exit=134", "failed n1 n2", "advance 2s")
 
 
 def shown(stage: Stage) -> str:

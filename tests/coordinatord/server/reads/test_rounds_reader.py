@@ -138,12 +138,10 @@ async def test_an_end_that_cannot_be_written_yet_is_not_taken_for_the_whole() ->
     store = MemoryStore()
     await store.append(made_at(0.0, *ENDED[:-1]))
     reader = a_reader(store, *ENDED)
-    found = await reader.find(JOB)
-    assert found is not None
+    assert (found := await reader.find(JOB)) is not None
     assert found[1].current is not None
     await store.append(made_at(0.0, ENDED[-1]))
-    found = await reader.find(JOB)
-    assert found is not None
+    assert (found := await reader.find(JOB)) is not None
     assert [round_.ended for round_ in found[1]] == ["all workers succeeded"]
 
 

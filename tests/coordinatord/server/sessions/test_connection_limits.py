@@ -93,8 +93,7 @@ async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start)
         assert (said.code, said.retry) == (RefusalCode.MALFORMED, True)
         waiting[-1].send(message(encode(join("a"))))
         await waiting[-1].upgraded()
-        found = await waiting[-1].frame()
-        assert found is not None
+        assert (found := await waiting[-1].frame()) is not None
         assert decode(found[1], Desired).goal is Goal.RUN
 
 
@@ -241,8 +240,7 @@ async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_com
         opening = request(f"Authorization: Bearer {ours.token().text}") + message(encode(join("a")))
         async with wire(server.url, opening, tls=TRUSTING) as node:
             await node.upgraded()
-            found = await node.frame()
-            assert found is not None
+            assert (found := await node.frame()) is not None
             assert decode(found[1], Desired).goal is Goal.RUN
 
 

@@ -182,8 +182,7 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
         connect(server.url, join("slow", nodes=3), buffer_bytes=4096) as slow,
     ):
         session, transport = await fill_buffers(server, slow)
-        unsent = session._unsent
-        assert unsent is not None
+        assert (unsent := session._unsent) is not None
         assert session._transport.get_write_buffer_size() <= UNSENT_BYTES_MAX + len(unsent) + 4, "a frame's head is 4"
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)):
             await b.receive_goal(Goal.RUN)

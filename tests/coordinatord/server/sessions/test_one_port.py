@@ -32,8 +32,7 @@ BIG = f"X-Big: {'x' * HEAD_BYTES_MAX}"
 
 async def joined(peer: Wire) -> None:
     """Check that the node is let in."""
-    found = await peer.frame()
-    assert found is not None
+    assert (found := await peer.frame()) is not None
     assert (found[0], decode(found[1], Desired).goal) == (BINARY, Goal.WAIT)
 
 
@@ -159,6 +158,5 @@ async def test_all_of_it_goes_over_tls_as_well(tmp_path: Path) -> None:
         assert b" 200 OK" in await other.answer()
         await other.upgraded()
         other.send(message(encode(join("b", nodes=2))))
-        found = await other.frame()
-        assert found is not None
+        assert (found := await other.frame()) is not None
         assert decode(found[1], Desired).goal is Goal.RUN

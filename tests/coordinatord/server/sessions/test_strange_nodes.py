@@ -31,8 +31,7 @@ def in_pieces(payload: bytes, size: int) -> bytes:
 async def test_a_message_in_pieces_is_a_message(start: Start) -> None:
     async with start() as server, wire(server.url, request() + in_pieces(JOIN, 7)) as peer:
         await peer.upgraded()
-        found = await peer.frame()
-        assert found is not None
+        assert (found := await peer.frame()) is not None
         assert decode(found[1], Desired).goal is Goal.WAIT
 
 
@@ -124,8 +123,7 @@ async def test_pings_are_answered(start: Start) -> None:
             peer.send(framed(PING, payload, MASK))
             assert await peer.frame() == (PONG, payload)
         peer.send(framed(PONG, b"unasked", MASK) + message(JOIN))
-        found = await peer.frame()
-        assert found is not None
+        assert (found := await peer.frame()) is not None
         assert found[0] == BINARY
 
 
