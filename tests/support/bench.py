@@ -6,7 +6,6 @@ a start over living workers, two sweeps at a time, an end with workers alive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from coordinatord.protocol.codec import decode, encode
@@ -274,8 +273,3 @@ class Bench:
                 assert not self.alive, "ended with workers alive"
                 assert not self.parked, "ended with workers that wait"
                 assert not self.sweeping, "ended before all was swept"
-
-
-def kinds(effects: Sequence[object]) -> list[type]:
-    """Return the types of effects."""
-    return [type(effect) for effect in effects]

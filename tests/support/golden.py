@@ -6,6 +6,7 @@ A line that begins in the first column is a command or a `#` comment; what is in
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from tests.support.script import Stage
 
@@ -14,10 +15,17 @@ FOLDER = Path(__file__).parent.parent / "golden"
 SCRIPTS = sorted(FOLDER.glob("*.txt"))
 
 
-def transcribe(text: str) -> str:
-    """Play a script; return it with its outcome in place of any that it had."""
+class Player(Protocol):
+    """What the lines of a script are played on."""
+
+    def play(self, line: str) -> list[str]:
+        """Play a line; return the lines to write below it."""
+
+
+def transcribe(text: str, player: Player | None = None) -> str:
+    """Play a script, by default for the coordinator; return it with its outcome in place of any that it had."""
     lines: list[str] = []
-    stage = Stage()
+    stage = player or Stage()
     for line in text.splitlines():
         if line.startswith(" "):
             continue
@@ -27,3 +35,11 @@ def transcribe(text: str) -> str:
         elif line and not line.startswith("#"):
             lines += stage.play(line)
     return "\n".join(lines) + "\n"
+
+
+def compare(script: Path, actual: str, *, rewrite: bool) -> None:
+    """Fail if a script as it is played now is another than the one that is kept, or write it anew."""
+    if rewrite:
+        script.write_text(actual)
+    else:
+        assert actual == script.read_text(), "read the difference; if it is right, run pytest with --rewrite"

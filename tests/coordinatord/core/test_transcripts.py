@@ -8,18 +8,13 @@ import pytest
 
 from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
-from tests.support.golden import SCRIPTS, transcribe
+from tests.support.golden import SCRIPTS, compare, transcribe
 from tests.support.rows import run_rows_taken
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_the_coordinator_acts_as_the_transcript_says(script: Path, *, rewrite: bool) -> None:
-    expected = script.read_text()
-    actual = transcribe(expected)
-    if rewrite:
-        script.write_text(actual)
-    else:
-        assert actual == expected, "read the difference; if it is right, run `pytest --rewrite tests/coordinatord/core`"
+    compare(script, transcribe(script.read_text()), rewrite=rewrite)
 
 
 def test_the_transcripts_take_every_row_of_the_run_table() -> None:
