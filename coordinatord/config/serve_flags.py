@@ -8,7 +8,6 @@ import socket
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from coordinatord.config.state_flags import STATE_DIR_DEFAULT, folder, state_dir
 from coordinatord.config.store_flags import SharedStore, StepDownConfig, add_store, read_store
@@ -17,7 +16,7 @@ from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
-from coordinatord.runtime.settings import NUMBER, WHOLE, SettingsParser, joined, port, seconds
+from coordinatord.runtime.settings import SettingsParser, filled, joined, port, seconds
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
@@ -59,33 +58,28 @@ def add_serve(parser: SettingsParser) -> None:
     """Add the flags of a coordinatord that serves."""
     everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - nodes are on other hosts
     add = parser.add_setting
-    add("--host", default=everywhere, help="address to listen at (default: all, IPv6 and IPv4)")
-    add("--port", type=port, toml=WHOLE, default=DEFAULT_PORT, help="port, 0 for any free one (default: 29400)")
+    add("--host HOST", "address to listen at", default=everywhere, by_default="all, IPv6 and IPv4")
+    add("--port PORT", "port, 0 for any free one", port, default=DEFAULT_PORT)
     add(
-        "--allowed-hosts",
-        type=host_names,
-        metavar="NAME[,...]",
+        "--allowed-hosts NAME[,...]",
+        "names by which a browser may open the page, besides addresses, names of this host, and names that nobody can"
+        " register; .example.org stands for all below it. Needed behind a proxy of another name",
+        host_names,
         array=joined,
         default=(),
-        help="names by which a browser may open the page, besides addresses, names of this host, and names that nobody"
-        " can register; .example.org stands for all below it. Needed behind a proxy of another name (default: none)",
+        by_default="none",
     )
-    add(
-        "--state-dir",
-        type=folder,
-        metavar="DIR",
-        help=f"where state is kept, on a local disk (default: {STATE_DIR_DEFAULT})",
-    )
-    add("--ephemeral", action="store_true", help="keep state in memory only: a restart forgets all jobs")
+    add("--state-dir DIR", "where state is kept, on a local disk", folder, by_default=STATE_DIR_DEFAULT)
+    add("--ephemeral", "keep state in memory only: a restart forgets all jobs")
     _add_security(parser)
     _add_times(parser)
-    add("--log-level", type=str.lower, choices=LEVELS, default="info", help="lowest level of log lines (default: info)")
+    add("--log-level", "lowest level of log lines", str.lower, choices=LEVELS, default="info")
     add(
         "--log-format",
-        type=str.lower,
+        "for people, or for machines: one JSON object a line",
+        str.lower,
         choices=FORMATS,
         default="text",
-        help="for people, or for machines: one JSON object a line (default: text)",
     )
     # It is a flag alone: only a program that holds the other end of standard input can use it.
     parser.add_argument(
@@ -100,60 +94,53 @@ def add_serve(parser: SettingsParser) -> None:
 
 def _add_security(parser: SettingsParser) -> None:
     add = parser.add_setting
+    add("--insecure", "serve everybody who reaches the port, in the clear, instead of those with a token over TLS")
     add(
-        "--insecure",
-        action="store_true",
-        help="serve everybody who reaches the port, in the clear, instead of those with a token over TLS",
+        "--tls-cert FILE",
+        "the certificate to show, in PEM, with those between it and its authority",
+        Path,
+        by_default="one of our own",
+        dest="certificate",
     )
+    add("--tls-key FILE", "its key, in PEM, without a password", Path, dest="key")
     add(
-        "--tls-cert",
-        type=Path,
-        metavar="FILE",
-        help="the certificate to show, in PEM, with those between it and its authority (default: one of our own)",
-    )
-    add("--tls-key", type=Path, metavar="FILE", help="its key, in PEM, without a password")
-    add(
-        "--tls-client-ca",
-        type=Path,
-        metavar="FILE",
-        help="have clients show a certificate of these authorities as well; its name is the node id, or the beginning"
-        " of it before a dash (default: clients need none)",
+        "--tls-client-ca FILE",
+        "have clients show a certificate of these authorities as well; its name is the node id, or the beginning of it"
+        " before a dash",
+        Path,
+        by_default="clients need none",
+        dest="client_authorities",
     )
 
 
 def _add_times(parser: SettingsParser) -> None:
     defaults = Policy()
-    duration: dict[str, Any] = {"toml": NUMBER, "metavar": "S"}
     add = parser.add_setting
     add(
-        "--settle",
-        type=partial(seconds, least=SETTLE_S_MIN),
-        **duration,
+        "--settle S",
+        "seconds that a round with enough nodes waits for one more",
+        partial(seconds, least=SETTLE_S_MIN),
         default=defaults.settle_s,
-        help="seconds that a round with enough nodes waits for one more (default: 2)",
     )
     add(
-        "--retry-pause",
-        type=_pause,
-        **duration,
+        "--retry-pause S",
+        "seconds before the next round when the same error has come twice in a row without a step in between; doubled"
+        f" each time, up to {defaults.retry_pause_max_s:g}; 0 for none",
+        _pause,
         default=defaults.retry_pause_s,
-        help="seconds before the next round when the same error has come twice in a row without a step in between;"
-        " doubled each time, up to 60; 0 for none (default: 4)",
     )
     add(
-        "--heartbeat",
-        type=partial(seconds, least=HEARTBEAT_S_MIN),
-        **duration,
+        "--heartbeat S",
+        "least seconds between two heartbeats; a node is lost after five",
+        partial(seconds, least=HEARTBEAT_S_MIN),
         default=defaults.heartbeat_s,
-        help="least seconds between two heartbeats; a node is lost after five (default: 1)",
     )
     add(
-        "--outage-grace",
-        type=partial(seconds, least=OUTAGE_GRACE_S_MIN),
-        **duration,
+        "--outage-grace S",
+        "seconds that workers go on without a coordinator. While they do, nothing is lost. But a node that is cut off"
+        " may have been replaced, and its old workers live on for as long",
+        partial(seconds, least=OUTAGE_GRACE_S_MIN),
         default=defaults.outage_grace_s,
-        help="seconds that workers go on without a coordinator (default: 300). While they do, nothing is lost. But a"
-        " node that is cut off may have been replaced, and its old workers live on for as long",
     )
 
 
@@ -167,7 +154,7 @@ def read_serve(
 ) -> ServeConfig | StepDownConfig:
     """Make the settings of a coordinator that serves, or those of `--step-down`. Raises `SettingsError`."""
     check_certificate(parser, given)
-    if given.insecure and (given.tls_cert or given.tls_client_ca):
+    if given.insecure and (given.certificate or given.client_authorities):
         parser.error("--insecure serves everybody in the clear: leave it out where there are certificates")
     parser.exclude(
         given, "ephemeral", "state_dir", "give --state-dir, or --ephemeral to keep state in memory only, and not both"
@@ -180,20 +167,12 @@ def read_serve(
     parser.show_if_requested(given)
     if shared is not None and given.step_down:
         return StepDownConfig(shared.place)
-    return ServeConfig(
-        host=given.host,
-        port=given.port,
+    return filled(
+        ServeConfig,
+        given,
         state_dir=directory,
-        log_level=given.log_level,
         policy=policy,
-        log_format=given.log_format,
-        allowed_hosts=given.allowed_hosts,
-        insecure=given.insecure,
-        certificate=given.tls_cert,
-        key=given.tls_key,
-        client_authorities=given.tls_client_ca,
         shared=shared,
-        until_unused=given.until_unused,
         file=parser.file,
         remarks=tuple(parser.misspelt),
     )
@@ -201,21 +180,19 @@ def read_serve(
 
 def check_certificate(parser: SettingsParser, given: argparse.Namespace) -> None:
     """Check that a certificate and its key were given together. Raises `SettingsError`."""
-    if (given.tls_cert is None) is not (given.tls_key is None):
+    if (given.certificate is None) is not (given.key is None):
         parser.error("--tls-cert and --tls-key belong together: give both, or neither for a certificate of our own")
 
 
 def _policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
     defaults = Policy()
     try:
-        return Policy(
-            heartbeat_s=given.heartbeat,
-            reconnect_grace_s=min(defaults.reconnect_grace_s, given.heartbeat * defaults.heartbeats_per_lease),
-            settle_s=given.settle,
-            settle_max_s=max(defaults.settle_max_s, given.settle),
-            outage_grace_s=given.outage_grace,
-            retry_pause_s=given.retry_pause,
-            retry_pause_max_s=max(defaults.retry_pause_max_s, given.retry_pause),
+        return filled(
+            Policy,
+            given,
+            reconnect_grace_s=min(defaults.reconnect_grace_s, given.heartbeat_s * defaults.heartbeats_per_lease),
+            settle_max_s=max(defaults.settle_max_s, given.settle_s),
+            retry_pause_max_s=max(defaults.retry_pause_max_s, given.retry_pause_s),
         )
     except ValueError as error:
         parser.error(str(error))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from coordinatord.config.store_flags import add_state_store, read_place
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.runtime.settings import SettingsParser
+from coordinatord.runtime.settings import SettingsParser, filled
 from coordinatord.store.etcd.place import EtcdPlace
 
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
@@ -41,20 +42,16 @@ def add_state(parser: SettingsParser) -> None:
     """Add the flags of `coordinatord state`."""
     add_state_dir(parser)
     add_state_store(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_setting("--json", "print JSON, for programs", variables=())
 
 
 def add_replay(parser: SettingsParser) -> None:
     """Add the flags of `coordinatord replay`."""
     add_state_dir(parser)
-    parser.add_argument(
-        "--crash",
-        type=Path,
-        metavar="FILE",
-        help="run the events that led to a bug of coordinatord again, from its crash file",
-    )
-    parser.add_argument("--step", action="store_true", help="wait for Enter after each record; q ends")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a record, for programs")
+    add = partial(parser.add_setting, variables=())
+    add("--crash FILE", "run the events that led to a bug of coordinatord again, from its crash file", Path)
+    add("--step", "wait for Enter after each record; q ends")
+    add("--json", "print one JSON object a record, for programs")
     parser.add_argument(
         "job_or_run", nargs="?", metavar="JOB|RUN", help="a run, or the last run of a job (default: of the only job)"
     )
@@ -63,11 +60,7 @@ def add_replay(parser: SettingsParser) -> None:
 def add_state_dir(parser: SettingsParser) -> None:
     """Add the flag that names a state directory to a command."""
     parser.add_setting(
-        "--state-dir",
-        type=folder,
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help=f"the directory (default: {STATE_DIR_DEFAULT})",
+        "--state-dir DIR", "the directory", folder, default=argparse.SUPPRESS, by_default=STATE_DIR_DEFAULT
     )
 
 
@@ -84,7 +77,7 @@ def read_replay(
     if given.crash is not None and (given.job_or_run is not None or given.step or given.json):
         command.error("--crash runs one file again: it takes no JOB, --step or --json")
     directory = Path() if given.crash is not None else state_dir(parser, given, environ)
-    return ReplayConfig(directory, given.job_or_run, given.crash, given.step, given.json)
+    return filled(ReplayConfig, given, state_dir=directory)
 
 
 def state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Path:

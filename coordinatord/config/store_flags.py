@@ -11,7 +11,7 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
+from coordinatord.runtime.settings import SettingsParser, seconds
 from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
 
 LEASE_S = 5.0
@@ -54,22 +54,20 @@ class CopyConfig:
 
 def add_store(parser: SettingsParser) -> None:
     """Add the flags about a shared store, of a coordinator that serves."""
-    duration: dict[str, Any] = {"toml": NUMBER, "metavar": "S"}
     add = parser.add_setting
     add_place(parser, default="")
     _add_access(parser, default=None)
     add(
-        "--lease",
-        type=partial(seconds, least=LEASE_S_MIN),
-        **duration,
+        "--lease S",
+        "with --store, seconds of silence after which another coordinator takes over",
+        partial(seconds, least=LEASE_S_MIN),
         default=LEASE_S,
-        help="with --store, seconds of silence after which another coordinator takes over (default: 5)",
     )
     add(
-        "--advertise",
+        "--advertise HOST[:PORT]",
+        "with --store, where nodes reach this coordinator",
         default="",
-        metavar="HOST[:PORT]",
-        help="with --store, where nodes reach this coordinator (default: the name of this host)",
+        by_default="the name of this host",
     )
     parser.add_argument(
         "--step-down", action="store_true", help="have the coordinator that leads at --store stand by, and end"
@@ -79,11 +77,11 @@ def add_store(parser: SettingsParser) -> None:
 def add_place(parser: SettingsParser, default: str) -> None:
     """Add the flag that names an etcd."""
     parser.add_setting(
-        "--store",
+        "--store URL",
+        "keep state in etcd instead: etcd://HOST[:PORT][,...][/PREFIX], or etcds:// for TLS. Several coordinators may"
+        " share it: one leads, the others stand by",
         default=default,
-        metavar="URL",
-        help="keep state in etcd instead: etcd://HOST[:PORT][,...][/PREFIX], or etcds:// for TLS. Several coordinators"
-        " may share it: one leads, the others stand by (default: the state directory)",
+        by_default="the state directory",
     )
 
 
@@ -114,12 +112,11 @@ def read_copy(parser: SettingsParser, given: argparse.Namespace) -> CopyConfig:
 
 
 def _add_access(parser: SettingsParser, default: Any) -> None:
-    add = parser.add_setting
-    files: dict[str, Any] = {"type": Path, "metavar": "FILE", "default": default}
-    add("--etcd-ca", **files, help="the authorities of etcd's certificates (default: this host's)")
-    add("--etcd-cert", **files, help="the certificate to show to etcd, in PEM")
-    add("--etcd-key", **files, help="its key, in PEM, without a password")
-    add("--etcd-user-file", **files, help="a file with USER:PASSWORD for etcd (default: etcd has no users)")
+    add = partial(parser.add_setting, default=default)
+    add("--etcd-ca FILE", "the authorities of etcd's certificates", Path, by_default="this host's")
+    add("--etcd-cert FILE", "the certificate to show to etcd, in PEM", Path)
+    add("--etcd-key FILE", "its key, in PEM, without a password", Path)
+    add("--etcd-user-file FILE", "a file with USER:PASSWORD for etcd", Path, by_default="etcd has no users")
 
 
 def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore | None:
@@ -128,7 +125,7 @@ def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore
         if given.step_down:
             parser.error("--step-down needs --store: without it there is no other coordinator that could lead")
         return None
-    return SharedStore(_place(parser, given, given.store), given.lease, _advertised(parser, given))
+    return SharedStore(_place(parser, given, given.store), given.lease_s, _advertised(parser, given))
 
 
 def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.runtime.settings import SettingsParser
+from coordinatord.runtime.settings import SettingsParser, filled
 
 NAME_MAX = PATTERN_MAX = 128
 """The limits of a token's name and of a pattern of job ids, in characters: those of `Name` in the protocol."""
@@ -43,23 +44,21 @@ def add_token(parser: SettingsParser) -> None:
     """Add the flags of `coordinatord token`."""
     parser.add_argument("verb", choices=[str(verb) for verb in TokenVerb], metavar="new|list|revoke", help="what to do")
     parser.add_argument("revoked", nargs="?", metavar="NAME", help="the token that is to be revoked")
-    parser.add_argument(
-        "--role",
+    add = partial(parser.add_setting, variables=())
+    add(
+        "--role join|admin|read",
+        "what a new token is for: to be a node, to operate and see, or to see",
         choices=[str(role) for role in Role],
         default=str(Role.JOIN),
-        metavar="join|admin|read",
-        help="what a new token is for: to be a node, to operate and see, or to see (default: join)",
     )
-    parser.add_argument(
-        "--jobs", type=_pattern, default="*", metavar="PATTERN", help="the job ids that it is for, such as 'ana-*'"
+    add(
+        "--jobs PATTERN",
+        "the job ids that it is for, such as 'ana-*'",
+        partial(_printable, most=PATTERN_MAX),
+        default="*",
     )
-    parser.add_argument("--name", type=_token_name, metavar="NAME", help="its name, for events and logs")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write it to this new file, for this user alone, instead of printing it",
-    )
+    add("--name NAME", "its name, for events and logs", partial(_printable, most=NAME_MAX))
+    add("--output FILE", "write it to this new file, for this user alone, instead of printing it", Path)
 
 
 def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Path) -> TokenConfig:
@@ -71,30 +70,14 @@ def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Pat
         parser.error(f"not understood: {given.revoked}; --name gives a new token its name")
     if given.output is not None and _has_content(given.output):
         parser.error(f"--output {given.output}: the file is not empty: name another one, or remove it")
-    return TokenConfig(
-        state_dir=state_dir,
-        verb=verb,
-        name=given.revoked or given.name or "",
-        role=Role(given.role),
-        jobs=given.jobs,
-        output=given.output,
-        certificate=given.tls_cert,
-        key=given.tls_key,
-    )
+    name = given.revoked or given.name or ""
+    return filled(TokenConfig, given, state_dir=state_dir, verb=verb, name=name, role=Role(given.role))
 
 
 def _has_content(path: Path) -> bool:
     with suppress(OSError):  # the attempt to write it will explain this
         return path.stat().st_size > 0
     return False
-
-
-def _pattern(text: str) -> str:
-    return _printable(text, PATTERN_MAX)
-
-
-def _token_name(text: str) -> str:
-    return _printable(text, NAME_MAX)
 
 
 def _printable(text: str, most: int) -> str:

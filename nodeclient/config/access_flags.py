@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.access_token import holds_token
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.access.keyring import VARIABLE, AccessSettings
+
+PREFIX = "NODECLIENT"
+"""The prefix of the variables of flags that only nodeclient has."""
 
 IN_COMMAND_LINE = (
     "everybody on this host can read a token in a command line: put it into a file for --token-file, or into the"
@@ -21,21 +25,23 @@ IN_COMMAND_LINE = (
 
 def add_access(parser: SettingsParser) -> None:
     """Add the flags; their variables begin with `NODECLIENT_` on each command line."""
-    for flag, description in {
-        "--token-file": "file with the token of the coordinator (default: NODECLIENT_TOKEN, the credential"
-        " nodeclient-token of systemd, or what is in ~/.config/coordinatord/tokens)",
-        "--tls-ca": "authorities to trust, in PEM, where the coordinator has a certificate of an organisation"
-        " (default: the key that the token names)",
-        "--tls-cert": "certificate to show, in PEM, to a coordinator that wants one",
-        "--tls-key": "its key, in PEM, without a password",
-    }.items():
-        parser.add_setting(flag, type=_file, variables=(own_variable(flag),), metavar="FILE", help=description)
-    parser.add_setting(
-        "--insecure",
-        action="store_true",
-        variables=(own_variable("--insecure"),),
-        help="speak in the clear and show no token, to a coordinator that was started so too",
+    add = partial(parser.add_setting, prefix=PREFIX)
+    add(
+        "--token-file FILE",
+        "file with the token of the coordinator",
+        _file,
+        by_default="NODECLIENT_TOKEN, the credential nodeclient-token of systemd, or what is in"
+        " ~/.config/coordinatord/tokens",
     )
+    add(
+        "--tls-ca FILE",
+        "authorities to trust, in PEM, where the coordinator has a certificate of an organisation",
+        _file,
+        by_default="the key that the token names",
+    )
+    add("--tls-cert FILE", "certificate to show, in PEM, to a coordinator that wants one", _file)
+    add("--tls-key FILE", "its key, in PEM, without a password", _file)
+    add("--insecure", "speak in the clear and show no token, to a coordinator that was started so too")
 
 
 def read_access(
@@ -62,11 +68,6 @@ def refuse_tokens(parser: SettingsParser, arguments: Sequence[str]) -> None:
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if any(map(holds_token, own)) or any(argument.partition("=")[0] == "--token" for argument in own):
         parser.error(IN_COMMAND_LINE)
-
-
-def own_variable(flag: str) -> str:
-    """Return the variable of a flag that only nodeclient has."""
-    return f"NODECLIENT_{flag.removeprefix('--').replace('-', '_').upper()}"
 
 
 def _file(text: str) -> Path:

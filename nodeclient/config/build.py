@@ -15,31 +15,18 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.protocol.persisted_state import PersistOffer
 from coordinatord.protocol.scale_up import ScaleUp
-from coordinatord.runtime.settings import SettingsParser
+from coordinatord.runtime.settings import SettingsParser, filled
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.access_flags import read_access
-from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig, command_digest
-from nodeclient.core.agent_settings import (
-    ABORT_TIMEOUT_S,
-    JOIN_TIMEOUT_S,
-    KEEP_RATE,
-    KEEP_TIMEOUT_S,
-    NCCL_ABORT_TIMEOUT_S,
-)
+from nodeclient.config.join_config import DEFAULT_JOB, JoinConfig, command_digest
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S
 from nodeclient.host.addresses import address_of, fresh_node_id, interfaces
 from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import SchedulerError, SchedulerValue, scheduler_values, srun_advice
 from nodeclient.output.output_settings import Choice, OutputSettings
-from nodeclient.persist.persist_settings import PERSIST_EVERY_S, PERSIST_KEEP, PersistSettings
+from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
-
-STOP_TIMEOUT_S = 30.0
-"""The same default as torchrun's."""
-
-KEEP_SHARE = 0.25
-"""The share of the memory that may hold kept state. The state of a model on GPUs takes a fraction of the host's memory.
-A training on CPUs needs most of the memory itself."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables that name the interface in the workers' environment, unless the user has set them."""
@@ -87,38 +74,26 @@ def join_config(
     address = _advertised_address(parser, given, environ, remarks)
     access = read_access(parser, given, environ, clear_allowed=front_end.own_coordinator)
     own_coordinator = front_end.own_coordinator and _may_start_coordinator(access, remarks)
-    config = JoinConfig(
+    config = filled(
+        JoinConfig,
+        given,
         coordinators=given.coord,
-        standalone=given.standalone,
         job=job or DEFAULT_JOB,
         node=given.node_id or fresh_node_id(),
         spec=_spec(parser, given, nodes),
         workers=workers,
-        role=given.role,
-        topology=given.topology,
         advertise_address=address,
-        join_timeout_s=_or_default(given.join_timeout, JOIN_TIMEOUT_S),
-        stop_timeout_s=_or_default(given.stop_timeout, STOP_TIMEOUT_S),
-        abort_timeout_s=_or_default(given.abort_timeout, ABORT_TIMEOUT_S),
-        nccl_abort_timeout_s=_or_default(given.abort_timeout, NCCL_ABORT_TIMEOUT_S),
-        log_level=given.log_level or "info",
+        abort_timeout_s=ABORT_TIMEOUT_S if given.abort_timeout_s is None else given.abort_timeout_s,
+        nccl_abort_timeout_s=NCCL_ABORT_TIMEOUT_S if given.abort_timeout_s is None else given.abort_timeout_s,
         command=front_end.command,
         group_rank=_group_rank(parser, given, nodes, from_scheduler, remarks, front_end.group_rank),
         output=output_settings(given, remarks),
-        signals=given.signals_to_handle or SIGNALS,
-        numa=given.numa_binding,
-        virtual_local_rank=given.virtual_local_rank,
-        preload=given.preload,
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
-        keep_rate=_or_default(given.keep_rate, KEEP_RATE),
-        keep_timeout_s=_or_default(given.keep_timeout, KEEP_TIMEOUT_S),
         persist=_persist(given, job, front_end.command, remarks),
         error_file=_error_file(environ),
         own_coordinator=own_coordinator,
-        interface=given.interface,
         access=access,
         remarks=tuple(remarks),
-        log_format=given.log_format,
         file=parser.file,
     )
     _note(parser, config, from_scheduler)
@@ -142,14 +117,12 @@ def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[st
         "nnodes": f"{least}:{'' if most == RANKS_MAX else most}",
         "nproc_per_node": config.workers,
         "node_rank": config.group_rank,
-        "join_timeout": config.join_timeout_s,
-        "stop_timeout": config.stop_timeout_s,
-        "abort_timeout": config.abort_timeout_s,
+        "join_timeout_s": config.join_timeout_s,
+        "stop_timeout_s": config.stop_timeout_s,
+        "abort_timeout_s": config.abort_timeout_s,
         "keep_memory": config.keep_bytes,
-        "keep_rate": config.keep_rate,
-        "keep_timeout": config.keep_timeout_s,
         "log_level": config.log_level,
-        "signals_to_handle": [signum.name for signum in config.signals],
+        "signals": [signum.name for signum in config.signals],
     }.items():
         if value not in (None, []):
             parser.note(dest, value, sources.get(dest, "default"))
@@ -250,13 +223,12 @@ def _group_rank(
     return default
 
 
-def _keep_bytes(given: float | None, remarks: list[str]) -> int:
+def _keep_bytes(given: float, remarks: list[str]) -> int:
     """Return how much memory there is for kept state."""
-    share = KEEP_SHARE if given is None else given
-    if isinstance(share, int):
-        return share
+    if isinstance(given, int):
+        return given
     try:
-        return int(memory(Host()).total * share)
+        return int(memory(Host()).total * given)
     except OSError as error:
         remarks.append(f"no state of workers is kept: how much memory there is cannot be read: {error.strerror}")
         return 0
@@ -270,14 +242,8 @@ def _persist(
         return None
     if given.keep_memory == 0:
         remarks.append("--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory")
-    every_s = _or_default(given.persist_every, PERSIST_EVERY_S)
-    keep = PERSIST_KEEP if given.persist_keep is None else given.persist_keep
-    offer, digest = PersistOffer(every_s, keep), command_digest(command)
+    offer, digest = PersistOffer(given.persist_every_s, given.persist_keep), command_digest(command)
     return PersistSettings(given.persist.absolute(), job or DEFAULT_JOB, offer, digest, named=job is not None)
-
-
-def _or_default(given: float | None, default: float) -> float:
-    return default if given is None else given
 
 
 def _error_file(environ: Mapping[str, str]) -> Path | None:
@@ -320,7 +286,7 @@ NOWHERE = Path(os.devnull)
 
 def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:
     """Make the settings. If files are wanted without `--log-dir`, a directory is chosen, and `remarks` names it."""
-    redirects, tee = given.redirects or Choice(), given.tee or Choice()
+    redirects, tee = given.redirects, given.tee
     log_dir = given.log_dir
     if log_dir == NOWHERE:
         log_dir = None

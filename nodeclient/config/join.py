@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import flag_values, flags
-from nodeclient.config.access_flags import own_variable
 from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
-from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.join_config import DEFAULT_JOB, JoinConfig
 from nodeclient.forkserver.eligibility import script_of
 
 UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
@@ -53,33 +52,25 @@ def add_join(parser: SettingsParser) -> None:
     parser.add_heading("what most jobs need")
     add = parser.add_setting
     add(
-        "--coord",
-        type=flag_values.endpoints,
+        "--coord HOST[:PORT][,...]",
+        "where coordinatord listens (port: 29400); several are tried in turn",
+        flag_values.endpoints,
         array=joined,
         default=(),
-        metavar="HOST[:PORT][,...]",
-        help="where coordinatord listens (port: 29400); several are tried in turn",
     )
-    add("--standalone", action="store_true", help="bring a coordinator along: a job on this host alone")
-    add(
-        "--job-id", type=flag_values.name, metavar="ID", help="nodes with the same id train together (default: default)"
-    )
+    add("--standalone", "bring a coordinator along: a job on this host alone")
+    add("--job-id ID", "nodes with the same id train together", flag_values.name, by_default=DEFAULT_JOB)
     flags.add_size(parser, nodes="1:", workers="one a GPU, else 1")
     parser.add_heading("where nodes meet")
     add(
-        "--advertise-addr",
-        type=flag_values.address,
-        metavar="ADDR",
-        help="the address at which other nodes reach this one, if the one found is wrong",
+        "--advertise-addr ADDR",
+        "the address at which other nodes reach this one, if the one found is wrong",
+        flag_values.address,
     )
     flags.add_nodes(parser)
     flags.add_node(parser)
-    flags.add_output(parser, template_variable=own_variable("--log-line-prefix-template"))
-    flags.add_workers(
-        parser,
-        numa_variables=(own_variable("--numa-binding"),),
-        signals_variables=(own_variable("--signals-to-handle"),),
-    )
+    flags.add_output(parser, template_variable="NODECLIENT_LOG_LINE_PREFIX_TEMPLATE")
+    flags.add_workers(parser)
     flags.add_file(parser)
     parser.add_command("command", metavar="COMMAND", help="what each worker runs, after --")
 

@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
-from coordinatord.runtime.settings import SettingsParser, joined
+from coordinatord.runtime.settings import SettingsParser, filled
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config import flag_values
@@ -22,7 +23,7 @@ LAST_LINES = 100
 """The lines of each log by default: some screens, with a long traceback."""
 
 
-_LAST = ("--last", "--tail", "-n")
+_LAST = "--last --tail -n"
 """The names of the flag for how many: ours, that of kubectl and docker, and that of tail and journalctl."""
 
 
@@ -55,6 +56,9 @@ class _OperatorConfig:
 
     coordinators: tuple[Endpoint, ...]
     access: AccessSettings = field(default=USUAL, kw_only=True)
+
+
+Operation = TypeVar("Operation", bound=_OperatorConfig)
 
 
 @frozen
@@ -137,11 +141,11 @@ class CommandConfig(_OperatorConfig):
     """All settings of `nodeclient drain` and its like."""
 
     verb: Verb
-    job: str | None
+    job: str | None = None
     """None for the only job, or the only one that has not ended."""
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
     """The nodes; empty for a command about a job."""
-    reason: str
+    reason: str = ""
     dry_run: bool = False
     """Whether only to say what the command would do."""
     ahead: bool = False
@@ -155,94 +159,59 @@ OperateConfig = (
 
 def add_status(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient status`."""
-    parser.add_setting(
-        "--watch", "-w", action="store_true", help="look again every second; off a terminal, at each change"
-    )
-    parser.add_setting("--all", action="store_true", help="show every node and every job, however many there are")
-    parser.add_setting("--json", action="store_true", help="print JSON, for programs")
+    parser.add_setting("--watch -w", "look again every second; off a terminal, at each change")
+    parser.add_setting("--all", "show every node and every job, however many there are")
+    parser.add_setting("--json", "print JSON, for programs")
     _add_job(parser, "only this one")
-
-
-def read_status(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StatusConfig:
-    """Make the settings of `nodeclient status`."""
-    access = read_access(parser, given, environ)
-    return StatusConfig(given.coord, _job(parser, given), given.json, given.watch, given.all, access=access)
 
 
 def add_events(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient events`."""
-    parser.add_setting("--follow", "-f", action="store_true", help="go on as events happen; begins with the last 10")
-    parser.add_setting(*_LAST, type=flag_values.count, variables=(), metavar="N", help="only the newest N, up to 1000")
-    parser.add_setting(
-        "--since",
-        type=flag_values.duration,
-        variables=(),
-        metavar="AGE",
-        help="only events of this age at most, in seconds, or as 15m, 2h, 3d",
+    parser.add_setting("--follow -f", "go on as events happen; begins with the last 10")
+    add = partial(parser.add_setting, variables=())
+    add(f"{_LAST} N", "only the newest N, up to 1000", flag_values.count)
+    add(
+        "--since AGE",
+        "only events of this age at most, in seconds, or as 15m, 2h, 3d",
+        flag_values.duration,
+        dest="since_s",
     )
-    parser.add_setting(
-        "--kind",
-        type=flag_values.names,
-        variables=(),
-        array=joined,
+    add(
+        "--kind KIND[,...]",
+        "only events of these kinds, such as node-lost,round-stopped",
+        flag_values.names,
         default=(),
-        metavar="KIND[,...]",
-        help="only events of these kinds, such as node-lost,round-stopped",
+        dest="kinds",
     )
-    parser.add_setting("--json", action="store_true", help="print one JSON object a line, for programs")
+    parser.add_setting("--json", "print one JSON object a line, for programs")
     _add_job(parser, "only events of this job (default: of all jobs)")
-
-
-def read_events(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> EventsConfig:
-    """Make the settings of `nodeclient events`."""
-    job = _job(parser, given)
-    access = read_access(parser, given, environ)
-    return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind, access=access)
 
 
 def add_logs(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient logs`."""
     _add_ranks(parser)
-    add = parser.add_setting
+    add = partial(parser.add_setting, variables=())
     add(
-        "--node",
-        type=flag_values.name,
-        variables=(),
+        "--node NODE",
+        "only workers of this node, by its id or its host's name; may be given several times",
+        flag_values.name,
+        default=(),
         action="append",
-        metavar="NODE",
-        help="only workers of this node, by its id or its host's name; may be given several times",
+        dest="nodes",
     )
-    add("--run", type=flag_values.name, variables=(), metavar="RUN", help="an earlier run, as status names it")
-    add("--round", type=flag_values.count, variables=(), metavar="N", help="the round (default: the last one)")
-    add("--stream", variables=(), choices=STREAMS, default="both", help="stdout, stderr or both (default: both)")
+    add("--run RUN", "an earlier run, as status names it", flag_values.name)
+    add("--round N", "the round", flag_values.count, by_default="the last one")
+    add("--stream", "stdout, stderr or both", choices=STREAMS, default="both")
     add(
-        *_LAST,
-        type=_last,
-        variables=(),
+        f"{_LAST} N|SIZE|all",
+        "how much of the end of each log: lines, or a size such as 64KB",
+        _last,
         default=Last(lines=LAST_LINES),
-        metavar="N|SIZE|all",
-        help=f"how much of the end of each log: lines, or a size such as 64KB (default: {LAST_LINES} lines)",
+        by_default=f"{LAST_LINES} lines",
     )
-    add("--follow", "-f", action="store_true", help="go on as more is written, also in later rounds")
-    add("--json", action="store_true", help="print one JSON object a line, for programs")
+    parser.add_setting("--follow -f", "go on as more is written, also in later rounds")
+    parser.add_setting("--json", "print one JSON object a line, for programs")
     _add_job(parser, "may be left out where there is only one")
-
-
-def read_logs(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> LogsConfig:
-    """Make the settings of `nodeclient logs`."""
-    return LogsConfig(
-        coordinators=given.coord,
-        job=_job(parser, given),
-        ranks=given.rank,
-        nodes=tuple(given.node or ()),
-        run=given.run,
-        round=given.round,
-        stream=given.stream,
-        last=given.last,
-        follow=given.follow,
-        json=given.json,
-        access=read_access(parser, given, environ),
-    )
 
 
 def explain_logs(flag: str) -> str | None:
@@ -256,63 +225,47 @@ def add_stacks(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient stacks`."""
     _add_ranks(parser)
     parser.add_setting(
-        "--dumps",
-        type=flag_values.folder,
+        "--dumps DIR",
+        "judge the files of torch's flight recorder in DIR instead, of a job of any launcher",
+        flag_values.folder,
         variables=(),
-        metavar="DIR",
-        help="judge the files of torch's flight recorder in DIR instead, of a job of any launcher",
     )
-    parser.add_setting("--json", action="store_true", help="print JSON, for programs")
+    parser.add_setting("--json", "print JSON, for programs")
     _add_job(parser, "may be left out where there is only one, or only one that has not ended")
 
 
 def read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StacksConfig:
     """Make the settings of `nodeclient stacks`."""
-    if given.dumps is None and given.coord is None:
+    if given.dumps is None and not given.coordinators:
         parser.error("--coord says where coordinatord listens, or --dumps where files of torch's flight recorder are")
-    if given.dumps is not None and (given.job is not None or given.rank):
+    if given.dumps is not None and (given.job is not None or given.ranks):
         parser.error("--dumps is for all files in a folder: leave out JOB and --rank")
-    access = read_access(parser, given, environ)
-    return StacksConfig(given.coord or (), _job(parser, given), given.json, given.rank, given.dumps, access=access)
+    return _read(StacksConfig, parser, given, environ)
 
 
 def add_report(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient report`."""
-    parser.add_setting("--json", action="store_true", help="print JSON, for programs; null if nothing has failed")
+    parser.add_setting("--json", "print JSON, for programs; null if nothing has failed")
     _add_job(parser, "may be left out where there is only one")
-
-
-def read_report(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> ReportConfig:
-    """Make the settings of `nodeclient report`."""
-    return ReportConfig(given.coord, _job(parser, given), given.json, access=read_access(parser, given, environ))
 
 
 def add_wait(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient wait`."""
     parser.add_setting(
-        "--timeout",
-        type=flag_values.duration,
+        "--timeout TIME",
+        "give up after this time, in seconds, or as 15m, 2h, 3d",
+        flag_values.duration,
         variables=(),
-        metavar="TIME",
-        help="give up after this time, in seconds, or as 15m, 2h, 3d (default: never)",
+        by_default="never",
+        dest="timeout_s",
     )
     _add_job(parser, "may be left out where there is only one, or only one that has not ended")
-
-
-def read_wait(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> WaitConfig:
-    """Make the settings of `nodeclient wait`."""
-    return WaitConfig(given.coord, _job(parser, given), given.timeout, access=read_access(parser, given, environ))
-
-
-def read_page(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> PageConfig:
-    """Make the settings of `nodeclient page`."""
-    return PageConfig(given.coord, access=read_access(parser, given, environ))
 
 
 def add_drain(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient drain`."""
     add_for_nodes(parser)
-    parser.add_setting("--ahead", action="store_true", variables=(), help="also a NODE that has not joined yet")
+    parser.add_setting("--ahead", "also a NODE that has not joined yet", variables=())
 
 
 def add_for_nodes(parser: SettingsParser) -> None:
@@ -337,60 +290,52 @@ def add_forget(parser: SettingsParser) -> None:
 
 def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CommandConfig:
     """Make the settings of a command."""
-    verb = Verb(given.subcommand)
-    nodes = tuple(dict.fromkeys(given.nodes)) if verb in {Verb.DRAIN, Verb.UNDRAIN} else ()
-    ahead = verb is Verb.DRAIN and given.ahead
-    job = None if nodes else _job(parser, given)
-    access = read_access(parser, given, environ)
-    return CommandConfig(given.coord, verb, job, nodes, given.reason, given.dry_run, ahead, access=access)
+    given.verb = Verb(given.subcommand)
+    return _read(CommandConfig, parser, given, environ)
+
+
+def _read(
+    kind: type[Operation], parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
+) -> Operation:
+    """Make the settings of a command, whose fields have the names of its flags."""
+    if vars(given).get("job") == "":
+        parser.error("'' cannot be the name of a job: is a variable empty?")
+    return filled(kind, given, access=read_access(parser, given, environ))
 
 
 def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
     parser.add_heading("how the coordinator is reached")
     parser.add_setting(
-        "--coord",
-        type=flag_values.endpoints,
-        array=joined,
+        "--coord HOST[:PORT][,...]",
+        "where coordinatord listens (port: 29400); several are tried in turn",
+        flag_values.endpoints,
+        default=(),
         required=required,
-        metavar="HOST[:PORT][,...]",
-        help="where coordinatord listens (port: 29400); several are tried in turn",
+        dest="coordinators",
     )
     add_access(parser)
 
 
 def _add_command(parser: SettingsParser) -> None:
-    parser.add_setting(
-        "--reason",
-        type=flag_values.sentence,
-        variables=(),
-        default="",
-        metavar="TEXT",
-        help="reason for the events and the nodes",
-    )
-    parser.add_setting(
-        "--dry-run", action="store_true", variables=(), help="say what would be done, and change nothing"
-    )
+    add = partial(parser.add_setting, variables=())
+    add("--reason TEXT", "reason for the events and the nodes", flag_values.sentence, default="")
+    add("--dry-run", "say what would be done, and change nothing")
 
 
 def _add_ranks(parser: SettingsParser) -> None:
     parser.add_setting(
-        "--rank",
-        type=flag_values.ranks,
+        "--rank RANKS",
+        "only these ranks, such as 3 or 0-7,12",
+        flag_values.ranks,
         variables=(),
         default="",
-        metavar="RANKS",
-        help="only these ranks, such as 3 or 0-7,12 (default: all)",
+        by_default="all",
+        dest="ranks",
     )
 
 
 def _add_job(parser: SettingsParser, description: str) -> None:
     parser.add_argument("job", nargs="?", metavar="JOB", help=description)
-
-
-def _job(parser: SettingsParser, given: argparse.Namespace) -> str | None:
-    if given.job == "":
-        parser.error("'' cannot be the name of a job: is a variable empty?")
-    return str(given.job) if given.job is not None else None
 
 
 def _last(text: str) -> Last:
@@ -424,13 +369,13 @@ def _line(
 
 
 COMMAND_LINES = {
-    "status": _line(add_status, read_status),
-    "events": _line(add_events, read_events),
-    "logs": _line(add_logs, read_logs, explain_logs),
+    "status": _line(add_status, partial(_read, StatusConfig)),
+    "events": _line(add_events, partial(_read, EventsConfig)),
+    "logs": _line(add_logs, partial(_read, LogsConfig), explain_logs),
     "stacks": _line(add_stacks, read_stacks, needs_coordinator=False),
-    "report": _line(add_report, read_report),
-    "wait": _line(add_wait, read_wait),
-    "page": _line(lambda _: None, read_page),
+    "report": _line(add_report, partial(_read, ReportConfig)),
+    "wait": _line(add_wait, partial(_read, WaitConfig)),
+    "page": _line(lambda _: None, partial(_read, PageConfig)),
     "drain": _line(add_drain, read_command),
     "undrain": _line(add_for_nodes, read_command),
     "stop": _line(add_for_live_job, read_command),

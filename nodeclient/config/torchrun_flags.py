@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
+from coordinatord.runtime.settings import Rank, SettingsParser, seconds
 from nodeclient.config import flag_values, flags
 from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
@@ -57,12 +57,7 @@ def add_launch(parser: SettingsParser) -> None:
     _add_both(parser)
     parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
     parser.add_heading("of torch.distributed.launch alone")
-    parser.add_setting(
-        "--use-env",
-        variables=(),
-        action="store_true",
-        help="do not give the script --local-rank=N; it reads LOCAL_RANK",
-    )
+    parser.add_setting("--use-env", "do not give the script --local-rank=N; it reads LOCAL_RANK", variables=())
 
 
 def _add_both(parser: SettingsParser) -> None:
@@ -84,12 +79,10 @@ def _add_both(parser: SettingsParser) -> None:
     )
     flags.add_node(parser)
     parser.add_setting(
-        "--shutdown-timeout",
+        "--shutdown-timeout S",
+        "--stop-timeout and --abort-timeout in one",
+        flag_values.seconds_or_none,
         variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
-        type=flag_values.seconds_or_none,
-        toml=NUMBER,
-        metavar="S",
-        help="--stop-timeout and --abort-timeout in one",
     )
     _add_without_effect(parser)
     flags.add_file(parser)
@@ -112,7 +105,8 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
     if not (rendezvous.coordinators or given.standalone or given.nnodes):
         remarks.extend(_left_alone(environ))
     _translate(parser, given, rendezvous)
-    given.log_level = given.log_level or _log_level(environ, remarks)
+    if parser.rank("log_level") is Rank.DEFAULT:
+        given.log_level = _log_level(environ, remarks) or given.log_level
     may_have_other_jobs = rendezvous.coordinators and not rendezvous.own_coordinator
     front_end = FrontEnd(
         nodes=NODES,
@@ -136,13 +130,14 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Re
     given.standalone = not rendezvous.coordinators
     if given.job_id == "none":
         given.job_id = None  # torchrun's default, which some users give
-    for key in ("join_timeout",) if given.rdzv_backend in WITHOUT_TIMEOUT else ("join_timeout", "timeout"):
-        if given.join_timeout is None:
-            given.join_timeout = read_conf(parser, given.rdzv_conf, key, seconds)
-    if given.stop_timeout is None:
-        given.stop_timeout = given.shutdown_timeout
-    if given.abort_timeout is None:
-        given.abort_timeout = given.shutdown_timeout
+    if parser.rank("join_timeout_s") is Rank.DEFAULT:
+        keys = ("join_timeout",) if given.rdzv_backend in WITHOUT_TIMEOUT else ("join_timeout", "timeout")
+        found = (read_conf(parser, given.rdzv_conf, key, seconds) for key in keys)
+        given.join_timeout_s = next(filter(None, found), given.join_timeout_s)
+    if parser.rank("stop_timeout_s") is Rank.DEFAULT and given.shutdown_timeout_s is not None:
+        given.stop_timeout_s = given.shutdown_timeout_s
+    if given.abort_timeout_s is None:
+        given.abort_timeout_s = given.shutdown_timeout_s
 
 
 def _left_alone(environ: Mapping[str, str]) -> list[str]:
@@ -168,35 +163,27 @@ def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
 def _add_program(parser: SettingsParser) -> None:
     parser.add_heading("what SCRIPT is")
     add = parser.add_setting
-    add("--module", "-m", action="store_true", help="SCRIPT is a module, as in python -m")
-    add("--no-python", action="store_true", help="SCRIPT is a program, to be run as it is")
-    add("--run-path", action="store_true", help="run SCRIPT by runpy.run_path")
+    add("--module -m", "SCRIPT is a module, as in python -m")
+    add("--no-python", "SCRIPT is a program, to be run as it is")
+    add("--run-path", "run SCRIPT by runpy.run_path")
 
 
 def _add_without_effect(parser: SettingsParser) -> None:
     """Add the flags that torchrun needs and we do not; their values are checked all the same."""
     parser.add_heading("flags of torchrun that have no effect here")
     add = parser.add_setting
+    add("--monitor-interval S", "no effect: the end of a worker is seen at once", float)
     add(
-        "--monitor-interval",
-        type=float,
-        toml=NUMBER,
-        metavar="S",
-        help="no effect: the end of a worker is seen at once",
-    )
-    add(
-        "--start-method",
+        "--start-method HOW",
+        "no effect: workers are programs of their own",
         choices=("spawn", "fork", "forkserver"),
-        metavar="HOW",
-        help="no effect: workers are programs of their own",
     )
     add(
-        "--event-log-handler",
+        "--event-log-handler NAME",
+        "no effect: events are log lines, see --log-level",
         choices=("null", "console", "dynamic_rendezvous"),
-        metavar="NAME",
-        help="no effect: events are log lines, see --log-level",
     )
-    add("--logs-specs", variables=(), metavar="NAME", help="default; others are refused: such a class runs in torchrun")
+    add("--logs-specs NAME", "default; others are refused: such a class runs in torchrun", variables=())
 
 
 RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"

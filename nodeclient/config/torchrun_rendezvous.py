@@ -9,9 +9,10 @@ from typing import TypeVar
 
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
-from coordinatord.runtime.settings import WHOLE, SettingsParser, joined, port
+from coordinatord.runtime.settings import SettingsParser, joined, port
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.config import flag_values
+from nodeclient.config.join_config import DEFAULT_JOB
 
 Value = TypeVar("Value")
 
@@ -81,52 +82,30 @@ def add_rendezvous(parser: SettingsParser) -> None:
     parser.add_heading("where nodes meet")
     add = parser.add_setting
     add(
-        "--rdzv-endpoint",
-        "--coord",
+        "--rdzv-endpoint --coord HOST[:PORT][,...]",
+        "where coordinatord listens (port: 29400)",
+        flag_values.endpoints_of_torchrun,
         dest="coord",
-        type=flag_values.endpoints_of_torchrun,
         array=joined,
         default=(),
-        metavar="HOST[:PORT][,...]",
-        help="where coordinatord listens (port: 29400)",
     )
+    add("--rdzv-backend NAME", f"{', '.join(BACKENDS)}: coordinatord does the work of all of them", by_default=OURS)
     add(
-        "--rdzv-backend",
-        metavar="NAME",
-        help=f"{', '.join(BACKENDS)}: coordinatord does the work of all of them (default: {OURS})",
-    )
-    add(
-        "--rdzv-id",
-        "--job-id",
+        "--rdzv-id --job-id ID",
+        "nodes with the same id train together",
+        flag_values.name,
         dest="job_id",
-        type=flag_values.name,
-        metavar="ID",
-        help="nodes with the same id train together (default: default)",
+        by_default=DEFAULT_JOB,
     )
+    add("--rdzv-conf KEY=VALUE,...", "keys of torchrun's backends", flag_values.pairs, array=joined, default={})
+    add("--standalone", "bring a coordinator along: a job on this host alone")
+    add("--master-addr ADDR", "address of the host with node rank 0", by_default=MASTER_ADDRESS)
+    add("--master-port N", "port of the coordinator there", port, by_default=MASTER_PORT)
     add(
-        "--rdzv-conf",
-        type=flag_values.pairs,
-        array=joined,
-        default={},
-        metavar="KEY=VALUE,...",
-        help="keys of torchrun's backends",
-    )
-    add("--standalone", action="store_true", help="bring a coordinator along: a job on this host alone")
-    add("--master-addr", metavar="ADDR", help=f"address of the host with node rank 0 (default: {MASTER_ADDRESS})")
-    add(
-        "--master-port",
-        type=port,
-        toml=WHOLE,
-        metavar="N",
-        help=f"port of the coordinator there (default: {MASTER_PORT})",
-    )
-    add(
-        "--local-addr",
-        "--advertise-addr",
+        "--local-addr --advertise-addr ADDR",
+        "the address at which other nodes reach this one, if the one found is wrong",
+        flag_values.address,
         dest="advertise_addr",
-        type=flag_values.address,
-        metavar="ADDR",
-        help="the address at which other nodes reach this one, if the one found is wrong",
     )
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
 
+ROTATIONS_KEPT = 5
+"""How many old files are kept by default, as in logrotate's examples."""
+
 
 class Streams(IntFlag):
     """Streams of a worker, numbered as torchrun's `--redirects` and `--tee` do."""
@@ -51,7 +54,7 @@ class OutputSettings:
     """The template of the prefix of a line on the terminal; `line_prefix` has its variables."""
     rotate_bytes: int | None = None
     """The size in bytes at which a file is rotated; None: never."""
-    rotations_kept: int = 5
+    rotations_kept: int = ROTATIONS_KEPT
     """How many old files are kept of each."""
     rounds_kept: int | None = None
     """How many rounds of the job this host keeps files of; None: all."""

@@ -9,17 +9,15 @@ line. `toml_file` reads and writes the file, and `completion` writes what a shel
 
 from coordinatord.runtime.settings.completion import add_completion
 from coordinatord.runtime.settings.parser import SettingsError, SettingsParser, help_texts, with_help_flag
-from coordinatord.runtime.settings.setting import Rank
-from coordinatord.runtime.settings.setting_values import NUMBER, WHOLE, WHOLE_OR_TEXT, joined, port, seconds
+from coordinatord.runtime.settings.setting import Rank, filled
+from coordinatord.runtime.settings.setting_values import joined, port, seconds
 
 __all__ = [
-    "NUMBER",
-    "WHOLE",
-    "WHOLE_OR_TEXT",
     "Rank",
     "SettingsError",
     "SettingsParser",
     "add_completion",
+    "filled",
     "help_texts",
     "joined",
     "port",

@@ -19,7 +19,7 @@ from coordinatord.protocol.errors import OperationalError, OutputError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings.setting import InForce, Rank, Setting
-from coordinatord.runtime.settings.setting_values import TEXT
+from coordinatord.runtime.settings.setting_values import types
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
@@ -70,30 +70,47 @@ class SettingsParser(argparse.ArgumentParser):
 
     def add_setting(
         self,
-        *flags: str,
+        usage: str,
+        meaning: str,
+        read: Callable[[str], Any] | None = None,
+        *,
+        default: Any = None,
+        by_default: object = "",
+        prefix: str = "",
         variables: Sequence[str] | None = None,
-        toml: tuple[type, ...] = TEXT,
+        required: bool = False,
         array: Callable[[Sequence[str]], str] | None = None,
         **options: Any,
     ) -> None:
-        """Add a flag, such as `--some-name`, whose default comes from `PREFIX_SOME_NAME` of the environment.
+        """Add a flag that is also read from `PREFIX_SOME_NAME` of the environment, and from a file.
 
-        If it has several names, the first one counts. `variables` are other variables to take the default from: the
-        first that is set counts, and an empty sequence means none. `toml` has its types in a file. `array` writes an
-        array of a file as the text of the flag.
+        `usage` has its names and that of its value, such as `--some-name -s N`. The first name counts. The name of the
+        value says of which types it may be in a file, and the attribute for seconds (`S`) ends in `_s`. A flag without
+        value and `choices` is a switch. `by_default` is the default in words, where it is no plain value. `variables`
+        are other variables than that one: the first that is set counts, and an empty sequence means none. `array`
+        writes an array of a file as the text of the flag.
         """
-        name = flags[0].removeprefix("--").replace("-", "_")
+        flags = [word for word in usage.split() if word.startswith("-")]
+        value = usage.removeprefix(" ".join(flags)).strip()
+        name = _underscored(flags[0]).removeprefix("--")
         if variables is None:
-            variables = (f"{self._env_prefix}_{name.upper()}",)
-        default, required = options.pop("default", None), options.pop("required", False)
+            variables = (f"{prefix or self._env_prefix}_{name.upper()}",)
+        if by_default := by_default or _in_words(default):
+            meaning += f" (default: {by_default})"
+        if variables:
+            meaning += f" [{', '.join(variables)}]"
+        options = {"dest": f"{name}_s" if value == "S" else name, "help": meaning.replace("%", "%%"), **options}
+        is_switch = not value and "choices" not in options
+        if is_switch:
+            options["action"], default = "store_true", bool(default)
+        else:
+            options |= {"type": read, "metavar": value or None}
         spellings = dict.fromkeys(spelling for flag in flags for spelling in (flag, _underscored(flag)))
         # The attribute exists only if the flag was given, which distinguishes a flag from all other sources.
-        action = self._add(*spellings, **{"dest": name, **options, "default": argparse.SUPPRESS})
-        if variables:
-            action.help = f"{action.help} [{', '.join(variables)}]"
-        if action.nargs == 0:
-            toml, default = (bool,), bool(default)
-        self._settings[action.dest] = Setting(action, variables, default, required, toml, array)
+        action = self._add(*spellings, **options, default=argparse.SUPPRESS)
+        self._settings[action.dest] = Setting(
+            action, variables, default, required, (bool,) if is_switch else types(value), array
+        )
 
     def add_config_file(self, variable: str) -> None:
         """Add the flag that names a file, also by a variable, and the flag that shows the settings in force."""
@@ -369,6 +386,12 @@ def _as_toml(value: object) -> str:
             return clip(toml_value(value))
         case _:
             return "a date or time"
+
+
+def _in_words(default: object) -> str:
+    """Return a default as the help shows it; empty if that is no plain value."""
+    is_plain = type(default) in {int, float, str} and default is not argparse.SUPPRESS
+    return (f"{default:g}" if isinstance(default, float) else str(default)) if is_plain else ""
 
 
 def _underscored(flag: str) -> str:

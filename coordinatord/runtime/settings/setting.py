@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinatord.protocol.frozen_class import frozen
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Made = TypeVar("Made", bound="DataclassInstance")
 
 
 class Rank(IntEnum):
@@ -72,3 +78,11 @@ class Setting:
         if int in self.kinds and text.isascii() and text.isdecimal():
             return int(text)
         return float(text) if float in self.kinds else text
+
+
+def filled(kind: type[Made], given: argparse.Namespace, **others: Any) -> Made:
+    """Make a record from the settings that are named as its fields are, and `others`; of a list, each element once."""
+    named = {field.name: vars(given)[field.name] for field in fields(kind) if field.name in given} | others
+    return kind(
+        **{name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in named.items()}
+    )

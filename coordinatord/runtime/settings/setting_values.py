@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from coordinatord.protocol.fields import DURATION_S_MAX, PORT_MAX
 
-TEXT: tuple[type, ...] = (str,)
-WHOLE: tuple[type, ...] = (int,)
-NUMBER: tuple[type, ...] = (int, float)
-WHOLE_OR_TEXT: tuple[type, ...] = (int, str)
-"""The types of a key that is read as a whole number or a text. Each value is read as text in the end, so that a flag
-and a key cannot differ in meaning. A number in quotes is still no number in a file: whoever writes `settle = "2"` may
-have meant something else."""
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "N": (int,),
+    "PORT": (int,),
+    "S": (int, float),
+    "FACTOR": (int, float),
+    **dict.fromkeys(("SIZE", "STREAMS", "RANKS"), (int, str)),
+}
+"""The types in a file, by the name of the value in the help. Each value is read as text in the end, so that a flag and
+a key cannot differ in meaning. A number in quotes is still no number in a file: whoever writes `settle = "2"` may have
+meant something else."""
+
+
+def types(value: str) -> tuple[type, ...]:
+    """Return the types in a file of a value with this name, which may have alternatives, such as `N|auto`."""
+    return _TYPES.get(value, (int, str) if "|" in value else (str,))
 
 
 def port(text: str) -> int:

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.runtime.settings import NUMBER, WHOLE, Rank, SettingsError, SettingsParser, joined, port, seconds
+from coordinatord.runtime.settings import Rank, SettingsError, SettingsParser, joined, port, seconds
 from coordinatord.runtime.settings.toml_file import BYTES_MAX, toml_line
 
 
 def parser(environ: dict[str, str]) -> SettingsParser:
     made = SettingsParser(prog="program", env_prefix="PROGRAM", environ=environ)
-    made.add_setting("--max-restarts", "--restarts", type=int, toml=WHOLE, default=0, help="restarts")
-    made.add_setting("--port", type=port, toml=WHOLE, default=1, help="port")
-    made.add_setting("--wait", type=seconds, toml=NUMBER, help="wait (default: long)")
-    made.add_setting("--level", choices=("low", "high"), default="low", help="level")
-    made.add_setting("--hosts", array=joined, help="hosts")
-    made.add_setting("--json", action="store_true", help="json")
+    made.add_setting("--max-restarts --restarts N", "restarts", int, default=0)
+    made.add_setting("--port PORT", "port", port, default=1)
+    made.add_setting("--wait S", "wait", seconds, by_default="long")
+    made.add_setting("--level", "level", choices=("low", "high"), default="low")
+    made.add_setting("--hosts HOST[,...]", "hosts", array=joined)
+    made.add_setting("--json", "json")
     made.add_config_file("PROGRAM_CONFIG")
     made.add_command("command")
     return made
@@ -89,8 +89,8 @@ def test_flags_win_over_the_environment_that_over_the_file_and_that_over_the_def
     file = settings(tmp_path, "max_restarts = 1\nport = 10\nlevel = 'high'\n")
     read = parser({"PROGRAM_MAX_RESTARTS": "2", "PROGRAM_PORT": "20", "PROGRAM_CONFIG": file})
     given = read.parse_args(["--max-restarts", "3"])
-    assert (given.max_restarts, given.port, given.level, given.wait) == (3, 20, "high", None)
-    ranks = [read.rank(name) for name in ("max_restarts", "port", "level", "wait")]
+    assert (given.max_restarts, given.port, given.level, given.wait_s) == (3, 20, "high", None)
+    ranks = [read.rank(name) for name in ("max_restarts", "port", "level", "wait_s")]
     assert ranks == [Rank.FLAG, Rank.ENVIRONMENT, Rank.FILE, Rank.DEFAULT]
     assert read.file == Path(file)
 
@@ -111,7 +111,7 @@ def test_each_type_of_toml_is_read_as_the_flag_would_be(tmp_path: Path) -> None:
     """
     given = parser({}).parse_args(["--config", settings(tmp_path, text)])
     assert given.max_restarts == 2
-    assert (given.wait, given.hosts, given.json) == (1.5, "a,b", True)
+    assert (given.wait_s, given.hosts, given.json) == (1.5, "a,b", True)
     assert given.command == ["python", "-c", "print('a b')"]
 
 
@@ -220,7 +220,7 @@ def test_what_is_shown_can_be_used_as_a_file(tmp_path: Path, capsys: pytest.Capt
         read.show_if_requested(found)
     text = capsys.readouterr().out
     again = parser({"PROGRAM_CONFIG": settings(tmp_path, text)}).parse_args([])
-    for name in ("max_restarts", "port", "wait", "level", "hosts", "json", "command"):
+    for name in ("max_restarts", "port", "wait_s", "level", "hosts", "json", "command"):
         assert getattr(again, name) == getattr(found, name), name
 
 
@@ -266,7 +266,7 @@ def test_a_slip_is_shown_above_the_settings_in_force(capsys: pytest.CaptureFixtu
 
 def test_a_setting_that_is_missing_is_named_with_its_variable_and_with_the_slip_in_it() -> None:
     read = SettingsParser(prog="program", env_prefix="PROGRAM", environ={"PROGRAM_CORD": "h"})
-    read.add_setting("--coord", required=True, help="coord")
+    read.add_setting("--coord HOST", "coord", required=True)
     with pytest.raises(SettingsError) as refused:
         read.parse_args([])
     assert refused.value.message == (
