@@ -6,7 +6,7 @@ Settings of decisions and of the log change at once. The address, the store and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from coordinatord.config.serve_flags import ServeConfig
@@ -17,31 +17,6 @@ from coordinatord.runtime.logs import LEVELS, fields
 from coordinatord.runtime.settings import SettingsError
 
 log = logging.getLogger(__name__)
-
-AT_ONCE: dict[str, Callable[[ServeConfig], object]] = {
-    "settle": lambda settings: settings.policy.settle_s,
-    "heartbeat": lambda settings: settings.policy.heartbeat_s,
-    "retry-pause": lambda settings: settings.policy.retry_pause_s,
-    "outage-grace": lambda settings: settings.policy.outage_grace_s,
-    "log-level": lambda settings: settings.log_level,
-    "log-format": lambda settings: settings.log_format,
-}
-"""Settings that a reload changes, by their names."""
-
-AFTER_RESTART: dict[str, Callable[[ServeConfig], object]] = {
-    "host": lambda settings: settings.host,
-    "port": lambda settings: settings.port,
-    "allowed-hosts": lambda settings: ",".join(settings.allowed_hosts) or "none",
-    "insecure": lambda settings: "on" if settings.insecure else "off",
-    "tls-cert": lambda settings: settings.certificate or "none",
-    "tls-key": lambda settings: settings.key or "none",
-    "tls-client-ca": lambda settings: settings.client_authorities or "none",
-    "store": lambda settings: "none" if settings.shared is None else settings.shared.place,
-    "lease": lambda settings: "none" if settings.shared is None else settings.shared.lease_s,
-    "advertise": lambda settings: "none" if settings.shared is None else settings.shared.advertise or "none",
-    "state-dir": lambda settings: settings.state_dir or "none, it is in memory",
-}
-"""Settings that a reload cannot change."""
 
 
 class Reloader:
@@ -76,16 +51,7 @@ class Reloader:
         assert isinstance(new, ServeConfig)  # noqa: S101 - the same command line as at the start
         old = self.settings
         now = self.settings = replace(
-            new,
-            host=old.host,
-            port=old.port,
-            allowed_hosts=old.allowed_hosts,
-            state_dir=old.state_dir,
-            shared=old.shared,
-            insecure=old.insecure,
-            certificate=old.certificate,
-            key=old.key,
-            client_authorities=old.client_authorities,
+            old, policy=new.policy, log_level=new.log_level, log_format=new.log_format, at_once=new.at_once
         )
         quieter = LEVELS.index(now.log_level) > LEVELS.index(old.log_level)
         if quieter:
@@ -98,18 +64,25 @@ class Reloader:
 
 
 def _announce(old: ServeConfig, new: ServeConfig) -> None:
-    changed, waiting = _changes(AT_ONCE, old, new), _changes(AFTER_RESTART, old, new)
+    changed, waiting = _changes(old.at_once, new.at_once), _changes(old.after_restart, new.after_restart)
     text = f"settings reloaded: {', '.join(changed) or 'nothing has changed'}"
     if waiting:
         text += f"; not before a restart: {', '.join(waiting)}"
     log.info("%s", text, extra=fields("settings_reloaded"))
 
 
-def _changes(readers: dict[str, Callable[[ServeConfig], object]], old: ServeConfig, new: ServeConfig) -> list[str]:
+def _changes(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     """Return texts such as `settle 2 to 3`, for the settings that have changed."""
-    values = [(name, value_in(old), value_in(new)) for name, value_in in readers.items()]
-    return [f"{name} {_plain(before)} to {_plain(after)}" for name, before, after in values if before != after]
+    return [f"{name} {_plain(old[name])} to {_plain(value)}" for name, value in new.items() if value != old[name]]
 
 
 def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case float():
+            return f"{value:g}"
+        case tuple():
+            return ",".join(value) or "none"
+        case _:
+            return str(value or "none")

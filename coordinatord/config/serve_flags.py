@@ -6,6 +6,7 @@ import argparse
 import re
 import socket
 from collections.abc import Mapping
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,10 @@ class ServeConfig:
     """The file that some of these settings come from, if one was named."""
     remarks: tuple[str, ...] = ()
     """Lines to be logged at the start, about variables that seem misspelt."""
+    at_once: Mapping[str, object] = field(default_factory=dict)
+    """The settings that a reload changes, by their names."""
+    after_restart: Mapping[str, object] = field(default_factory=dict)
+    """All others."""
 
 
 def add_serve(parser: SettingsParser) -> None:
@@ -73,13 +78,14 @@ def add_serve(parser: SettingsParser) -> None:
     add("--ephemeral", "keep state in memory only: a restart forgets all jobs")
     _add_security(parser)
     _add_times(parser)
-    add("--log-level", "lowest level of log lines", str.lower, choices=LEVELS, default="info")
+    add("--log-level", "lowest level of log lines", str.lower, choices=LEVELS, default="info", reload=True)
     add(
         "--log-format",
         "for people, or for machines: one JSON object a line",
         str.lower,
         choices=FORMATS,
         default="text",
+        reload=True,
     )
     # It is a flag alone: only a program that holds the other end of standard input can use it.
     parser.add_argument(
@@ -121,6 +127,7 @@ def _add_times(parser: SettingsParser) -> None:
         "seconds that a round with enough nodes waits for one more",
         partial(seconds, least=SETTLE_S_MIN),
         default=defaults.settle_s,
+        reload=True,
     )
     add(
         "--retry-pause S",
@@ -128,12 +135,14 @@ def _add_times(parser: SettingsParser) -> None:
         f" each time, up to {defaults.retry_pause_max_s:g}; 0 for none",
         _pause,
         default=defaults.retry_pause_s,
+        reload=True,
     )
     add(
         "--heartbeat S",
         "least seconds between two heartbeats; a node is lost after five",
         partial(seconds, least=HEARTBEAT_S_MIN),
         default=defaults.heartbeat_s,
+        reload=True,
     )
     add(
         "--outage-grace S",
@@ -141,6 +150,7 @@ def _add_times(parser: SettingsParser) -> None:
         " may have been replaced, and its old workers live on for as long",
         partial(seconds, least=OUTAGE_GRACE_S_MIN),
         default=defaults.outage_grace_s,
+        reload=True,
     )
 
 
@@ -159,7 +169,7 @@ def read_serve(
     parser.exclude(
         given, "ephemeral", "state_dir", "give --state-dir, or --ephemeral to keep state in memory only, and not both"
     )
-    directory = None if given.ephemeral else state_dir(parser, given, environ)
+    given.state_dir = None if given.ephemeral else state_dir(parser, given, environ)
     policy = _policy(parser, given)
     shared = read_store(parser, given)
     if shared is not None and given.until_unused:
@@ -170,11 +180,12 @@ def read_serve(
     return filled(
         ServeConfig,
         given,
-        state_dir=directory,
         policy=policy,
         shared=shared,
         file=parser.file,
         remarks=tuple(parser.misspelt),
+        at_once=parser.values(given, reload=True),
+        after_restart=parser.values(given, reload=False),
     )
 
 

@@ -88,11 +88,13 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         environ=environ,
         description="The one authority on who is in a training job, which round is on, and who has which rank."
         " Without a COMMAND, it serves.",
-        epilog="Each flag can also be given as the environment variable in brackets, or in the file that --config"
-        " names. That is read again on SIGHUP: --settle, --retry-pause, --heartbeat, --outage-grace, --log-level and"
-        " --log-format change at once, the others with a restart.",
     )
     add_serve(parser)
+    *flags, last = (f"--{name}" for name in parser.values(argparse.Namespace(), reload=True))
+    parser.epilog = (
+        "Each flag can also be given as the environment variable in brackets, or in the file that --config names. That"
+        f" is read again on SIGHUP: {', '.join(flags)} and {last} change at once, the others with a restart."
+    )
     # The first parser has read the environment; a flag after the command wins over both.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}

@@ -80,6 +80,7 @@ class SettingsParser(argparse.ArgumentParser):
         variables: Sequence[str] | None = None,
         required: bool = False,
         array: Callable[[Sequence[str]], str] | None = None,
+        reload: bool = False,
         **options: Any,
     ) -> None:
         """Add a flag that is also read from `PREFIX_SOME_NAME` of the environment, and from a file.
@@ -88,7 +89,7 @@ class SettingsParser(argparse.ArgumentParser):
         value says of which types it may be in a file, and the attribute for seconds (`S`) ends in `_s`. A flag without
         value and `choices` is a switch. `by_default` is the default in words, where it is no plain value. `variables`
         are other variables than that one: the first that is set counts, and an empty sequence means none. `array`
-        writes an array of a file as the text of the flag.
+        writes an array of a file as the text of the flag. `reload` says that a program takes a new value while it runs.
         """
         flags = [word for word in usage.split() if word.startswith("-")]
         value = usage.removeprefix(" ".join(flags)).strip()
@@ -108,9 +109,8 @@ class SettingsParser(argparse.ArgumentParser):
         spellings = dict.fromkeys(spelling for flag in flags for spelling in (flag, _underscored(flag)))
         # The attribute exists only if the flag was given, which distinguishes a flag from all other sources.
         action = self._add(*spellings, **options, default=argparse.SUPPRESS)
-        self._settings[action.dest] = Setting(
-            action, variables, default, required, (bool,) if is_switch else types(value), array
-        )
+        kinds = (bool,) if is_switch else types(value)
+        self._settings[action.dest] = Setting(action, variables, default, required, kinds, array, reload)
 
     def add_config_file(self, variable: str) -> None:
         """Add the flag that names a file, also by a variable, and the flag that shows the settings in force."""
@@ -177,6 +177,11 @@ class SettingsParser(argparse.ArgumentParser):
             if near := _alike(suffix, suffixes, ALIKE):
                 remarks.append(f"environment variable {clip(name)} has no effect: did you mean {prefix}_{near}?")
         return remarks
+
+    def values(self, given: argparse.Namespace, *, reload: bool) -> Mapping[str, object]:
+        """Return the values that a reload changes, or the others, by the names of the settings."""
+        chosen = ((dest, setting) for dest, setting in self._settings.items() if setting.reload is reload)
+        return {setting.keys[0]: getattr(given, dest, None) for dest, setting in chosen}
 
     def rank(self, dest: str) -> Rank:
         """Return the rank of the source of a setting's value."""

@@ -48,6 +48,8 @@ class Setting:
     """Its types in TOML, except an array."""
     array: Callable[[Sequence[str]], str] | None
     """Writes an array of TOML as the flag has it; None: it is no list."""
+    reload: bool = False
+    """Whether a program that runs takes a new value when it reads its settings again."""
 
     @property
     def is_switch(self) -> bool:
