@@ -24,7 +24,7 @@ def test_design_shows_the_table_of_a_run(*, rewrite: bool) -> None:
     rows = [
         f"| {row.source} | {row.when.__name__} | {row.target} | {row.action.__name__} | {row.reason} |" for row in ROWS
     ]
-    check_table("run", "| from | when | to | by | reason given |", rows, rewrite=rewrite)
+    check_table(DESIGN, "run", "| from | when | to | by | reason given |", rows, rewrite=rewrite)
 
 
 def test_design_shows_the_table_of_a_node_with_the_phases_in_which_the_same_is_done(*, rewrite: bool) -> None:
@@ -33,7 +33,7 @@ def test_design_shows_the_table_of_a_node_with_the_phases_in_which_the_same_is_d
         target = "as it ended" if row.phase is None else "the same" if row.phase is phase else str(row.phase)
         phases.setdefault((stimulus, row.act, target, row.reason), []).append(phase)
     rows = [f"| {', '.join(group)} | {' | '.join(cells)} |" for cells, group in phases.items()]
-    check_table("node", "| phase | what happens | what is done | next phase | because |", rows, rewrite=rewrite)
+    check_table(DESIGN, "node", "| phase | what happens | what is done | next phase | because |", rows, rewrite=rewrite)
 
 
 def test_the_table_of_rooms_has_all_packages_and_no_other() -> None:

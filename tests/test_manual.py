@@ -1,4 +1,7 @@
-"""The manual has what the programs have: each command, flag, exit code and variable; and no flag that there is not."""
+"""The manual has what the programs have: each command, flag, exit code and variable; and no flag that there is not.
+
+`pytest --rewrite` prints the tables of flags anew.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from coordinatord.config.subcommands import _make_parser as make_coordinatord
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.config.parse import SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient
+from tests.support.printed_tables import check_table
 from tests.support.source import ROOT
 from workerlib.env import WorkerEnvironment
 
@@ -21,6 +25,9 @@ DOCS = ROOT / "docs"
 REFERENCE, OPERATING = (DOCS / "reference.md").read_text(), (DOCS / "operating.md").read_text()
 
 FLAG = re.compile(r"`(--?[a-z][a-z-]*)")
+
+HELP = re.compile(r"(?P<meaning>.*?)(?: \(default: (?P<default>[^)]*)\))?(?: \[[A-Z_, ]+\])?")
+"""What the help says of a flag."""
 
 OF_ALL = {"--help", "--version", "--print-completion", "--coord"}
 """Flags that the manual has once for all commands of a program."""
@@ -48,9 +55,33 @@ def flags_in(text: str) -> set[str]:
     return {flag for cell in cells for flag in FLAG.findall(cell) if flag.startswith("--")}
 
 
-def test_the_reference_has_every_flag_of_join_and_no_other() -> None:
-    text = section(REFERENCE, "nodeclient join") + section(REFERENCE, "Output of workers")
-    assert flags_in(text) - {"--coord"} == flags_of(OF_NODECLIENT["join"]) - OF_ALL
+def rows_of(parser: argparse.ArgumentParser, *, output: bool) -> list[str]:
+    """Return the rows for a parser's flags: for those of the workers' output, or for all others."""
+    rows = []
+    groups = [group for group in parser._action_groups if (group.title == "output of workers") is output]
+    for action in (action for group in groups for action in group._group_actions):
+        if not action.option_strings or not OF_ALL.isdisjoint({*action.option_strings} - {"--coord"}):
+            continue
+        value = f" {action.metavar or (action.choices and '|'.join(action.choices)) or ''}".rstrip()
+        names = (name for name in action.option_strings if "_" not in name)
+        text = HELP.fullmatch((action.help or "").replace("%%", "%"))
+        assert text is not None
+        cells = (", ".join(f"`{name}{value}`" for name in names), text["default"] or "", text["meaning"])
+        row = f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        rows.append(row.replace("|  |", "| |"))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("join", rows_of(OF_NODECLIENT["join"], output=False)),
+        ("output", rows_of(OF_NODECLIENT["join"], output=True)),
+        ("coordinatord", rows_of(COORDINATORD, output=False)),
+    ],
+)
+def test_the_reference_has_the_tables_of_all_flags(name: str, rows: list[str], *, rewrite: bool) -> None:
+    check_table(DOCS / "reference.md", name, "| flag | default | meaning |", rows, rewrite=rewrite)
 
 
 def test_the_page_about_torchrun_has_every_flag_of_run_beyond_torchrun() -> None:
@@ -58,10 +89,6 @@ def test_the_page_about_torchrun_has_every_flag_of_run_beyond_torchrun() -> None
     table, beyond = text.split("What `run` and `launch` have beyond torchrun:")
     named = {flag for flag in FLAG.findall(beyond) if flag.startswith("--")} - flags_in(table)
     assert named == flags_of(OF_NODECLIENT["run"]) - flags_in(table) - OF_ALL | {"--coord"}
-
-
-def test_the_reference_has_every_flag_of_coordinatord_and_no_other() -> None:
-    assert flags_in(section(REFERENCE, "coordinatord")) == flags_of(COORDINATORD) - OF_ALL
 
 
 @pytest.mark.parametrize(

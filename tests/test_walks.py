@@ -17,7 +17,7 @@ from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.events import DesiredReceived, Tick
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import a_desired, a_failure
-from tests.support.printed_tables import check_table
+from tests.support.printed_tables import DESIGN, check_table
 from tests.support.script import Stage
 from tests.support.source import ROOT
 
@@ -109,5 +109,5 @@ def test_design_shows_both_walks_and_each_module_where_it_is_entered_first(*, re
     known: set[str] = set()
     for event, walk in (heartbeat() | failure()).items():
         rows = [f"| `{module}` | {why} |" for module, why in walk.items() if module not in known]
-        check_table(event, "| module | what it is entered for |", rows, rewrite=rewrite)
+        check_table(DESIGN, event, "| module | what it is entered for |", rows, rewrite=rewrite)
         known |= walk.keys()
