@@ -180,6 +180,7 @@ def test_no_worker_waits_for_ever_where_nodes_are_missing() -> None:
     assert sum(waiting_world(seed).invariants.held for seed in range(WAITING)) > WAITING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 11, 40])
 def test_a_seed_gives_the_same_history_again_also_in_another_process(seed: int) -> None:
     first, second = small_world(seed, digested=True), small_world(seed, digested=True)

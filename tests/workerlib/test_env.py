@@ -98,6 +98,7 @@ def test_an_empty_master_address_is_named() -> None:
         WorkerEnvironment.from_environ({**EXAMPLE.to_environ(), "MASTER_ADDR": ""})
 
 
+@pytest.mark.slow
 def test_importing_workerlib_imports_no_torch() -> None:
     program = "import sys, workerlib; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

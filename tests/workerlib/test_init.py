@@ -21,6 +21,8 @@ from workerlib import WorkerEnvironment, store
 from workerlib.env import ERROR_HANDLING, KEEP
 from workerlib.init import _outlive_errors
 
+pytestmark = pytest.mark.slow
+
 SOLO = WorkerEnvironment(
     rank=0,
     local_rank=0,
@@ -98,7 +100,6 @@ print(torch.distributed.is_initialized())
 """
 
 
-@pytest.mark.slow
 def test_all_ranks_agree_to_stop_when_one_of_them_got_sigterm(port: int) -> None:
     first, second = _pair(port)
     with _start(AGREEING, first) as zero, _start(AGREEING, second) as one:
@@ -143,7 +144,6 @@ for case in sys.argv[1:]:
 """Has a process of its own for each signal, forked when torch is imported."""
 
 
-@pytest.mark.slow
 def test_it_heeds_the_signals_that_the_node_hands_on_but_for_those_with_a_handler(port: int) -> None:
     cases = ["SIGINT", "SIGINT=SIGINT,SIGHUP", "SIGUSR1=SIGHUP,SIGNEW,SIGUSR1", "SIGTERM=SIGUSR1"]
     with _start(HEEDING, replace(SOLO, master_port=port), *cases) as process:
@@ -161,7 +161,6 @@ print(workerlib.should_stop())
 """
 
 
-@pytest.mark.slow
 def test_ranks_agree_to_stop_in_a_group_that_somebody_else_has_made(port: int) -> None:
     first, second = _pair(port)
     with _start(WITHOUT_A_CONTEXT, first) as zero, _start(WITHOUT_A_CONTEXT, second) as one:
@@ -212,7 +211,6 @@ with workerlib.init() as ctx:
 """
 
 
-@pytest.mark.slow
 def test_a_script_that_never_asks_dies_of_sigterm(port: int) -> None:
     with _start(NEVER_ASKING, replace(SOLO, master_port=port)) as process:
         assert process.stdout
@@ -241,7 +239,6 @@ ctx.close()
 """
 
 
-@pytest.mark.slow
 def test_the_sigterm_handler_needs_the_main_thread_and_goes_with_the_context(port: int) -> None:
     with _start(CLOSING, replace(SOLO, master_port=port)) as process:
         output, errors = process.communicate(timeout=TIMEOUT_S)
@@ -259,7 +256,6 @@ main()
 """
 
 
-@pytest.mark.slow
 def test_a_worker_ends_although_a_model_outlives_the_context(port: int) -> None:
     skip_where_gloo_needs_no_python()
     first, second = _pair(port)
@@ -287,7 +283,6 @@ atexit.register(lambda: kept.append(be_busy_at_the_end()))
 """Is busy where nobody gets the interpreter any more before Python ends, but who waits for gloo's threads there."""
 
 
-@pytest.mark.slow
 def test_a_worker_that_asked_without_a_context_ends_although_gloo_is_busy(port: int) -> None:
     skip_where_gloo_needs_no_python()
     first, second = _pair(port)

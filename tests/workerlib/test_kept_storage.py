@@ -27,8 +27,9 @@ from workerlib import kept_storage
 from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, Interval, Saved
 from workerlib.keep.kept_errors import KeptStateError
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_state_dict_that_was_saved_is_loaded_at_another_world_size(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 3)
     said: dict[int, list[str]] = {}
@@ -47,7 +48,6 @@ def test_a_state_dict_that_was_saved_is_loaded_at_another_world_size(tmp_path: P
     assert said[3][1].startswith("11 ")
 
 
-@pytest.mark.slow
 def test_a_value_that_only_code_could_bring_back_is_neither_kept_nor_loaded(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 1)
     for number in (1, 2):
@@ -61,7 +61,6 @@ def test_a_value_that_only_code_could_bring_back_is_neither_kept_nor_loaded(tmp_
     assert errors.count("note is no plain value, and bytes that others may have written could run code") == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("plan_caching", [False, True])
 def test_each_rank_gets_back_what_it_had_under_a_key_of_its_own(tmp_path: Path, *, plan_caching: bool) -> None:
     keep = Keep(tmp_path, 2)
@@ -76,7 +75,6 @@ def test_each_rank_gets_back_what_it_had_under_a_key_of_its_own(tmp_path: Path, 
     assert [(tmp_path / f"2-{rank}").read_text() for rank in range(2)] == ["6.0 60 5", "6.0 66 5"]
 
 
-@pytest.mark.slow
 def test_a_part_of_which_a_node_was_lost_is_never_said_to_be_whole(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 2)
     with workers(keep, own_values, 2, 1, tmp_path, plan_caching=True) as started:
@@ -88,7 +86,6 @@ def test_a_part_of_which_a_node_was_lost_is_never_said_to_be_whole(tmp_path: Pat
     keep.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("launched", [True, False])
 def test_a_training_goes_on_where_there_is_no_memory_and_is_told_once(tmp_path: Path, *, launched: bool) -> None:
     keep = Keep(tmp_path, 1)
@@ -102,7 +99,6 @@ def test_a_training_goes_on_where_there_is_no_memory_and_is_told_once(tmp_path: 
     assert (tmp_path / "log").read_text().count(f"is not kept, and training goes on: {why}") == 1
 
 
-@pytest.mark.slow
 def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 1)
     node = keep.nodes[0]
@@ -121,7 +117,6 @@ def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
     keep.close()
 
 
-@pytest.mark.slow
 def test_the_save_before_a_planned_end_finds_a_place(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 1)
     node = keep.nodes[0]

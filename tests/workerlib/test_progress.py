@@ -91,6 +91,7 @@ def test_that_steps_are_to_come_is_left_in_the_slot_before_the_first(
     assert words_of(memory)[0] == 3, "what is known already says more"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [True, False])
 def test_a_script_without_steps_announces_none(memory: int, steps: bool) -> None:
     program = f"import sys; sys.path[:0] = ['.']; import workerlib; workerlib.init(steps={steps})"
@@ -254,6 +255,7 @@ os.getppid()
 """Reports steps while every system call would be its end; with an argument, it makes one in place of each."""
 
 
+@pytest.mark.slow
 def test_a_step_is_no_system_call(memory: int) -> None:
     ends = []
     for arguments in [], ["call"]:

@@ -14,6 +14,8 @@ import pytest
 from tests.support.programs import TIMEOUT_S
 from workerlib import record
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import sys
 from workerlib import record

@@ -19,6 +19,8 @@ from tests.support.flight_recorder import Recorder, entry, install, needs_flight
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib import recorders
 
+pytestmark = pytest.mark.slow
+
 REAL_HANG = Path(__file__).parents[1] / "nodeclient" / "diagnosis" / "gpu_error_1st.json"
 
 

@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader
 from workerlib import ElasticDistributedSampler
 from workerlib.sampler import Remainder
 
+pytestmark = pytest.mark.slow
+
 REMAINDERS: tuple[Remainder, ...] = ("exact", "pad", "drop")
 
 
@@ -177,7 +179,6 @@ def test_padding_begins_again_at_the_beginning_of_the_order() -> None:
     assert [step.shares for step in steps] == [([0, 2, 1, 0], [1, 0, 2, 1])]
 
 
-@pytest.mark.slow
 def test_the_order_is_the_same_everywhere_and_for_ever() -> None:
     """A release that changed it would break epochs that are under way."""
     [batch] = _alone(10, 10, seed=1, epoch=2)

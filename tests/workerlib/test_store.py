@@ -57,6 +57,7 @@ def test_a_script_that_expects_its_launcher_s_store_finds_it(port: int, tmp_path
             assert (output, process.returncode) == ("__main__ True ['--lr', '1']\nhere\n2\n", 0), errors
 
 
+@pytest.mark.slow
 def test_a_call_without_a_program_or_a_launcher_gets_an_error_with_what_to_do() -> None:
     bare = {name: value for name, value in os.environ.items() if name not in SOLO.to_environ()}
     for words, code, said in [([], 64, "usage: python -m workerlib.store"), (["train.py"], 1, "nodeclient join")]:

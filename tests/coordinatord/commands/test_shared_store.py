@@ -30,6 +30,8 @@ from tests.support.histories import a_join_of, an_opening, made_at
 from tests.support.programs import BIN, run
 from tests.support.raw_session import until
 
+pytestmark = pytest.mark.slow
+
 
 def a_directory(folder: Path) -> Path:
     """Make a state directory with two records."""

@@ -286,6 +286,7 @@ def test_what_is_run_is_python_unless_it_is_said_otherwise() -> None:
     assert run("-m", "pkg", PYTHON_EXEC="").command[0] == PYTHON
 
 
+@pytest.mark.slow
 def test_run_path_gives_the_script_its_name_and_arguments(tmp_path: Path) -> None:
     shown = tmp_path / "shown.py"
     shown.write_text("import sys\nprint(__name__, sys.argv)\n")

@@ -16,6 +16,8 @@ from nodeclient.diagnosis import oom
 from nodeclient.diagnosis.diagnose import diagnose
 from tests.support.programs import TIMEOUT_S
 
+pytestmark = pytest.mark.slow
+
 DEEP = """
 import sys
 def dive(depth):
@@ -266,7 +268,6 @@ def test_our_record_where_stderr_is_lost(tmp_path: Path) -> None:
     assert found.last_lines[-1] == "two lines"
 
 
-@pytest.mark.slow
 def test_torch_s_record_where_stderr_is_lost(tmp_path: Path) -> None:
     _, found = end(tmp_path, TORCH_RECORD)
     assert found.error == "RuntimeError: outer, on two lines"
@@ -275,7 +276,6 @@ def test_torch_s_record_where_stderr_is_lost(tmp_path: Path) -> None:
     assert found.last_lines[-1] == "two lines"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "error"),
     [
@@ -289,7 +289,6 @@ def test_a_worker_of_a_data_loader(way: str, error: str, tmp_path: Path) -> None
     assert any("bad sample" in line or "killed by signal: Killed" in line for line in found.last_lines)
 
 
-@pytest.mark.slow
 def test_of_a_process_of_torch_s_spawn_both_tracebacks_are_shown(tmp_path: Path) -> None:
     code, found = end(tmp_path, SPAWN)
     assert (code, found.error) == (1, "ValueError: bad batch")
@@ -300,7 +299,6 @@ def test_of_a_process_of_torch_s_spawn_both_tracebacks_are_shown(tmp_path: Path)
     assert shown[-1] == found.error
 
 
-@pytest.mark.slow
 def test_a_traceback_as_torch_writes_it_in_a_process_group(tmp_path: Path) -> None:
     code, found = end(tmp_path, GLOO)
     assert (code, found.error) == (1, "ValueError: with a rank before each line")

@@ -89,6 +89,7 @@ def test_torch_reads_it_and_hands_it_on(tmp_path: Path) -> None:
     assert json.loads(parent.read_text())["message"]["errorCode"] == 18
 
 
+@pytest.mark.slow
 def test_a_file_that_only_itself_may_be_written(tmp_path: Path) -> None:
     # A file like /dev/termination-log in Kubernetes: mounted over, so that nothing can be renamed to it.
     path = tmp_path / "log"

@@ -12,6 +12,8 @@ import pytest
 
 from nodeclient.host.addresses import host_id, interface_of
 
+pytestmark = pytest.mark.slow
+
 
 def _python(expression: str, *wrapper: str) -> str:
     program = f"from nodeclient.host.addresses import *; print({expression})"

@@ -18,6 +18,8 @@ from nodeclient.host.awaited import awaited_outside
 from nodeclient.host.process_state import look_at
 from tests.support.programs import wait_until
 
+pytestmark = pytest.mark.slow
+
 PAUSE = "sleep", "1000"
 
 RUNS = {

@@ -95,17 +95,20 @@ UUID_LISTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("listed", "count"), UUID_LISTS)
 def test_uuids_may_be_shortened_while_they_are_unique(nvml: Host, listed: str, count: int) -> None:
     assert gpu_count({"CUDA_VISIBLE_DEVICES": listed}, nvml) == count
 
 
+@pytest.mark.slow
 def test_nvml_is_asked_first(nvml: Host) -> None:
     (nvml.devices / "nvidia3").touch()
     (nvml.devices / "nvidia4").touch()
     assert gpu_count({}, nvml) == 4
 
 
+@pytest.mark.slow
 def test_where_nvml_fails_the_device_files_count(nvml: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     (nvml.devices / "nvidia4").touch()
     monkeypatch.setenv("TEST_NVML_FAILS", "1")

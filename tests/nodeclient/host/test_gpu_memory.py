@@ -19,6 +19,8 @@ from nodeclient.host.gpu_memory import gpus_in_use, look_at_gpus
 from nodeclient.host.process_state import stat_fields
 from tests.support.programs import wait_until
 
+pytestmark = pytest.mark.slow
+
 NVML = """
 #include <stdio.h>
 #include <stdlib.h>

@@ -162,6 +162,7 @@ int nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *info) {
 """Two GPUs; the second has no address."""
 
 
+@pytest.mark.slow
 def test_nvml_has_the_pci_address(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:

@@ -50,6 +50,7 @@ assert reservation.port not in {connection.getsockname()[1] for connection in co
 """
 
 
+@pytest.mark.slow
 def test_the_kernel_gives_a_reserved_port_to_nobody_else() -> None:
     if shutil.which("unshare") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0:
         pytest.skip("needs a network namespace of its own, which takes root and util-linux")

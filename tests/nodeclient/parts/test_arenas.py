@@ -83,6 +83,7 @@ def said_by(node: subprocess.Popen[str]) -> str:
     return node.stdout.readline()
 
 
+@pytest.mark.slow
 async def test_two_nodes_of_one_host_that_claim_at_once_take_no_more_than_there_is() -> None:
     """Both have seen the same memory free. The kernel would kill one of them, or another program."""
     nodes = [

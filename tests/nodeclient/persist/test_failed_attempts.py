@@ -17,6 +17,8 @@ from tests.nodeclient.keep.stage import RUN, keeping_nodes
 from tests.nodeclient.persist.writing import BIG, SMALL, an_order, train, write
 from tests.support.kept_places import small_bytes
 
+pytestmark = pytest.mark.slow
+
 OTHERS = 300_000
 """What others have written to a disk of a megabyte: it has room for one big state of these tests, not for two."""
 

@@ -29,6 +29,8 @@ from tests.nodeclient.keep.stage import keeping_nodes
 from tests.nodeclient.persist.writing import an_order, train, write
 from tests.support.programs import TIMEOUT_S
 
+pytestmark = pytest.mark.slow
+
 HOLDER = """
 import sys, time
 from pathlib import Path

@@ -24,6 +24,8 @@ from tests.nodeclient.keep.stage import RUN, a_resume, keeping_nodes, wanted
 from tests.nodeclient.persist.writing import BIG, SMALL, an_order, report, train, write
 from tests.support.programs import TIMEOUT_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:

@@ -13,6 +13,8 @@ from nodeclient.persist import steps_on_disk
 from tests.nodeclient.keep.stage import KeepingNode, keeping_nodes
 from tests.nodeclient.persist.writing import an_order, train, write
 
+pytestmark = pytest.mark.slow
+
 
 def complaints(node: KeepingNode) -> list[str]:
     return [text for text in node.texts if "is gone" in text]

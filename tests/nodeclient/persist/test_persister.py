@@ -30,6 +30,8 @@ from tests.nodeclient.persist.writing import BIG, PART, SMALL, an_order, report,
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep import arena
 
+pytestmark = pytest.mark.slow
+
 
 def flip_a_bit(folder: Path) -> None:
     [path] = folder.glob("disk/job/*/shard-*.safetensors")

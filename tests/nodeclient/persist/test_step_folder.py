@@ -23,6 +23,8 @@ from nodeclient.persist.tensor_file import TensorFileError, read_header
 from tests.support.kept_places import empty_place, held, sharded, small_bytes
 from workerlib.keep.arena import Commit, Place
 
+pytestmark = pytest.mark.slow
+
 TENSORS = {"model.weight": torch.arange(14.0).reshape(7, 2), "model.bias": torch.arange(3, dtype=torch.bfloat16)}
 
 

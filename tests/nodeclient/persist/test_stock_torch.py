@@ -23,6 +23,8 @@ from nodeclient.persist.step_folder import StepName, begin, commit
 from tests.support.kept_places import Parts, held, sharded, small_bytes, whole
 from workerlib.keep.arena import Commit
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("safetensors", reason="stock torch reads such files with it")
 
 BUFFERS = {"model.norm.running_mean": torch.arange(4.0)}

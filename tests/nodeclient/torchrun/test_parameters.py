@@ -15,6 +15,8 @@ from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import SecuredAttempt
 from nodeclient.torchrun.parameters import TorchrunConfig, read, with_torchrun_names
 
+pytestmark = pytest.mark.slow
+
 
 def config(
     endpoint: str = "coord:1234", run_id: str = "job", local_addr: str | None = None, **conf: Any

@@ -22,6 +22,8 @@ from nodeclient.workers.guard import Guard, GuardError
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S, Program, wait_until
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = Path("/nowhere/at/all")
 """A directory that is gone already."""
 

@@ -8,11 +8,15 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
+import pytest
+
 from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import kill_marked, marked
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.programs import TIMEOUT_S
+
+pytestmark = pytest.mark.slow
 
 WITH_DAEMON = "(setsid sh -c 'echo $$ > {fifo}; exec sleep 1000' &); exec sleep 1000"
 """A worker that starts a process which is not its child for long, as some loggers do, and writes its number."""

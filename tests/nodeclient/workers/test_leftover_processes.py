@@ -10,11 +10,15 @@ import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import pytest
+
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.effects import Level
 from nodeclient.workers.leftover_processes import EndedWorker, LeftoverProcesses
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S
+
+pytestmark = pytest.mark.slow
 
 SHORT_S = 0.3
 """A `--stop-timeout` that is over soon."""

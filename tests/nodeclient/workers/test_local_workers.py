@@ -23,6 +23,8 @@ from nodeclient.workers.process_tree import kill, kill_marked, marked, open_fami
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.support.programs import TIMEOUT_S
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 

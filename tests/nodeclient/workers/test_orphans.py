@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import asyncio, ctypes, os, subprocess, sys, uvloop
 from nodeclient.workers.orphans import reaping_orphans

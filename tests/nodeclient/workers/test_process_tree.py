@@ -18,6 +18,8 @@ import pytest
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked, marked, signal_groups, statuses
 from tests.support.programs import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def mark() -> Iterator[str]:

@@ -141,6 +141,7 @@ print(worker.recv(1000).decode())
 """A worker that a signal stops."""
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
@@ -269,6 +270,7 @@ def hang_in_the_kernel(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     monkeypatch.setattr(process_tree, "kill_marked", kill)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +287,7 @@ def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed_last(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
@@ -304,6 +307,7 @@ def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

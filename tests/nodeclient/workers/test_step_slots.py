@@ -53,6 +53,7 @@ def write(environ: Mapping[str, str], *words: int) -> None:
     os.close(file)
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_each_worker_with_the_age_of_the_newest(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)
     assert completed(slots) == an_observed(run="e-1", round=1, phase=Phase.RUNNING), "none has said any"
@@ -65,6 +66,7 @@ def test_steps_are_those_of_each_worker_with_the_age_of_the_newest(slots: Slots)
     assert 0 < observed.step_age_s < time.monotonic() - before
 
 
+@pytest.mark.slow
 def test_that_steps_are_to_come_is_said_until_there_is_one(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)
     announce = "from workerlib import progress; progress.announce()"
@@ -76,6 +78,7 @@ def test_that_steps_are_to_come_is_said_until_there_is_one(slots: Slots) -> None
     assert completed(slots, number=2).steps == (), "of the next round's workers none has said so"
 
 
+@pytest.mark.slow
 def test_where_a_round_stopped_is_said_until_there_is_another(slots: Slots) -> None:
     work(slots.begin("e-1", 1)[0], 5)
     stopped = an_observed(run="e-1", round=1, phase=Phase.STOPPED)
@@ -143,6 +146,7 @@ def no_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_node_that_gets_no_memory_says_so_once_and_goes_on_without_steps() -> None:
     complaints: list[str] = []
     slots = Slots(2, complaints.append)

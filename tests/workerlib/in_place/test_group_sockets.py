@@ -16,6 +16,8 @@ from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib import responder
 from workerlib.in_place.group_sockets import GroupSockets
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(stopped_peer.__file__)
 
 
@@ -178,7 +180,6 @@ def is_reset(connection: socket.socket) -> bool:
     return False
 
 
-@pytest.mark.slow
 def test_a_collective_with_a_stopped_peer_fails_and_a_new_group_trains_on() -> None:
     command = [sys.executable, str(PROGRAM)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)

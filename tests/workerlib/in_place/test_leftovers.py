@@ -13,6 +13,8 @@ import torch.distributed
 from workerlib.in_place import leftovers
 from workerlib.keep.kept_errors import LeftRoundError
 
+pytestmark = pytest.mark.slow
+
 LOST = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:1"
 
 ASSERTED = "Last error: Cuda failure 'device-side assert triggered'"

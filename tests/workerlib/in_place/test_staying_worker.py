@@ -44,6 +44,8 @@ from workerlib.keep.keeping import keep
 from workerlib.keep.kept_errors import LeftRoundError
 from workerlib.packets import PACKET_BYTES
 
+pytestmark = pytest.mark.slow
+
 
 def connected(folder: Path) -> tuple[RoundChannel, socket.socket]:
     """Connect a worker of round 1 to this test, which plays its nodeclient and has heard that it can stay."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from workerlib.keep.arena import Arena, ArenaSizes
 from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import Reserve
 from workerlib.keep.small_state import Taken
+
+pytestmark = pytest.mark.slow
 
 
 def arena() -> Arena:

@@ -17,6 +17,8 @@ from tests.support.kept_script import Objects, Script, do_steps, network
 from workerlib.keep.channel_messages import Saved
 from workerlib.keep.kept_errors import UnfitStateError
 
+pytestmark = pytest.mark.slow
+
 REMEDY = "if the script was changed, run the former one, or begin a new run of the job"
 
 Change = Callable[[Objects], Objects]

@@ -17,6 +17,8 @@ from workerlib.keep.kept_errors import UnfitStateError
 from workerlib.keep.kept_objects import adapt
 from workerlib.keep.pieces import SavedTensors
 
+pytestmark = pytest.mark.slow
+
 
 def last_layer() -> Objects:
     """Return a network of which only the last layer is trained."""

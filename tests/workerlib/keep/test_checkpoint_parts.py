@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans
 from torch.distributed.checkpoint.default_planner import (
@@ -13,6 +14,8 @@ from torch.distributed.checkpoint.default_planner import (
 from torch.distributed.checkpoint.planner import SavePlan
 
 from workerlib.keep.checkpoint_parts import PartNumber, number_parts, own_items
+
+pytestmark = pytest.mark.slow
 
 
 def plans_of(*names: str) -> list[SavePlan]:

@@ -14,6 +14,8 @@ from tests.support.programs import wait_until
 from workerlib.keep import keeper
 from workerlib.keep.channel_messages import NotSaved, Saved
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_step_is_whole_until_the_closure_of_the_optimizer_has_returned(script: Script, named: bool) -> None:

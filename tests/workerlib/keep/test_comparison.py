@@ -11,6 +11,8 @@ from tests.support.kept_script import Script
 from workerlib.keep.channel_messages import FirstState, NotSaved, Saved
 from workerlib.keep.step_saver import COMPARED_AFTER
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_state_is_compared_once_an_optimizer_has_changed_it(script: Script) -> None:
     """A gradient scaler leaves out steps: until the first one, ranks that will differ have the same state."""

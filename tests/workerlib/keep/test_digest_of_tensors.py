@@ -7,6 +7,8 @@ import torch
 
 from workerlib.keep.pieces import digest_of
 
+pytestmark = pytest.mark.slow
+
 TYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64)
 
 

@@ -16,6 +16,8 @@ from tests.support.programs import TIMEOUT_S
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import adapt
 
+pytestmark = pytest.mark.slow
+
 
 class Failing:
     """Something whose state cannot be had any more, or cannot be taken back."""

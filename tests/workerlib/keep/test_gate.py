@@ -33,6 +33,8 @@ from tests.support.programs import TIMEOUT_S
 from workerlib.keep import generations, keeper
 from workerlib.keep.gate import Gate, TorchGroups
 
+pytestmark = pytest.mark.slow
+
 ORDERS = (
     (Event.SAVE, Event.LEAVE),
     (Event.LEAVE, Event.SAVE),
@@ -73,7 +75,6 @@ def faults(training: Training, kind: type[Gate], node: Path) -> Iterator[str]:
             yield f"{what}: step {play.owed} is lost"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("training", Training, ids=lambda training: training.name.lower())
 def test_a_step_that_is_kept_is_one_that_was_trained_and_none_is_lost(training: Training, node: Path) -> None:
     assert not list(faults(training, Gate, node))

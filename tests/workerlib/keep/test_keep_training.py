@@ -19,6 +19,8 @@ from workerlib.keep import intervals
 from workerlib.keep.channel_messages import NotSaved, Reserve, Saved, SaveNow
 from workerlib.keep.keeper import StepKeeper
 
+pytestmark = pytest.mark.slow
+
 STEPS_A_ROUND = 5
 """A worker has its memory by then."""
 
@@ -53,7 +55,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int,
     return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
 
 
-@pytest.mark.slow
 def test_killed_workers_cost_no_step(keep: Keep, tmp_path: Path, undisturbed: dict[int, dict[int, str]]) -> None:
     """The worker of rank 1 dies at another point of a step in each round."""
     deaths = [(1, number * STEPS_A_ROUND, point) for number, point in enumerate(POINTS, 1)]
@@ -81,7 +82,6 @@ def train_and_die_in_restore(folder: Path, steps: int, rank: int) -> None:
     train_ddp(folder, steps)
 
 
-@pytest.mark.slow
 def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
     keep: Keep, tmp_path: Path, undisturbed: dict[int, dict[int, str]]
 ) -> None:
@@ -108,7 +108,6 @@ def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
         assert steps[STEPS - 1] == [(3, undisturbed[rank][STEPS - 1])]
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_alone_saves_its_last_step_when_its_round_is_ended(keep: Keep, tmp_path: Path) -> None:
     with workers(keep, train_ddp, 1, 1, tmp_path, 1_000_000):
         keep.await_message(0, Saved)  # one of those at an interval: it trains
@@ -136,7 +135,6 @@ def train_alone_and_die_in_the_last_save(folder: Path, steps: int, lines: int) -
     train_ddp(folder, steps)
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: Keep, tmp_path: Path) -> None:
     """First where its state is that of no step, and then at the end of a round, while it saves its last step."""
     rounds = count(1)
@@ -175,7 +173,6 @@ def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: 
         assert step < 0 or {digest for _, digest in said} == {undisturbed[step]}, (step, said)
 
 
-@pytest.mark.slow
 def test_a_worker_whose_training_has_ended_by_an_error_answers_its_node_at_once(keep: Keep, tmp_path: Path) -> None:
     with workers(keep, end_by_an_error, 2, 1, tmp_path):
         wait_until("memory", lambda: all(keep.can_save(number) for number in (0, 1)))
@@ -188,7 +185,6 @@ def test_a_worker_whose_training_has_ended_by_an_error_answers_its_node_at_once(
     assert keep.choose().step == whole.step
 
 
-@pytest.mark.slow
 def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -> None:
     # Each round has another world size or another way to share the model than the one before, which was killed.
     rounds = [(3, True), (2, True), (3, True), (2, False), (3, True)]

@@ -23,6 +23,8 @@ from workerlib.keep.manifest import ManifestError, lay_out, read_layout
 from workerlib.keep.pieces import SavedTensors, piece_of, views_of
 from workerlib.keep.plain_values import from_plain, to_plain
 
+pytestmark = pytest.mark.slow
+
 PLAIN = st.recursive(
     st.none()
     | st.booleans()

@@ -14,6 +14,8 @@ from workerlib.keep.arena import ArenaSizes
 from workerlib.keep.channel_messages import NotSaved, Saved
 from workerlib.keep.keeper import StepKeeper
 
+pytestmark = pytest.mark.slow
+
 FOR_ALL = ArenaSizes.at_least(100_000, 20_000)
 
 

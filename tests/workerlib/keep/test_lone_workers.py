@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
 from tests.support.kept_script import Objects, Script, do_steps, network, state_of
 from tests.support.programs import wait_until
 from workerlib.keep.channel_messages import NotSaved, Saved
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_worker_that_is_alone_saves_its_last_step_while_it_does_something_else(script: Script) -> None:

@@ -17,6 +17,8 @@ from workerlib.keep.channel_messages import NotSaved, Saved
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.plain_values import BYTES_MAX
 
+pytestmark = pytest.mark.slow
+
 WIDE = BYTES_MAX // 4 + 1
 """The elements of a tensor that is too large to be written at each step."""
 

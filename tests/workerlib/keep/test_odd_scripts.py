@@ -24,6 +24,8 @@ from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, NotSaved, Rese
 from workerlib.keep.keeper import StepKeeper
 from workerlib.keep.kept_errors import KeptStateError
 
+pytestmark = pytest.mark.slow
+
 
 class Tied(nn.Module):
     """Two layers with one weight, and what else a module may have."""

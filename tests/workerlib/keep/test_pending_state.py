@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workerlib.keep.pending_state import hooked
 
+pytestmark = pytest.mark.slow
+
 
 def plain(module: nn.Module) -> nn.Module:
     return module

@@ -14,6 +14,8 @@ from workerlib.keep import keeper
 from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, Saved
 from workerlib.keep.kept_errors import LeftRoundError
 
+pytestmark = pytest.mark.slow
+
 LISTENER = "workerlib-keep"
 
 

@@ -15,6 +15,8 @@ from torch.optim import SGD, Adam, Optimizer
 from tests.support.kept_script import Objects, Script, do_steps, network, train
 from workerlib.keep.channel_messages import Unkept
 
+pytestmark = pytest.mark.slow
+
 WORDS = "the state of {}, an optimizer that changes kept parameters and was not given to ctx.keep"
 
 

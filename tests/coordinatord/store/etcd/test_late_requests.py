@@ -67,6 +67,7 @@ def _merge_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.commit_log.MERGED_VALUES_MAX", 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value_bytes_max", [VALUE_BYTES_MAX, 50])
 def test_what_is_done_again_later_changes_nothing(value_bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", value_bytes_max)

@@ -38,6 +38,7 @@ def _merge_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.commit_log.MERGED_VALUES_MAX", 5)
 
 
+@pytest.mark.slow
 def test_nothing_that_was_said_is_lost_or_said_differently() -> None:
     assert play() > SEEDS, "leaders follow each other"
 
