@@ -10,7 +10,7 @@ from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX
-from coordinatord.core.transitions.admin import DRAINED_MAX
+from coordinatord.core.state.cluster import DRAINED_MAX
 from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import FRAME_BYTES_MAX

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinatord.core.queries.reach import is_cut_off
+from coordinatord.core.state.cluster import is_cut_off
 from coordinatord.server.driver import Driver
 from coordinatord.store.etcd.gateway import ALL_WITHIN_S, SILENT_S_MAX
 from coordinatord.store.etcd.roster import Roster

@@ -6,9 +6,24 @@ from dataclasses import dataclass
 
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import Record
-from coordinatord.core.values.stack_source import StackSource
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Degraded, Desired, Refused
+from coordinatord.protocol.stack_messages import AskStacks
+
+
+@frozen
+class StackSource:
+    """Some workers of a node, which are asked together."""
+
+    node: str
+    host: str
+    first_rank: int
+    """The rank of the node's first worker."""
+    session: int | None
+    """The session of the node; None if it cannot be asked."""
+    wanted: AskStacks
+    problem: str
+    """Why it cannot be asked; empty if it can."""
 
 
 @dataclass(slots=True)

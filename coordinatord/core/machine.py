@@ -15,11 +15,11 @@ from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded
 from coordinatord.core.policy import FORGIVEN_EVERY_S, Policy
 from coordinatord.core.queries import admission
 from coordinatord.core.state import leases
-from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.cluster import Cluster, apply_drains
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
-from coordinatord.core.state.stall_watch import StallWatch
+from coordinatord.core.state.watches import StallWatch
 from coordinatord.core.transitions import actions, admin, looks, observations, releases
 from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.decision import Decision, answer
@@ -103,7 +103,7 @@ class Coordinator:
                 member.revoked = bool(member.token) and member.token not in tokens
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self._registry.plan(run, next_row(run, -math.inf)[1])
-        admin.apply_drains(self.cluster)
+        apply_drains(self.cluster)
         self._due = self._first_due()
 
     def next_deadline(self) -> float | None:

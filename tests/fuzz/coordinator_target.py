@@ -23,8 +23,8 @@ from coordinatord.core.events import (
 )
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.core.state.cluster import DRAINED_MAX
 from coordinatord.core.state.durable import FORGOTTEN_MAX, LOST_MAX, RELEASED_MAX
-from coordinatord.core.transitions.admin import DRAINED_MAX
 from coordinatord.core.values.admin_requests import AdminResult, DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.core.values.lateness import NodeArrivals
 from coordinatord.core.values.records import Record

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from coordinatord.commands.cut_off import CUT_OFF, LET_LEAD_S, LOOK_AGAIN_S, CutOffError
 from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
-from coordinatord.core.queries.reach import is_cut_off
+from coordinatord.core.state.cluster import is_cut_off
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.server.driver import RETRY_S
 from coordinatord.store.etcd.election import RETRY_S as ASK_AGAIN_S

@@ -5,10 +5,9 @@ from __future__ import annotations
 from coordinatord.core.queries.hanging import reports_no_steps
 from coordinatord.core.queries.stack_groups import WORKERS_AT_ONCE_MAX
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.lateness_watch import AGREEING
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.health import Health
+from coordinatord.core.state.run import Health, Run
+from coordinatord.core.state.watches import AGREEING
 from coordinatord.core.values.lateness import Laggard, Lateness, RankLateness
 from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
 from coordinatord.protocol.frozen_class import frozen

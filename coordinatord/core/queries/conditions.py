@@ -12,14 +12,12 @@ from collections.abc import Callable
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.corroboration import node_gone
-from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import given_by
 from coordinatord.core.queries.hanging import awaits_busy, is_hung, next_look
 from coordinatord.core.queries.resumption import disk_obstacle, is_obtainable
-from coordinatord.core.queries.scale_up_wait import awaits_checkpoint
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
+from coordinatord.core.state.run import Run, can_halt
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.scale_up import ScaleUp
@@ -327,6 +325,35 @@ def all_stopped(run: Run) -> float | None:
 def stop_overdue(run: Run) -> float | None:
     """A node that lives has not ended its workers within the time that it set for itself."""
     return run.stop_overdue_at if run.with_workers else None
+
+
+def awaits_checkpoint(run: Run) -> bool:
+    """Whether nodes that have arrived wait for a checkpoint.
+
+    There is none where workers save their state when they are asked to, and at no other time: then no step is lost.
+    """
+    if run.spec.scale_up is not ScaleUp.AT_CHECKPOINT:
+        return False
+    return run.checkpoints.are_written or _is_saved_at_intervals(run) or not can_halt(run.inside)
+
+
+def _is_saved_at_intervals(run: Run) -> bool:
+    held = (member.observed.kept for member in run.inside)
+    return any(kept is not None and kept.interval_steps is not None for kept in held)
+
+
+def is_halting(run: Run) -> bool:
+    """Whether the workers of the round are to keep one step: all of them live, and can halt after it."""
+    intact = not run.failures and run.round_size == len(run.durable.order)
+    return run.durable.state is State.STOPPING and run.halting.wanted and intact
+
+
+def furthest_promised(run: Run) -> int | None:
+    """Return the step to name; None before every node has promised one, and once one was named."""
+    halting = run.halting
+    if halting.step is not None or len(halting.promised) < len(run.durable.order) or not is_halting(run):
+        return None
+    return max(halting.promised.values())
 
 
 NAMES: dict[Condition, str] = {

@@ -7,8 +7,7 @@ from coordinatord.core.queries.resumption import is_reachable
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.buddies import Buddy, buddies
-from coordinatord.core.values.copy_plan import CopyPlan, plan_copies
+from coordinatord.core.values.copy_plan import Buddy, CopyPlan, buddies, plan_copies
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptSource

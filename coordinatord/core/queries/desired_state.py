@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from coordinatord.core.queries.conditions import settled
+from coordinatord.core.queries.conditions import awaits_checkpoint, is_halting, settled
 from coordinatord.core.queries.copying import copies_for
-from coordinatord.core.queries.halting import halt_for
 from coordinatord.core.queries.persistence import order_for, writes
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
 from coordinatord.core.queries.resumption import protected_for, resume_for
-from coordinatord.core.queries.scale_up_wait import waiting_text
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, MemberState
@@ -19,6 +17,7 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result
 from coordinatord.protocol.persisted_state import PersistOrder
+from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
@@ -96,7 +95,7 @@ def _urgent(
         _round(run, member),
         _is_planned(run, member, goal),
         _outcome(run, member, goal),
-        halt_for(run, member, goal),
+        _halt_for(run, member, goal),
         None if goal is Goal.EXIT else order_for(run, member),
         run.kept.alike if goal is Goal.RUN else None,
     )
@@ -171,7 +170,7 @@ def _wait_until(run: Run, member: Member) -> float | None:
 def _reason(run: Run, member: Member) -> str:
     waits = member.state in {MemberState.PREPARING, MemberState.READY}
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
-        return waiting_text(run)
+        return _waiting_text(run)
     if member.state is MemberState.GIVING:
         all_leave = run.kept.disk.every_s is not None and all(peer.leaves for peer in run.members.values())
         by_disk = all_leave or writes(run, member)
@@ -182,3 +181,22 @@ def _reason(run: Run, member: Member) -> str:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
         return "its workers are of a round that is over for this node"
     return Reasons(run).waiting_for if run.durable.state is State.FORMING else run.durable.reason
+
+
+def _waiting_text(run: Run) -> str:
+    """Describe what a node that has arrived waits for while the round goes on."""
+    number = run.durable.round
+    if run.round_size >= run.spec.nodes_max:
+        return f"spare: round {number} has its maximum of nodes, {run.spec.nodes_max}"
+    if run.spec.scale_up is ScaleUp.NEVER:
+        return f"spare: round {number} does not end for nodes that arrive (--scale-up never)"
+    if awaits_checkpoint(run):
+        return f"round {number} is running until its next checkpoint; then the next one will include this node"
+    return f"round {number} is running; the next one will include this node"
+
+
+def _halt_for(run: Run, member: Member, goal: Goal) -> Halt | None:
+    """Return what a node is sent about the step that all workers keep; None if each keeps the last one it has done."""
+    if goal is not Goal.STOP or not member.durable.in_round or not is_halting(run):
+        return None
+    return Halt(run.halting.step)

@@ -7,16 +7,15 @@ from dataclasses import replace
 from itertools import islice
 
 from coordinatord.core.queries.arrivals import laggard_view, late_views
-from coordinatord.core.queries.kept_view import kept_view, node_kept_view
-from coordinatord.core.queries.reasons import Reasons, lasted
+from coordinatord.core.queries.copying import copy_problem
+from coordinatord.core.queries.reasons import Reasons, lasted, memory_of, unkept
 from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.start_counts import starts_view
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.health import Health
+from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.round_history import Round, RoundHistory
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.core.values.training_progress import furthest_step
@@ -35,6 +34,7 @@ from coordinatord.protocol.http.api import (
     SecondsStatus,
 )
 from coordinatord.protocol.http.failure_answers import FailureStatus
+from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus
 from coordinatord.protocol.http.lateness_answers import LateStatus
 from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
@@ -363,3 +363,48 @@ _BY_PHASE = {
     Phase.SUCCEEDED: "its workers have succeeded",
     Phase.FAILED: "a worker failed",
 }
+
+
+def kept_view(run: Run) -> KeptStatus | None:
+    """Return what the nodes of a run keep; None if they keep nothing and the round resumed from nothing."""
+    resume = run.durable.resume
+    if resume is None and not run.kept and run.kept.disk.every_s is None:
+        return None
+    persisting = run.kept.disk
+    newest = run.kept.newest_whole
+    held = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
+    return KeptStatus(
+        step=None if newest is None else newest.step,
+        resumed=None if resume is None else resume.step,
+        resumed_from="" if resume is None else memory_of(resume),
+        redone=None if resume is None else resume.redone,
+        interval_steps=max((kept.interval_steps for kept in held if kept.interval_steps is not None), default=None),
+        save_s=max((kept.save_s for kept in held if kept.save_s is not None), default=None),
+        used_bytes=sum(kept.used_bytes for kept in held),
+        skipped=sum(kept.skipped for kept in held),
+        copied=None if (copied := run.kept.copied) is None else copied.step,
+        copy_problem=copy_problem(run),
+        unkept=unkept(run),
+        disk_step=None if persisting.step is None else persisting.step.step,
+        disk_writing=None if persisting.work is None else persisting.work.at.step,
+        disk_problem=persisting.problem,
+    )
+
+
+def node_kept_view(run: Run, member: Member) -> NodeKeptStatus | None:
+    """Return what a node keeps; None if it keeps nothing."""
+    kept = member.observed.kept
+    if kept is None:
+        return None
+    copied_to, copied_at = run.kept.copy_of(member.node) or ("", None)
+    return NodeKeptStatus(
+        used_bytes=kept.used_bytes,
+        limit_bytes=None if member.keeper is None else member.keeper.limit_bytes,
+        interval_steps=kept.interval_steps,
+        save_s=kept.save_s,
+        skipped=kept.skipped,
+        restoring=kept.restoring,
+        problem=kept.problem,
+        copied_to=copied_to,
+        copied_step=None if copied_at is None else copied_at.step,
+    )

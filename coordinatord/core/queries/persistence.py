@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.persisting import BACK_S, RETRY_S, STUCK_S, Persisting, PersistWork, StepWriter
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.persist_plan import plan_writes
+from coordinatord.core.values.resume_plan import grouped
 from coordinatord.core.values.shards import ResumePoint, are_whole
-from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, KeptStep, WantedParts
 from coordinatord.protocol.persisted_state import ATTEMPTS_MAX, DiskStep, PersistedStep, PersistOrder
 
 END_S = 120.0
@@ -327,3 +327,36 @@ def holds_parts(run: Run, member: Member) -> bool:
     kept = member.observed.kept
     ours = () if kept is None or member.observed.run != run.id else kept.parts
     return _may_write(member) and any(part.big for part in ours)
+
+
+def plan_writes(
+    holders: Mapping[str, tuple[KeptParts, ...]], leaving: Collection[str] = ()
+) -> dict[str, tuple[WantedParts, ...]] | None:
+    """Return what each node writes of a step; None if the holders do not have all of it.
+
+    Of the nodes that hold a shard, the one writes it that has the least to write so far; a node that stays comes before
+    one that leaves. The small state of a rank is written by the node that writes its shard, or else by another holder.
+    """
+    if not are_whole([part for parts in holders.values() for part in parts if part.big]):
+        return None
+    big: dict[int, list[tuple[str, int]]] = {}
+    small: dict[int, list[str]] = {}
+    for node, parts in holders.items():
+        for part in parts:
+            for shard, rank in part.shards_and_ranks():
+                if part.big:
+                    big.setdefault(shard, []).append((node, rank))
+                if part.small:
+                    small.setdefault(rank, []).append(node)
+    wanted: dict[str, dict[int, tuple[bool, bool]]] = {}
+    for shard in sorted(big):
+        node, rank = min(
+            big[shard], key=lambda holder: (holder[0] in leaving, len(wanted.get(holder[0], ())), holder[1])
+        )
+        wanted.setdefault(node, {})[rank] = (True, False)
+    for rank, nodes in sorted(small.items()):
+        node = min(nodes, key=lambda node: (rank not in wanted.get(node, ()), node in leaving))
+        writes_big, _ = wanted.setdefault(node, {}).get(rank, (False, False))
+        wanted[node][rank] = (writes_big, True)
+    plan = {node: grouped(parts) for node, parts in wanted.items()}
+    return plan if all(len(parts) <= WANTED_MAX for parts in plan.values()) else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from coordinatord.core.effects import StackSource
 from coordinatord.core.queries.log_sources import merged, ranks_of
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.ranks import Ranks
-from coordinatord.core.values.stack_source import StackSource
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus

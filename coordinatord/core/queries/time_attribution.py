@@ -10,8 +10,7 @@ import math
 
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.health import Health
+from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coordinatord.core.values.ranks import Ranks
-from coordinatord.core.values.reason import Reason
+from coordinatord.core.values.records import Reason
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.shards import ResumePoint

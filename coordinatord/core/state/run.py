@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.checkpoint_watch import CheckpointWatch
 from coordinatord.core.state.durable import DurableRun, State
-from coordinatord.core.state.halt_promises import Halting, may_halt
-from coordinatord.core.state.hang_watch import HangWatch
 from coordinatord.core.state.kept_index import KeptIndex
-from coordinatord.core.state.lateness_watch import LatenessWatch
-from coordinatord.core.state.member import Member, MemberState
+from coordinatord.core.state.member import UNHEARD, Member, MemberState
+from coordinatord.core.state.watches import CheckpointWatch, HangWatch, LatenessWatch
 from coordinatord.core.values.deadline_heap import DeadlineHeap
-from coordinatord.core.values.health import Health
 from coordinatord.core.values.ranks import order
 from coordinatord.core.values.root_cause import RoundVerdict, WorkerFailure, find_root_cause
 from coordinatord.core.values.time_ledger import Activity
@@ -33,6 +30,50 @@ from coordinatord.core.values.training_progress import (
 )
 from coordinatord.hints.closed_connection import lost_connection
 from coordinatord.protocol.messages import Failure
+
+
+class Health(StrEnum):
+    """What can be seen of a round that goes on, beside its state."""
+
+    WELL = "well"
+    STALLED = "stalled"
+    """No worker has done a step for much longer than is usual."""
+    SILENT = "silent"
+    """No node of it can be heard."""
+
+
+@dataclass(slots=True)
+class Halting:
+    """The planned end of one round, from when it was stopped: workers promise steps, and all go on to the furthest one.
+
+    Each worker promises not to go further than the step that it is in. So no worker has passed the furthest of these.
+    All of them can come to it, since a worker stands still only when it has given the others what they need for its
+    step. A coordinator that was started again names the same step, since workers that have received it promise that
+    very step. It has not heard all nodes when the first one asks to leave, so it counts on those that it has not heard.
+    """
+
+    wanted: bool = False
+    """Whether all workers of the round can halt after a step that is named, as far as is known."""
+    promised: dict[str, int] = field(default_factory=dict)
+    """The step that the workers of each node do not go beyond, by node."""
+    step: int | None = None
+    """The step that was named."""
+
+
+def can_halt(members: Iterable[Member]) -> bool:
+    """Whether all workers of these members can halt after a step that is named."""
+    return all(_can_halt(member) for member in members)
+
+
+def may_halt(members: Iterable[Member]) -> bool:
+    """Whether they can, as far as is known: a member that was not heard yet may be able to."""
+    return all(member.observed is UNHEARD or _can_halt(member) for member in members)
+
+
+def _can_halt(member: Member) -> bool:
+    kept = member.observed.kept
+    return member.keeper is not None and kept is not None and kept.can_halt
+
 
 STATES = tuple(MemberState)
 """All of them, as a tuple: an enumeration takes ten times as long to go through, and a start makes a thousand runs."""

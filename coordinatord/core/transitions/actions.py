@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinatord.core.queries import persistence
+from coordinatord.core.queries.conditions import furthest_promised
 from coordinatord.core.queries.corroboration import node_gone
-from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.hanging import is_left_to_torch
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_text
@@ -26,10 +26,9 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.state.persisting import PersistWork
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
-from coordinatord.core.transitions import hang_looks, releases
+from coordinatord.core.transitions import looks, releases
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.ranks import assign
-from coordinatord.core.values.reason import Reason
 from coordinatord.core.values.records import (
     AGE_MAX,
     BusyWorkerAwaited,
@@ -39,6 +38,7 @@ from coordinatord.core.values.records import (
     NodeLost,
     NodesHeard,
     NodesSilent,
+    Reason,
     RoundEnded,
     RoundFormed,
     RoundStarted,
@@ -108,7 +108,7 @@ def end_stall(run: Run, reason: Reason, decision: Decision) -> None:
 def look(run: Run, reason: Reason, decision: Decision) -> None:
     """Have the workers looked at; that is no record, since it changes nothing."""
     del reason
-    hang_looks.begin(run, decision)
+    looks.begin(run, decision)
 
 
 def note_busy(run: Run, reason: Reason, decision: Decision) -> None:
@@ -123,7 +123,7 @@ def note_busy(run: Run, reason: Reason, decision: Decision) -> None:
 
 def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
     """End a round of which one worker holds up all others: that is its failure, and charged as any."""
-    hang_looks.count_as_failure(run, decision.now)
+    looks.count_as_failure(run, decision.now)
     _stop(run, reason, decision, planned=False)
 
 
@@ -164,7 +164,7 @@ def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def name_step(run: Run, reason: Reason, decision: Decision) -> None:
-    """Send all nodes the step that workers keep before they end; that is no record, see `state/halt_promises`."""
+    """Send all nodes the step that workers keep before they end; that is no record, see `Halting`."""
     del reason
     run.halting.step = furthest_promised(run)
     decision.notify_all(run)

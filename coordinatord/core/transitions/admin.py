@@ -12,7 +12,7 @@ from itertools import islice
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.reasons import Reasons
-from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.cluster import DRAINED_MAX, Cluster, apply_drains
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
@@ -27,15 +27,11 @@ from coordinatord.core.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
-from coordinatord.core.values.reason import Reason
-from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained
+from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Result
 from coordinatord.protocol.text import NAMES_MAX, clip, name_some
-
-DRAINED_MAX = 20_000
-"""The most names that are drained, as many as there may be nodes."""
 
 
 @frozen
@@ -180,20 +176,6 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
         decision.record(NodeDrained("", "", f"{name} {request.attribution('drained')}", name))
         touched = apply_drains(cluster)
     return Reply(AdminResult.DONE, "\n".join(lines), touched)
-
-
-def apply_drains(cluster: Cluster) -> list[Run]:
-    """Have each member that is drained by now leave; return the runs in which a member newly does so."""
-    touched = []
-    for run in cluster.live if cluster.durable.drained else ():
-        for member in run.members.values():
-            why = cluster.durable.why_drained(member.node, member.offer.host)
-            if why is not None and not member.drained and member.durable.outcome is None:
-                member.drained = why
-                run.claims[member.node] = None
-                if run not in touched:
-                    touched.append(run)
-    return touched
 
 
 def _named(run: Run, *names: str) -> list[Member]:

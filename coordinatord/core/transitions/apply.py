@@ -24,7 +24,6 @@ from coordinatord.core.state.durable import (
     SpoiledStep,
     State,
 )
-from coordinatord.core.values.reason import Reason
 from coordinatord.core.values.records import (
     BusyWorkerAwaited,
     FirstStepOverdue,
@@ -39,6 +38,7 @@ from coordinatord.core.values.records import (
     NodesSilent,
     NodeSucceeded,
     NodeUndrained,
+    Reason,
     Record,
     RoundEnded,
     RoundFormed,

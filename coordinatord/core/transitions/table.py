@@ -16,7 +16,7 @@ from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
-from coordinatord.core.values.reason import Reason
+from coordinatord.core.values.records import Reason
 from coordinatord.protocol.errors import InternalError
 from coordinatord.protocol.frozen_class import frozen
 

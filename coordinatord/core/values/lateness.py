@@ -3,14 +3,18 @@
 A collective ends for all at once, so the duration of a step does not show which worker is slow; the time of arrival
 does. Times of workers on different hosts are compared by the offset of the hosts' clocks, which is known up to half of
 the round trip of a question and its answer.
+
+Workers are at rest when none has come to a collective for much longer than is usual. Where they report no steps, only
+this shows that a round may hang. The limits are those for steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import median, median_low
 
+from coordinatord.core.values.training_progress import STALL_GAPS, STALL_S_MIN, STALL_STEPS
 from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
 from coordinatord.protocol.frozen_class import frozen
 
@@ -250,3 +254,24 @@ def _collectives_per_step(apart_s: float, step_s: float | None, rows: int) -> in
 def _usual_lateness(late: Sequence[float], per_step: int) -> float:
     """Return the median over the steps of the largest lateness within each."""
     return median(max(late[end - per_step : end]) for end in range(len(late), per_step - 1, -per_step))
+
+
+def are_at_rest(nodes: Sequence[NodeArrivals]) -> bool | None:
+    """Return whether all workers are at rest; None if none reports a collective."""
+    reported = [ages for node in nodes for worker in node.workers if (ages := _ages_of(worker))]
+    latest = min(reported, key=lambda ages: ages[-1], default=None)
+    return None if latest is None else latest[-1] >= _patience_s(latest)
+
+
+def _ages_of(worker: WorkerArrivals) -> list[float]:
+    """Return how long ago a worker came to each of its last collectives, of all groups, the first one first."""
+    return sorted((age_s for group in worker.groups for age_s in unpack_ages(group.ages)), reverse=True)
+
+
+def _patience_s(ages: Sequence[float]) -> float:
+    """Return for how long workers may come to no collective, by the pauses between the last ones of one worker."""
+    patience_s = STALL_S_MIN
+    for before, after in pairwise(ages):
+        pause_s = before - after
+        patience_s = max(patience_s, pause_s * (STALL_GAPS if pause_s >= patience_s else STALL_STEPS))
+    return patience_s

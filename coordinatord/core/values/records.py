@@ -399,3 +399,13 @@ KINDS: dict[str, type[Record]] = {
     )
 }
 """Every record by the name that it is stored under."""
+
+
+@frozen
+class Reason:
+    """The condition that held, and its text in this case."""
+
+    condition: str
+    """One of `conditions.NAMES`, or an operator's request if no row of the table was taken."""
+    sentence: str
+    """The row's sentence, with the names and numbers of this case."""

@@ -16,8 +16,7 @@ from coordinatord.core.queries.job_view import pace
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.health import Health
+from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Launcher

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from coordinatord.core.effects import Look
+from coordinatord.core.effects import Look, StackSource
 from coordinatord.core.events import Looked
 from coordinatord.core.queries.stack_groups import seen_workers
-from coordinatord.core.values.stack_source import StackSource
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks

@@ -8,8 +8,8 @@ import pytest
 
 from coordinatord.core.queries.arrivals import EVERY_S, ask_at
 from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.lateness_watch import AGREEING
-from coordinatord.core.transitions import admin
+from coordinatord.core.state.watches import AGREEING
+from coordinatord.core.transitions import looks
 from coordinatord.core.values.records import NodeDrained
 from coordinatord.protocol.http.lateness_answers import LateStatus
 from tests.support.script import Stage
@@ -78,7 +78,7 @@ def test_without_steps_nobody_is_drained() -> None:
 
 
 def test_nobody_is_drained_while_as_many_are_drained_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "DRAINED_MAX", 0)
+    monkeypatch.setattr(looks, "DRAINED_MAX", 0)
     job = Job()
     job.play(*[LATE] * 10)
     assert job.drained == []

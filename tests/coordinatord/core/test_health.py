@@ -7,7 +7,7 @@ import pytest
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.queries.reasons import lasted
 from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.values.health import Health
+from coordinatord.core.state.run import Health
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.schema import fields_of

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from statistics import median
 
 import pytest
 
-from coordinatord.core.state.lateness_watch import LatenessWatch
+from coordinatord.core.state.watches import LatenessWatch
 from coordinatord.core.values.lateness import (
     COLLECTIVES_MIN,
     DRIFT,
@@ -16,6 +17,7 @@ from coordinatord.core.values.lateness import (
     NodeArrivals,
     Offset,
     _median_without,
+    are_at_rest,
     arrivals_of,
     better_offset,
     compare,
@@ -251,3 +253,45 @@ def test_the_median_without_some_is_that_of_all_others(own: tuple[int, ...]) -> 
     numbers = [0.5, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0]
     others = [number for place, number in enumerate(numbers) if place not in own]
     assert _median_without(numbers, own) == median(others)
+
+
+Groups = Sequence[Sequence[float]]
+
+
+def at_rest(*workers: Groups) -> bool | None:
+    """Judge by how long ago each worker came to the last collectives of each of its groups."""
+    told = tuple(
+        WorkerArrivals(
+            rank, tuple(GroupArrivals(f"gloo {name}", 1, pack_ages(ages)) for name, ages in enumerate(groups))
+        )
+        for rank, groups in enumerate(workers)
+    )
+    return are_at_rest([NodeArrivals(f"n{worker.rank}", 0.0, 0.0, 0.0, (worker,)) for worker in told])
+
+
+@pytest.mark.parametrize(
+    ("ages", "expected"),
+    [
+        pytest.param([10.0], True, id="ten seconds are long"),
+        pytest.param([9.9], False, id="less than ten seconds are not"),
+        pytest.param([23.0, 22.0, 20.0], True, id="ten times the longest pause"),
+        pytest.param([22.0, 21.0, 19.0], False, id="less than ten times the longest pause"),
+        pytest.param([60.0, 40.0], True, id="twice a pause that was long itself"),
+        pytest.param([59.0, 39.0], False, id="less than twice a pause that was long itself"),
+        pytest.param([], None, id="nobody tells"),
+    ],
+)
+def test_workers_are_at_rest_when_they_come_to_none_for_much_longer_than_is_usual(
+    ages: list[float], expected: bool | None
+) -> None:
+    assert at_rest([ages]) is expected
+
+
+def test_the_worker_counts_that_came_last() -> None:
+    assert at_rest([[90.0]], [[]], [[3.0, 2.0]]) is False
+    assert at_rest([[90.0]], [[50.0, 49.0]]) is True
+
+
+def test_a_worker_comes_to_collectives_of_several_groups() -> None:
+    assert at_rest([[20.0, 12.0], [16.0]]) is False, "four seconds are usual"
+    assert at_rest([[60.0, 52.0], [56.0]]) is True

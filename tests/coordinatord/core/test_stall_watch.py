@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinatord.core.events import Connected, Disconnected, Reported, Tick
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.stall_watch import StallWatch
+from coordinatord.core.state.watches import StallWatch
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, let_pass
 

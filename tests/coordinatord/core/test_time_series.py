@@ -7,8 +7,8 @@ import random
 import pytest
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.samples import past_samples, sample
 from coordinatord.core.values.time_series import POINTS_MAX, Sample, TimeSeries
+from coordinatord.server.reads.series_sampler import past_samples, sample
 from tests.support.script import Stage
 
 MONTH_S = 30 * 86_400

@@ -14,8 +14,7 @@ from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.health import Health
+from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.records import (
     NodeLost,
     NodeReleased,

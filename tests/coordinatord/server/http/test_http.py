@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.values.health import Health
+from coordinatord.core.state.run import Health
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.runtime import __version__
 from coordinatord.server.app import ListenAddress, ListenError, serve

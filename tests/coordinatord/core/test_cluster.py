@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.core.queries.reach import is_cut_off
+from coordinatord.core.state.cluster import is_cut_off
 from coordinatord.protocol.messages import Phase
 from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair
 
