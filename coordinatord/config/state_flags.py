@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coordinatord.config.store_flags import add_state_store, read_place
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.runtime.settings import SettingsParser, filled
+from coordinatord.runtime.settings import SettingsParser, filled, folder
 from coordinatord.store.etcd.place import EtcdPlace
 
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
@@ -101,10 +101,3 @@ def _default_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tu
         return Path("~/.local/state/coordinatord").expanduser(), "default"
     except RuntimeError:
         parser.error("this user has no home directory to keep state in: give --state-dir, or --ephemeral")
-
-
-def folder(text: str) -> Path:
-    """Read the path of a directory."""
-    if not text:
-        raise argparse.ArgumentTypeError("'': expected a directory")
-    return Path(text)

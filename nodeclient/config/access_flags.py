@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.access_token import holds_token
-from coordinatord.runtime.settings import SettingsParser
+from coordinatord.runtime.settings import SettingsParser, filled
 from nodeclient.access.keyring import VARIABLE, AccessSettings
 
 PREFIX = "NODECLIENT"
@@ -38,9 +38,10 @@ def add_access(parser: SettingsParser) -> None:
         "authorities to trust, in PEM, where the coordinator has a certificate of an organisation",
         _file,
         by_default="the key that the token names",
+        dest="authorities",
     )
-    add("--tls-cert FILE", "certificate to show, in PEM, to a coordinator that wants one", _file)
-    add("--tls-key FILE", "its key, in PEM, without a password", _file)
+    add("--tls-cert FILE", "certificate to show, in PEM, to a coordinator that wants one", _file, dest="certificate")
+    add("--tls-key FILE", "its key, in PEM, without a password", _file, dest="key")
     add("--insecure", "speak in the clear and show no token, to a coordinator that was started so too")
 
 
@@ -48,17 +49,14 @@ def read_access(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], *, clear_allowed: bool = False
 ) -> AccessSettings:
     """Make the settings. Raises `SettingsError`."""
-    if (given.tls_cert is None) is not (given.tls_key is None):
+    if (given.certificate is None) is not (given.key is None):
         parser.error("--tls-cert and --tls-key belong together: give both")
-    return AccessSettings(
-        token_file=given.token_file,
+    return filled(
+        AccessSettings,
+        given,
         token=environ.get(VARIABLE, "").strip(),
         credentials=environ.get("CREDENTIALS_DIRECTORY", ""),
         config_home=environ.get("XDG_CONFIG_HOME", ""),
-        authorities=given.tls_ca,
-        certificate=given.tls_cert,
-        key=given.tls_key,
-        insecure=given.insecure,
         clear_allowed=clear_allowed,
     )
 

@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
 from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, FACTOR_MAX, MESSAGE_MAX, RANKS_MAX
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
@@ -167,13 +166,6 @@ def address(text: str) -> str:
 def topology(text: str) -> str:
     """Read a name, which may be empty."""
     return name(text) if text else ""
-
-
-def folder(text: str) -> Path:
-    """Read the path of a directory."""
-    if not text:
-        raise argparse.ArgumentTypeError("'': expected a directory")
-    return Path(text)
 
 
 def streams(text: str) -> Choice:

@@ -11,7 +11,7 @@ from functools import partial
 
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.runtime.logs import FORMATS, LEVELS
-from coordinatord.runtime.settings import SettingsParser, joined, seconds
+from coordinatord.runtime.settings import SettingsParser, folder, joined, seconds
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import PREFIX, add_access
 from nodeclient.config.join_config import SIGNALS
@@ -129,7 +129,7 @@ def add_workers(
     add_own(
         "--persist DIR",
         "write what workers give to ctx.keep to this directory, which all nodes share, and resume from there",
-        flag_values.folder,
+        folder,
     )
     add_own("--persist-every S", "seconds between two steps on the disk", seconds, default=PERSIST_EVERY_S)
     add_own("--persist-keep N", "how many steps stay on the disk", flag_values.steps_kept, default=PERSIST_KEEP)
@@ -142,7 +142,7 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
     add(
         "--log-dir DIR",
         "all output goes into DIR/JOB/RUN/round_N/RANK/{stdout,stderr}.log, and to the terminal as well",
-        flag_values.folder,
+        folder,
     )
     add(
         "--redirects -r STREAMS",

@@ -58,7 +58,10 @@ def _digest(*words: str) -> str:
 
 @frozen
 class JoinConfig:
-    """All settings of a node, whichever command line set them; durations in seconds."""
+    """All settings of a node, whichever command line set them; durations in seconds.
+
+    The help of the flag with the same name says what a field is that has no text here.
+    """
 
     PROGRAM: ClassVar[Literal["node"]] = "node"
 
@@ -78,26 +81,18 @@ class JoinConfig:
     log_level: str
     command: tuple[str, ...]
     abort_timeout_s: float = ABORT_TIMEOUT_S
-    """How long workers get to end in a stop that is not planned."""
     nccl_abort_timeout_s: float = NCCL_ABORT_TIMEOUT_S
     """How long workers get to leave a round for another one once they abort NCCL."""
     group_rank: int | None = None
-    """The group rank that this node asks for."""
     output: OutputSettings = field(default_factory=OutputSettings)
     signals: tuple[signal.Signals, ...] = SIGNALS
-    """The signals that make the node leave."""
     numa: str | None = None
-    """How workers are bound to NUMA nodes, as with torchrun's `--numa-binding`."""
     virtual_local_rank: bool = False
-    """Each worker sees only its own GPU, and LOCAL_RANK is 0 in all of them."""
     preload: tuple[str, ...] = ()
-    """Modules that are imported once, for all workers of all rounds."""
     keep_bytes: int = 0
     """How much memory there is for state that workers keep; 0 for none."""
     keep_rate: float = KEEP_RATE
-    """How many bytes a second of other nodes' state are copied to this node at most; 0 for none."""
     keep_timeout_s: float = KEEP_TIMEOUT_S
-    """How long workers get at most to save what they keep when their round is over."""
     persist: PersistSettings | None = None
     """Where state that workers keep is written to, and how often; None for nowhere."""
     error_file: Path | None = None

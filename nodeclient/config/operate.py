@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
-from coordinatord.runtime.settings import SettingsParser, filled
+from coordinatord.runtime.settings import SettingsParser, filled, folder
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config import flag_values
@@ -227,7 +227,7 @@ def add_stacks(parser: SettingsParser) -> None:
     parser.add_setting(
         "--dumps DIR",
         "judge the files of torch's flight recorder in DIR instead, of a job of any launcher",
-        flag_values.folder,
+        folder,
         variables=(),
     )
     parser.add_setting("--json", "print JSON, for programs")

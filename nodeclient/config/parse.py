@@ -34,79 +34,50 @@ SUBCOMMANDS = {
     "join": (
         "join",
         "join a job and run its workers on this host",
-        "nodeclient join --coord head1 --nnodes 2 --nproc-per-node 8 -- python train.py",
+        "--coord head1 --nnodes 2 --nproc-per-node 8 -- python train.py",
         _OF_NODE,
     ),
     "run": (
         "torchrun_flags",
         "join a job with the command line of torchrun",
-        "nodeclient run --nnodes 2 --nproc-per-node 8 --rdzv-endpoint head1 train.py",
+        "--nnodes 2 --nproc-per-node 8 --rdzv-endpoint head1 train.py",
         _OF_NODE,
     ),
     "launch": (
         "torchrun_flags",
         "join a job with the command line of torch.distributed.launch",
-        "nodeclient launch --nproc-per-node 8 train.py",
+        "--nproc-per-node 8 train.py",
         _OF_NODE,
     ),
-    "status": ("operate", "show the jobs of a coordinator", "nodeclient status --watch mnist", _OF_REQUEST),
-    "events": (
-        "operate",
-        "show what happened to a job, when and why",
-        "nodeclient events mnist --since 2h",
-        _OF_REQUEST,
-    ),
-    "logs": (
-        "operate",
-        "show what the workers of a job have written",
-        "nodeclient logs mnist --rank 3 --follow",
-        _OF_REQUEST,
-    ),
-    "stacks": (
-        "operate",
-        "show where the workers of a job stand, as when it hangs",
-        "nodeclient stacks mnist",
-        _OF_REQUEST,
-    ),
-    "report": ("operate", "show why a job failed last", "nodeclient report mnist", _OF_REQUEST),
+    "status": ("operate", "show the jobs of a coordinator", "--watch mnist", _OF_REQUEST),
+    "events": ("operate", "show what happened to a job, when and why", "mnist --since 2h", _OF_REQUEST),
+    "logs": ("operate", "show what the workers of a job have written", "mnist --rank 3 --follow", _OF_REQUEST),
+    "stacks": ("operate", "show where the workers of a job stand, as when it hangs", "mnist", _OF_REQUEST),
+    "report": ("operate", "show why a job failed last", "mnist", _OF_REQUEST),
     "wait": (
         "operate",
         "wait until a job ends, and end with the exit code of its nodes",
-        "nodeclient wait mnist --timeout 2h",
+        "mnist --timeout 2h",
         "0 the job succeeded, 79 it was stopped, 124 the time was up; else that of the worker that failed",
     ),
-    "page": (
-        "operate",
-        "print a link that opens the live page in a browser",
-        "nodeclient page --coord head1",
-        _OF_REQUEST,
-    ),
-    "drain": (
-        "operate",
-        "have nodes leave and stay out of all jobs",
-        "nodeclient drain gpu2 --reason 'bad fan'",
-        _OF_REQUEST,
-    ),
-    "undrain": ("operate", "let drained nodes in again", "nodeclient undrain gpu2", _OF_REQUEST),
-    "stop": (
-        "operate",
-        "end a job, with time for its workers to save",
-        "nodeclient stop mnist --reason 'new data'",
-        _OF_REQUEST,
-    ),
-    "restart": ("operate", "have a job begin a new round", "nodeclient restart mnist --reason 'it hangs'", _OF_REQUEST),
-    "forget": ("operate", "drop a job that is over, and its history", "nodeclient forget mnist", _OF_REQUEST),
+    "page": ("operate", "print a link that opens the live page in a browser", "--coord head1", _OF_REQUEST),
+    "drain": ("operate", "have nodes leave and stay out of all jobs", "gpu2 --reason 'bad fan'", _OF_REQUEST),
+    "undrain": ("operate", "let drained nodes in again", "gpu2", _OF_REQUEST),
+    "stop": ("operate", "end a job, with time for its workers to save", "mnist --reason 'new data'", _OF_REQUEST),
+    "restart": ("operate", "have a job begin a new round", "mnist --reason 'it hangs'", _OF_REQUEST),
+    "forget": ("operate", "drop a job that is over, and its history", "mnist", _OF_REQUEST),
     "replay": (
         "crash_replay",
         "run the events that led to a bug of nodeclient again",
-        "nodeclient replay --crash FILE",
+        "--crash FILE",
         "0 the bug comes again, 65 it does not, 66 the file cannot be read",
     ),
 }
-"""The subcommands, each with the module of this package whose `COMMAND_LINES` has it, and for its help what it does, an
-example and its exit codes. A module is
-imported when one of its subcommands is used: people wait for `nodeclient status`, and a node needs ten times as many
-imports."""
+"""The subcommands, each with the module of this package whose `COMMAND_LINES` has it, and for its help what it does,
+the rest of an example and its exit codes.
+
+A module is imported when one of its subcommands is used: people wait for `nodeclient status`, and a node needs ten
+times as many imports."""
 
 _OF_COORDINATORD = frozenset({"state", "store", "token"})
 """Subcommands that people look for here, and that coordinatord has: they need its state directory."""
@@ -219,13 +190,14 @@ def _make_parser(
     add_completion(parser, _whole_parser)
     # Making the parsers of all subcommands would take a tenth of the time of `nodeclient status`.
     wanted = SUBCOMMANDS.keys() & words or SUBCOMMANDS.keys()
-    for subcommand, (_, *texts) in SUBCOMMANDS.items():
+    for subcommand, (_, summary, example, exit_codes) in SUBCOMMANDS.items():
         if subcommand not in wanted:
             continue
         # The others get no flags, so that a wrong value in a variable of theirs is no error.
         chosen = _command_line(subcommand) if subcommand in words else None
         prefix = "NODECLIENT" if chosen is None else chosen.env_prefix
-        own = commands.add_parser(subcommand, **help_texts(*texts), env_prefix=prefix, environ=environ)
+        texts = help_texts(summary, f"nodeclient {subcommand} {example}", exit_codes)
+        own = commands.add_parser(subcommand, **texts, env_prefix=prefix, environ=environ)
         if chosen is not None:
             chosen.add_flags(own)
             if subcommand in _OF_TORCHRUN:

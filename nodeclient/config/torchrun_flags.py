@@ -173,11 +173,7 @@ def _add_without_effect(parser: SettingsParser) -> None:
     parser.add_heading("flags of torchrun that have no effect here")
     add = parser.add_setting
     add("--monitor-interval S", "no effect: the end of a worker is seen at once", float)
-    add(
-        "--start-method HOW",
-        "no effect: workers are programs of their own",
-        choices=("spawn", "fork", "forkserver"),
-    )
+    add("--start-method HOW", "no effect: workers are programs of their own", choices=("spawn", "fork", "forkserver"))
     add(
         "--event-log-handler NAME",
         "no effect: events are log lines, see --log-level",

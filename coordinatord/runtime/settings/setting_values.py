@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from coordinatord.protocol.fields import DURATION_S_MAX, PORT_MAX
 
@@ -29,6 +30,13 @@ def port(text: str) -> int:
     if not text.isdecimal() or int(text) > PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to {PORT_MAX}")
     return int(text)
+
+
+def folder(text: str) -> Path:
+    """Read the path of a directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("'': expected a directory")
+    return Path(text)
 
 
 def seconds(text: str, least: float = 0.0) -> float:
