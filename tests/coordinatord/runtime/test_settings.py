@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tomllib
 from argparse import ArgumentTypeError, Namespace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.runtime.settings import Rank, SettingsError, SettingsParser, joined, port, seconds
+from coordinatord.runtime.settings import Rank, SettingsError, SettingsParser, filled, joined, port, seconds
 from coordinatord.runtime.settings.toml_file import BYTES_MAX, toml_line
 
 
@@ -77,7 +78,9 @@ def test_a_duration_is_positive_and_at_most_a_day(text: str) -> None:
 
 def test_the_help_names_the_environment_variable_and_one_spelling() -> None:
     text = parser({}).format_help()
-    assert "[PROGRAM_MAX_RESTARTS]" in text
+    assert "--max-restarts, --restarts N " in text
+    assert "restarts (default: 0) [PROGRAM_MAX_RESTARTS]" in text
+    assert "wait (default: long) [PROGRAM_WAIT]" in text
     assert "[PROGRAM_CONFIG]" in text
     assert "--max_restarts" not in text
 
@@ -185,6 +188,28 @@ def test_of_two_that_exclude_each_other_the_one_of_the_stronger_source_is_in_for
     assert choose({"PROGRAM_HOSTS": "b"}) == (False, "b")
     with pytest.raises(SettingsError, match="not both"):
         choose({}, "--json", "--hosts", "b")
+
+
+@dataclass
+class Waiting:
+    """A record of two settings and of something else."""
+
+    port: int
+    wait_s: float
+    made: str
+
+
+def test_a_record_takes_the_settings_that_are_named_as_its_fields_are() -> None:
+    found = parser({"PROGRAM_WAIT": "3"}).parse_args(["--json"])
+    assert filled(Waiting, found, made="here") == Waiting(port=1, wait_s=3.0, made="here")
+
+
+def test_what_a_reload_changes_is_told_from_what_it_does_not() -> None:
+    read = SettingsParser(prog="program", env_prefix="PROGRAM", environ={})
+    read.add_setting("--pause S", "pause", seconds, default=2.0, reload=True)
+    read.add_setting("--port PORT", "port", port, default=1)
+    found = read.parse_args(["--pause", "3"])
+    assert (read.values(found, reload=True), read.values(found, reload=False)) == ({"pause": 3.0}, {"port": 1})
 
 
 # What is in force

@@ -96,19 +96,9 @@ def test_a_disk_without_memory_to_keep_state_in_gets_a_remark() -> None:
     assert join(*line).remarks == ()
 
 
-def test_underscores_are_as_good_as_dashes() -> None:
-    assert join("--coord", "h", "--max_restarts", "2", "--nproc_per_node", "3").workers == 3
-
-
 def test_two_nodeclients_of_a_host_have_names_of_their_own() -> None:
     assert join("--coord", "h").node != join("--coord", "h").node
     assert join("--coord", "h", "--node-id", "gpu7").node == "gpu7"
-
-
-def test_status_takes_a_job() -> None:
-    assert parse(["status", "--coord", "h:1", "--json", "mnist"], {}) == StatusConfig(
-        (Endpoint("h", 1),), "mnist", True
-    )
 
 
 def test_a_mistake_in_the_environment_of_another_subcommand_is_nobodys_business() -> None:
@@ -244,7 +234,9 @@ def test_endpoints_are_read(text: str, expected: list[tuple[str, int]]) -> None:
     assert [(endpoint.host, endpoint.port) for endpoint in endpoints(text)] == expected
 
 
-@pytest.mark.parametrize("text", ["", ":1", "h:0", "h:65536", "h:x", "h,,g", "[fd00::5", "[]:1", "ftp://h"])
+@pytest.mark.parametrize(
+    "text", ["", ":1", "h:0", "h:65536", "h:", "h:x", "h,,g", "h/a", "h h", "[fd00::5", "[]:1", "ftp://h"]
+)
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="HOST"):
         endpoints(text)
@@ -360,8 +352,6 @@ def test_an_advertised_loopback_address_is_remarked_on() -> None:
 def test_how_long_there_may_be_no_step_is_a_setting_of_the_job(given: tuple[str, ...], seconds: float | None) -> None:
     flags = ("--hang-timeout", *given) if given else ()
     assert join("--coord", "host", *flags).spec.hang_timeout_s == seconds
-    environ = {"NODECLIENT_HANG_TIMEOUT": given[0]} if given else {}
-    assert join("--coord", "host", **environ).spec.hang_timeout_s == seconds
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "0.5", "on", "nan", "86401"])
@@ -376,8 +366,6 @@ def test_from_which_lateness_on_a_node_is_drained_is_a_setting_of_the_job(
 ) -> None:
     flags = ("--drain-laggards", *given) if given else ()
     assert join("--coord", "host", *flags).spec.drain_laggards == factor
-    environ = {"NODECLIENT_DRAIN_LAGGARDS": given[0]} if given else {}
-    assert join("--coord", "host", **environ).spec.drain_laggards == factor
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.04", "-2", "1001", "much", "nan"])
