@@ -56,7 +56,9 @@ $(VENV)/.complete: pyproject.toml Makefile
 demo: setup  ## train a small network on three nodes and break things on purpose
 	$(BIN)/python examples/demo.py
 
-test: lint types tests  ## formatting, lint, strict types and all tests but those of `make long`
+# mypy keeps one core busy for most of a minute, in which the tests wait as well as compute.
+test: setup  ## formatting, lint, strict types, the quick tests, and each kind of real thing once
+	@$(MAKE) --no-print-directory -j 3 lint types tests
 
 format: setup  ## put the code into its format
 	$(BIN)/ruff format .
@@ -75,11 +77,11 @@ tests: setup
 	$(BIN)/python -m compileall -q coordinatord nodeclient workerlib
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
-quick: setup  ## run the tests that take no more than a quarter of a second each, and a hundred simulated histories
+quick: setup  ## run the tests that start no program and import no torch, and a hundred simulated histories
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
 	$(BIN)/python -m pytest tests/sim/test_histories.py -k test_every_history_keeps_the_invariants
 
-long: setup  ## run the tests that are left out at each push, and a job under torchrun with a hundred restarts
+long: setup  ## run all other tests, and a job under torchrun with a hundred restarts
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 	TORCHRUN_RESTARTS=100 $(BIN)/python -m pytest --timeout 1800 tests/nodeclient/torchrun/test_torchrun.py -k many_times
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import re
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -38,6 +40,12 @@ USER_PLACES = pytest.StashKey[Path]()
 """The folder that stands for the user's own places."""
 
 
+SLOW_MODULE = re.compile(r"^pytestmark = .*\bmark\.(slow|long)\b", re.MULTILINE)
+"""What a module says whose tests are all slow."""
+
+STARTS = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system")
+"""The audit events (https://docs.python.org/3/library/audit_events.html) of a program, or of a copy of this one."""
+
 OURS = ("coordinatord", "nodeclient")
 """The folders of our programs in such places."""
 
@@ -62,6 +70,30 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["SSL_CERT_FILE"] = os.devnull
     settings.load_profile("ci")
     gc.disable()
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Watch the quick tests from here on, but not xdist's first process, which starts others and runs no test."""
+    if _is_quick(session.config) and session.config.option.dist == "no":
+        sys.addaudithook(_refuse_what_is_slow)
+
+
+def _is_quick(config: pytest.Config) -> bool:
+    return "not slow" in config.option.markexpr
+
+
+def _refuse_what_is_slow(event: str, args: tuple[object, ...]) -> None:
+    """Fail the test, or the import of the module, that is about to do what takes seconds."""
+    if event in STARTS or (event == "import" and args[0] == "torch"):
+        doing = "imports torch" if event == "import" else "starts a program"
+        pytest.fail(f"this {doing}, so mark it `slow`: `make quick` runs no such test")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out of the quick tests, unread, the modules that are slow as a whole: many of them import torch."""
+    if _is_quick(config) and collection_path.suffix == ".py" and SLOW_MODULE.search(collection_path.read_text()):
+        return True
+    return None
 
 
 def pytest_runtest_setup() -> None:

@@ -33,11 +33,11 @@ PYTHONS = ("3.12", "3.13", "3.14")
 PURE = (
     "tests/coordinatord/core",
     "tests/nodeclient/core",
-    "tests/coordinatord/runtime",
-    "tests/coordinatord/store",
     "tests/coordinatord/protocol",
+    "-m",
+    "not slow and not long",
 )
-"""The tests that need neither torch nor any program."""
+"""The tests of the two machines and of what they say to each other, which need neither torch nor any program."""
 
 NEAR_TORCH = (
     "tests/nodeclient/forkserver",

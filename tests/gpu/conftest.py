@@ -9,16 +9,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nodeclient.host.devices import Gpu, Host, visible_gpus
-from tests.gpu.jobs import ON_CPU, SharedGpu, memory_used_mib
 from tests.support.cluster import Cluster, cluster_of_its_own
 from tests.support.programs import BIN, clean_environ, wait_until
 
+if TYPE_CHECKING:
+    from tests.gpu.jobs import SharedGpu
+
 WORKER = Path(__file__).with_name("worker.py")
+
+ON_CPU = os.environ.get("GPU_TESTS_ON_CPU") == "1"
+"""Whether workers use gloo, and no GPU is needed: that shows whether the tests work."""
 
 WITHIN_S = 150.0
 """nccl's first communicator on a cold machine takes a minute at worst."""
@@ -27,6 +32,13 @@ FREE_WITHIN_S = 10.0
 """The driver takes a moment to free the memory of a process that has ended."""
 
 Run = Callable[..., list[dict[str, Any]]]
+
+
+def memory_used_mib() -> int:
+    """Return how much memory of all GPUs is used, by the driver's own tool."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    shown = subprocess.run(query, capture_output=True, text=True, check=True)
+    return sum(map(int, shown.stdout.split()))
 
 
 @pytest.fixture(scope="session")
@@ -89,4 +101,6 @@ def cluster(nothing_left: None) -> Iterator[Cluster]:
 @pytest.fixture
 def shared_gpu(cluster: Cluster, tmp_path: Path) -> SharedGpu:
     """Return that job, with a folder for what workers note."""
+    from tests.gpu.jobs import SharedGpu  # noqa: PLC0415 - imports torch, which the quick tests do without
+
     return SharedGpu(cluster.join, tmp_path)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.gpu.conftest import ON_CPU
 from tests.gpu.training import undisturbed
 from tests.support.cluster import Node
 from tests.support.kept_training import notes_of
@@ -15,18 +14,8 @@ from tests.support.rounds_program import processes_of
 
 WARM = ("--preload", "torch")
 
-ON_CPU = os.environ.get("GPU_TESTS_ON_CPU") == "1"
-"""Whether workers use gloo, and no GPU is needed: that shows whether the tests work."""
-
 PATIENT = ("--abort-timeout", "60")
 """A machine without a GPU may be a busy one, where workers take long to leave their round."""
-
-
-def memory_used_mib() -> int:
-    """Return how much memory of all GPUs is used, by the driver's own tool."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    shown = subprocess.run(query, capture_output=True, text=True, check=True)
-    return sum(map(int, shown.stdout.split()))
 
 
 class SharedGpu:

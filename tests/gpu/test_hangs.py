@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu.jobs import ON_CPU, WARM, SharedGpu
+from tests.gpu.conftest import ON_CPU
+from tests.gpu.jobs import WARM, SharedGpu
 from tests.support.flight_recorder import needs_flight_recorder
 
 pytestmark = [pytest.mark.slow, needs_flight_recorder]
