@@ -143,8 +143,10 @@ def _shown(bench: Bench) -> dict[str, object]:
     if failure is not None:
         left = ", and leaves" if failure.left else ""
         followers = "".join(f", then rank {each.rank} with {each.exit_code}" for each in failure.followers)
-        why = failure.error or failure.message
-        shown["failure"] = f"rank {failure.rank} with {failure.exit_code}{f' ({why})' if why else ''}{left}{followers}"
+        cause = str(failure.error or failure.message)
+        shown["failure"] = (
+            f"rank {failure.rank} with {failure.exit_code}{f' ({cause})' if cause else ''}{left}{followers}"
+        )
     return shown
 
 
