@@ -31,28 +31,19 @@ LOCALHOST = Endpoint("localhost", 29_400)
 """The default endpoint of torchrun's c10d."""
 
 CONF = {
-    "join_timeout": "--join-timeout",
-    "timeout": "--join-timeout",
+    **dict.fromkeys(("join_timeout", "timeout"), "--join-timeout"),
     "is_host": "whether this node may bring a coordinator along",
     "last_call_timeout": "coordinatord's --settle",
-    "keep_alive_interval": "coordinatord's --heartbeat",
+    **dict.fromkeys(("keep_alive_interval", "heartbeat", "heartbeat_timeout"), "coordinatord's --heartbeat"),
     "keep_alive_max_attempt": "five heartbeats",
-    "heartbeat": "coordinatord's --heartbeat",
-    "heartbeat_timeout": "coordinatord's --heartbeat",
-    "cas_backoff_max_seconds": "not needed",
-    "close_timeout": "not needed",
-    "read_timeout": "not needed",
-    "store_type": "not needed",
     "rank": "--node-rank",
-    "use_libuv": "not needed",
-    "protocol": "of etcd, not needed",
-    "etcd_prefix": "of etcd, not needed",
-    "cert": "of etcd, not needed",
-    "key": "of etcd, not needed",
-    "cacert": "of etcd, not needed",
-    "ssl_cert": "of etcd, not needed",
-    "ssl_cert_key": "of etcd, not needed",
-    "ca_cert": "of etcd, not needed",
+    **dict.fromkeys(
+        ("cas_backoff_max_seconds", "close_timeout", "read_timeout", "store_type", "use_libuv"), "not needed"
+    ),
+    **dict.fromkeys(
+        ("protocol", "etcd_prefix", "cert", "key", "cacert", "ssl_cert", "ssl_cert_key", "ca_cert"),
+        "of etcd, not needed",
+    ),
 }
 """Each key of `--rdzv-conf` that a backend of torchrun reads, and what it is here."""
 
