@@ -18,8 +18,8 @@ import msgpack
 import uvloop
 
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
-from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.pinned_tls import server_context
+from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import FrameReader
 from coordinatord.runtime.websocket.handshake import answer_to, headers_of
 from coordinatord.runtime.websocket.web_socket import WebSocket

@@ -28,8 +28,14 @@ from coordinatord.server.http.request_body import BODY_WITHIN_S
 from coordinatord.server.http.stacks_api import READERS_MAX as STACKS_READERS_MAX
 from coordinatord.server.sessions.connection_limits import ASK_WITHIN_S, ConnectionLimits
 from coordinatord.server.sessions.connections import HEADERS_MAX, IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX
-from coordinatord.server.sessions.join_pace import JOINS_AT_ONCE, JOINS_PER_S
-from coordinatord.server.sessions.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
+from coordinatord.server.sessions.node_sessions import (
+    CLOSE_WITHIN_S,
+    FRAMES_AT_ONCE,
+    FRAMES_PER_S,
+    JOIN_WITHIN_S,
+    JOINS_AT_ONCE,
+    JOINS_PER_S,
+)
 from coordinatord.server.sessions.refusal_log import LINES_MAX
 from coordinatord.store.retention import MARKS_KEPT, REPEATED_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX

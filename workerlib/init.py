@@ -102,13 +102,13 @@ class Context:
         Raises `KeptStateError` for state that cannot be kept or brought back, and if it is called a second time.
         """
         global _keeper  # one process keeps one state
-        from workerlib.keep import keeping
+        from workerlib.keep import keeper
         from workerlib.keep.kept_errors import KeptStateError
 
         if _keeper is not None:
             raise KeptStateError("keep() was called before: give it all objects at once")
         checkpoints.check_unused("ctx.keep")
-        done, _keeper = keeping.keep(self.environment, objects)
+        done, _keeper = keeper.keep(self.environment, objects)
         if _keeper is not None:
             checkpoints.connect(_keeper.planned_end, "ctx.keep")
             if self.staying is not None:

@@ -14,13 +14,15 @@ only types that torch takes for safe, numpy's, and a few of Python's.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import os
 import sys
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from functools import cache
 from itertools import count
@@ -64,7 +66,6 @@ from workerlib.keep.channel_messages import (
     SaveNow,
     reason,
 )
-from workerlib.keep.checkpoint_parts import PartNumber, number_parts, own_items
 from workerlib.keep.generations import after, read_generation
 from workerlib.keep.kept_errors import KeptStateError, UnreachableError
 from workerlib.keep.manifest import BYTES_MARK, Piece, lay_out
@@ -391,3 +392,49 @@ def _trust_plain_types() -> None:
         plain += [numpy.ndarray, numpy.dtype, *(getattr(kinds, name) for name in getattr(kinds, "__all__", ()))]
         plain += [number.__reduce__()[0] for number in (numpy.zeros(1), numpy.float64(0))]
     torch.serialization.add_safe_globals(plain)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnItems:
+    """A rank's description of its plan, by which the parts of a checkpoint are numbered and a whole one is recognised.
+
+    Ranks whose plans have the same items have the same part. A rank does not know the items of others, and torch's
+    global plan no longer shows them: it leaves each item that several ranks have to one of them. So each rank adds a
+    digest of its items to its own plan, and the rank that gets all plans adds the number of each part, and how many
+    there are. torch may leave out plans that have not changed. Then not all ranks get a number, and each counts as one
+    with a part of its own. That is always correct, but the loss of a host costs more.
+    """
+
+    save: int
+    """The number of this save in its process, which distinguishes the answer from that to an earlier save."""
+    digest: bytes
+    """A hash of the names and pieces, which is the same for two ranks that have the same ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartNumber:
+    """The number of a rank's part, and how many parts there are."""
+
+    save: int
+    shard: int
+    shards: int
+
+
+def own_items(save: int, items: Iterable[WriteItem]) -> OwnItems:
+    """Return a rank's description of the items of its own plan."""
+    names = sorted((item.index.fqn, tuple(item.index.offset or ())) for item in items)
+    return OwnItems(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
+
+
+def number_parts(plans: list[SavePlan]) -> list[SavePlan]:
+    """Return the plans of all ranks with the numbers of their parts; without numbers if any plan is left out."""
+    described = [plan.storage_data for plan in plans if plan.usable and isinstance(plan.storage_data, OwnItems)]
+    if len(described) < len(plans):
+        return [replace(plan, storage_data=None) for plan in plans]
+    numbers: dict[bytes, int] = {}
+    for own in described:
+        numbers.setdefault(own.digest, len(numbers))
+    return [
+        replace(plan, storage_data=PartNumber(own.save, numbers[own.digest], len(numbers)))
+        for plan, own in zip(plans, described, strict=True)
+    ]

@@ -15,10 +15,9 @@ from functools import partial
 
 import uvloop
 
-from coordinatord.commands.cut_off import lead_until_cut_off
 from coordinatord.commands.reload import Reloader
 from coordinatord.commands.shared_access import SharedAccess
-from coordinatord.commands.turns_to_lead import TurnsToLead
+from coordinatord.commands.turns_to_lead import TurnsToLead, lead_until_cut_off
 from coordinatord.commands.until_unused import end_when_through, end_when_unused
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.core.events import PolicyChanged

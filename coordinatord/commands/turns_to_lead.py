@@ -10,23 +10,51 @@ from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from coordinatord.commands.cut_off import CUT_OFF, LET_LEAD_S, CutOffError
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.store_flags import SharedStore
+from coordinatord.core.state.cluster import is_cut_off
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.setup import Security
+from coordinatord.server.driver import Driver
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.directory import StateDirectory
-from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.gateway import ALL_WITHIN_S, SILENT_S_MAX, Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
-from coordinatord.store.etcd.roster import Coordinatord
+from coordinatord.store.etcd.roster import Coordinatord, Roster
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, Store, StoreError, UnreadableStoreError
+
+LOOK_AGAIN_S = 0.5
+"""How often it is checked whether a node is heard: nodes try the other coordinators after 5 s without this one."""
+
+LET_LEAD_S = SILENT_S_MAX + 2 * ALL_WITHIN_S
+"""How long such a leader lets others try to lead before it tries again. A standby that etcd answers needs no longer:
+its watch may be silent, and then it reads the leader key and makes its own. If the former leader were earlier, it would
+lead on, since no node comes to it."""
+
+CUT_OFF = "no node is heard any more, and this host's network may have failed"
+"""The reason why such a leader leads no more."""
+
+
+class CutOffError(LeadershipLostError):
+    """This coordinator hears none of its nodes, and another one may hear them."""
+
+
+async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
+    """Raise `CutOffError` once no node is heard any more, if etcd answers and somebody stands by.
+
+    This costs nothing, since no node reaches the leader then. It does not go on without end: the next leader does the
+    same only after nodes have come to it, and these do reach a coordinator.
+    """
+    while not (is_cut_off(driver.machine.cluster) and roster.standbys and not roster.problem):  # noqa: ASYNC110 - silence is no event
+        await asyncio.sleep(LOOK_AGAIN_S)
+    raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that one leads that nodes can reach")
+
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from coordinatord.hints.rule import HintRule
+from coordinatord.protocol.messages import Failure
 
 _INTERFACES = "`ip -br address` shows the interfaces of a host"
 
@@ -13,7 +16,7 @@ _PEER_GONE_NCCL = (
     r"ncclRemoteError|remote process (?:has terminated|exited|exiting)|NCCL WARN .*Connection closed by remote"
     r"|NCCL has reported COMM_ERROR"  # at the gate before the optimizer, see `workerlib.keep.gate`
 )
-PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"
+_PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"
 """What gloo writes about a connection that the peer's process, or its kernel, has closed."""
 _GLOO_TIMED_OUT = r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) operation"
 _STORE_GONE = r"Did the remote server shutdown or crash\?"
@@ -42,7 +45,7 @@ NETWORK = (
         "this worker waited for one that had ended well: they disagree on how many steps there are. Most often the "
         "data is uneven (drop_last=True, a DistributedSampler, or torch.distributed.algorithms.Join), or one of them "
         "returns or calls sys.exit(0) under a condition of its own",
-        f"{_PEER_GONE_NCCL}|{PEER_GONE_GLOO}|{_GLOO_TIMED_OUT}|{_STORE_GONE}",
+        f"{_PEER_GONE_NCCL}|{_PEER_GONE_GLOO}|{_GLOO_TIMED_OUT}|{_STORE_GONE}",
         anywhere=True,
         early=True,
     ),
@@ -107,7 +110,7 @@ NETWORK = (
         "peer gone, gloo",
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
-        PEER_GONE_GLOO,
+        _PEER_GONE_GLOO,
     ),
     HintRule(
         "name not resolved, by torch",
@@ -186,3 +189,18 @@ NETWORK = (
         waits=True,
     ),
 )
+
+
+_NCCL = r"Connection closed by remote peer"
+"""What NCCL writes below the exception. Its ncclRemoteError alone may come from a fault of the network."""
+
+
+def lost_connection(failure: Failure) -> bool:
+    """Whether a worker failed because a peer's connection ended, by what the worker wrote.
+
+    Such a failure is a sign that a process of another worker has ended. A timeout is none, nor is an error of the
+    network: after these the peer may still live. The user's own program writes that text and may write anything, so
+    this is never proof by itself.
+    """
+    lines = "\n".join(failure.last_lines)
+    return bool(re.search(_PEER_GONE_GLOO, failure.error or lines) or re.search(_NCCL, f"{failure.error}\n{lines}"))

@@ -7,20 +7,107 @@ store around it.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sqlite3
+import tempfile
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from coordinatord.core.values.records import Record, RoundEnded, RoundFormed, RoundsMissed, RunEnded, RunOpened
 from coordinatord.core.values.round_history import ROUND_RECORDS
-from coordinatord.store import migrations, row_codec, sqlite_connections
-from coordinatord.store.error_texts import explained
-from coordinatord.store.interface import Entry, EventPage, LoggedEvent
-from coordinatord.store.migrations import STEPS, Steps
+from coordinatord.store import migrations, row_codec
+from coordinatord.store.error_texts import DAMAGED, explained
+from coordinatord.store.interface import Entry, EventPage, LoggedEvent, NothingStoredError, UnreadableStoreError
+from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer, version_of
 from coordinatord.store.retention import forget, makes_forget
+
+BUSY_S = 0.5
+"""How long to wait for another process that is writing, such as a person's sqlite3; then it is an error."""
+
+
+def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
+    """Open a database to write to: make it if missing, migrate it, and prove it writable.
+
+    One that has to be migrated is checked first. Any other has to be checked with `check`.
+
+    Raises `UnreadableStoreError`, and `sqlite3.Error`.
+    """
+    # Only this user may read it; SQLite gives its other files the same mode.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    connection = _open(_address(path, "mode=rw"))
+    try:
+        refuse_newer(connection, steps)
+        if version_of(connection) != len(steps):
+            _check(connection)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        migrate(connection, steps)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a database to read it while another connection writes: neither waits. Raises `sqlite3.Error`."""
+    return _open(_address(path, "mode=ro"))
+
+
+def connect_in_memory() -> sqlite3.Connection:
+    """Make a database that lasts as long as its connection."""
+    connection = _open(":memory:")
+    migrate(connection)
+    return connection
+
+
+def _copy_into_memory(path: Path) -> sqlite3.Connection:
+    """Copy a database as it is at this moment, and leave no trace, whether or not a daemon is writing to it.
+
+    Raises `NothingStoredError`, `UnreadableStoreError`, `sqlite3.Error` and `OSError`.
+    """
+    if not path.parent.is_dir():
+        raise NothingStoredError("there is no such directory: see --state-dir")
+    if not path.exists():
+        raise NothingStoredError(f"no coordinatord has kept state in it: it has no {path.name}")
+    log, shared = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
+    with tempfile.TemporaryDirectory() as elsewhere:
+        options = "mode=ro"
+        if not log.exists():
+            options += "&immutable=1"  # no process has it open; otherwise SQLite would make both files
+        elif not shared.exists():
+            # No process has it open either, but it was not closed: SQLite would have to write to put it in order.
+            for source in (path, log):
+                shutil.copy(source, elsewhere)
+            path = Path(elsewhere, path.name)
+        with closing(_open(_address(path, options))) as connection:
+            _check(connection)
+            refuse_newer(connection)
+            copy = _open(":memory:")
+            connection.backup(copy)
+    return copy
+
+
+def _address(path: Path, options: str) -> str:
+    return f"file://{quote(os.fsencode(path.absolute()))}?{options}"
+
+
+def _open(location: str) -> sqlite3.Connection:
+    # Transactions are begun and ended by hand. The connection is made in one thread and used in another, never in two
+    # at once.
+    return sqlite3.connect(location, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Check every page. Raises `UnreadableStoreError`, and `sqlite3.Error`."""
+    (first,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if first != "ok":
+        raise UnreadableStoreError(f"{DAMAGED} (SQLite: {' '.join(str(first).split())})")
+
 
 _ADD = """
     INSERT INTO records (at, job, run, kind, node, round, body)
@@ -96,18 +183,18 @@ class Database:
     def open(cls, path: Path, steps: Steps = STEPS) -> Self:
         """Open the database file of a state directory, made if missing. Raises `StoreError`."""
         with explained(path.parent):
-            return cls(sqlite_connections.connect(path, steps), path.parent)
+            return cls(_connect(path, steps), path.parent)
 
     @classmethod
     def beside(cls, path: Path) -> Self:
         """Open the database file that another connection of this process writes, to read it. Raises `StoreError`."""
         with explained(path.parent):
-            return cls(sqlite_connections.connect_to_read(path), path.parent)
+            return cls(_connect_to_read(path), path.parent)
 
     @classmethod
     def in_memory(cls) -> Self:
         """Make an empty database without a file."""
-        return cls(sqlite_connections.connect_in_memory(), "in memory")
+        return cls(connect_in_memory(), "in memory")
 
     @classmethod
     def copy_of(cls, path: Path) -> Self:
@@ -116,7 +203,7 @@ class Database:
         Raises `StoreError`.
         """
         with explained(path.parent):
-            connection = sqlite_connections.copy_into_memory(path)
+            connection = _copy_into_memory(path)
             version = migrations.version_of(connection)
             migrations.migrate(connection)
             return cls(connection, path.parent, version)
@@ -124,7 +211,7 @@ class Database:
     def check(self) -> None:
         """Check every page, also those that are not read now. Raises `StoreError`."""
         with explained(self._where):
-            sqlite_connections.check(self._connection)
+            _check(self._connection)
 
     def append(self, entries: Iterable[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`.

@@ -1,13 +1,14 @@
 """The agent of a node: it works towards the coordinator's goal, and reports what the node does.
 
 `Agent.handle` is the only entry for events. `table` says which act follows from a stimulus. This module has the acts,
-and what follows from time alone: heartbeats, the end of the workers' grace, a coordinator out of reach.
+what follows from the end of a worker and from time alone, and the exits of the node.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from signal import Signals
 from typing import Any
@@ -16,12 +17,13 @@ from coordinatord.protocol.errors import Table
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
-from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
-from nodeclient.core import effects, endings, events, kept_goals, notices, worker_departures
+from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode, Result
+from nodeclient.core import effects, events, kept_goals, notices
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import MAY_PASS, ConnectionState
 from nodeclient.core.departure import Departure
-from nodeclient.core.effects import Level
+from nodeclient.core.effects import Effect, Exit, Hold, Level, Notice
+from nodeclient.core.events import CollectiveFailed, Diagnosis, StartFailed, WorkerEnd, WorkerExited, WorkerLeft
 from nodeclient.core.staying import RoundEnd, Staying
 from nodeclient.core.sweeping import Sweeping
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
@@ -89,7 +91,7 @@ class Agent:
             Act.SETTLE: self._settle,
             Act.ADOPT: self._take_round,
             Act.REST: self._take_round,
-            Act.LEAVE: lambda _: self._exit(endings.exit_as_directed(self._desired, self._departure.signum)),
+            Act.LEAVE: lambda _: self._exit(_exit_as_directed(self._desired, self._departure.signum)),
         }
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
@@ -219,7 +221,7 @@ class Agent:
 
     def _worker_ended(self, event: events.WorkerEnd, now: float) -> None:
         workers = self._settings.workers
-        stimulus, new = worker_departures.note_end(event, self._group, self._staying, self.phase, workers, now)
+        stimulus, new = _note_end(event, self._group, self._staying, self.phase, workers, now)
         self._effects += new
         if stimulus is not None:
             self._apply(stimulus, now)
@@ -246,7 +248,7 @@ class Agent:
         self._apply(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
-        alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._connection.error)
+        alone = _succeeded_alone(self.phase, self._group, self._goal, self._connection.error)
         failure, limit_s = self._group.failure(now), self._settings.join_timeout_s
         self._departure.end_with(alone or self._connection.give_up(limit_s, self.phase, failure), hurry=False)
 
@@ -283,7 +285,7 @@ class Agent:
 
     def _limit_alone(self) -> float:
         """Return until when the node goes on without a coordinator."""
-        patience_s = endings.patience_s(self._settings.join_timeout_s, self.phase, self._group, self._goal)
+        patience_s = _patience_s(self._settings.join_timeout_s, self.phase, self._group, self._goal)
         return self._connection.limit_alone(self.phase, self._without_workers_since, patience_s)
 
     # The goal
@@ -296,7 +298,7 @@ class Agent:
         """Work towards the goal, until that changes the phase no more."""
         while not self.exited:
             if self._departure.ending is not None and not self.phase.has_workers:
-                self._exit(endings.conclusion(self._departure.ending, self.phase, self._group, self._goal))
+                self._exit(_conclusion(self._departure.ending, self.phase, self._group, self._goal))
                 return
             goal, before = self._goal, self.phase
             if goal is not None:
@@ -405,3 +407,96 @@ class Agent:
         observed = self.observed(now, beat=self._connection.beat_at <= now)
         if self._connection.note_report(observed, now):
             self._effects.append(effects.SendObserved(observed))
+
+
+REPORT_WITHIN_S = 30.0
+"""How long a node looks for a coordinator when it knows by itself that the run has succeeded. A coordinator that is
+started again is back within seconds, and then records the success."""
+
+
+def _exit_as_directed(desired: Desired | None, signum: int | None) -> Exit:
+    """Return the exit that the coordinator asks for; `signum` is the signal by which this node leaves, if it does."""
+    assert desired is not None  # noqa: S101 - goals come from it
+    outcome = desired.outcome
+    assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
+    code = outcome.exit_code
+    if outcome.result is Result.LEFT and signum is not None:
+        code = 128 + signum
+    well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
+    return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
+
+
+def _patience_s(join_timeout_s: float, phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> float:
+    """Return how long a node without workers looks for a coordinator."""
+    return min(join_timeout_s, REPORT_WITHIN_S) if _has_succeeded_alone(phase, group, goal) else join_timeout_s
+
+
+def _succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, error: str) -> Exit | None:
+    """Return the exit of a node that cannot reach the coordinator but knows that the run has succeeded, or None."""
+    alone = _has_succeeded_alone(phase, group, goal)
+    return Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO) if alone else None
+
+
+def _conclusion(ending: Exit, phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> Exit:
+    """Return the exit of a node that has decided on `ending`: success instead, if it knows of one and cannot report it.
+
+    This is for a node whose embedded coordinator has ended: it will not be back, so the node does not look for it.
+    """
+    is_unreported = ending.code == ExitCode.UNAVAILABLE
+    return (_succeeded_alone(phase, group, goal, ending.message) if is_unreported else None) or ending
+
+
+def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> bool:
+    """Whether this node knows that all workers of the round have succeeded, since it is the only node.
+
+    The last goal must have been to run this round. What follows a round that was being stopped is the coordinator's
+    decision.
+    """
+    assignment = group.assignment
+    return (
+        phase is Phase.SUCCEEDED
+        and goal is Stimulus.RUN
+        and assignment is not None
+        and assignment.group_world_size == 1
+    )
+
+
+def _note_end(
+    event: WorkerEnd, group: WorkerGroup, staying: Staying, phase: Phase, workers: int, now: float
+) -> tuple[Stimulus | None, list[Effect]]:
+    """Note in the group how one of its `workers` ended; return the stimulus for the node, if any, and the effects."""
+    at, diagnosis, is_known = now, Diagnosis(), False
+    match event:
+        case WorkerLeft():
+            return _note_left(event, group, staying)
+        case StartFailed():
+            group.alive.difference_update(range(event.local_rank, workers))
+            diagnosis = Diagnosis(message=event.message)
+        case WorkerExited():
+            at, diagnosis = now - event.age_s, event.diagnosis
+            is_known = staying.note_end(event.local_rank, by_itself=group.ended_by_itself(event.exit_code, at))
+            if event.local_rank not in group.alive:
+                return None, []  # the worker was out of the round
+            group.note_exit(event.local_rank, event.exit_code, at)
+        case CollectiveFailed():
+            if not staying.note_failed(event.local_rank, group.alive):
+                return None, []
+            at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
+    if phase is Phase.STOPPING:
+        if not is_known:
+            group.note_late(event.local_rank, event.exit_code, diagnosis, at)
+        return (None if group.alive else Stimulus.DEAD), []
+    if event.exit_code != 0:
+        group.fail(event.local_rank, event.exit_code, diagnosis, at)
+        failure = group.failure(now)
+        assert failure is not None  # noqa: S101 - it was just noted
+        level = Level.WARNING if failure.left else Level.ERROR
+        return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]
+    return (None if group.alive else Stimulus.SUCCEEDED), []
+
+
+def _note_left(event: WorkerLeft, group: WorkerGroup, staying: Staying) -> tuple[Stimulus | None, list[Effect]]:
+    if not staying.take(event.local_rank, group.alive):
+        return None, []
+    group.alive.discard(event.local_rank)
+    return (None if group.alive else Stimulus.DEAD), [Hold(event.local_rank)]

@@ -53,7 +53,7 @@ class TurnedAway:
 
     refused: Refused
     patience_s: float = math.inf
-    """In how many seconds at most the refusal is for good, if it stays the same."""
+    """The refusal is final after so many seconds, if it stays the same."""
 
 
 @frozen

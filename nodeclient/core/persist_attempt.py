@@ -5,13 +5,17 @@
 
 Only the committer's attempt comes beyond WRITTEN. The coordinator may give up a step in any of these stages. Then the
 attempt is over, and what its thread still does is not reported.
+
+When a step has become whole on the disk, older ones are deleted there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum, auto
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.persisted_state import PersistOrder, PersistReport, PersistState
 
 
@@ -101,3 +105,26 @@ class PersistAttempt:
 def _for_files(order: PersistOrder) -> PersistOrder:
     """Return an order with only those fields that decide which files are written; the others may change later."""
     return replace(order, commit=False, in_use=None, small=0, in_vain=())
+
+
+@frozen
+class StepOnDisk:
+    """A whole step of a job, as a node finds it on the disk."""
+
+    serial: int
+    """Counts the steps of a job over all of its runs: a later step has a higher number."""
+    folder: str
+    usable: bool
+    """Whether this node knows of no reason why the step could not be read."""
+
+
+def superfluous(steps: Collection[StepOnDisk], keep: int, in_use: int | None) -> frozenset[str]:
+    """Return the folders of the steps to delete: those that are older than the newest `keep` usable ones.
+
+    Steps that cannot be read do not count as kept: none of them can replace a step that proves damaged. `in_use` is the
+    serial of the step that the workers resume from, which stays in any case; None if there is none.
+    """
+    newest = sorted((step.serial for step in steps if step.usable), reverse=True)[:keep]
+    if len(newest) < keep:
+        return frozenset()
+    return frozenset(step.folder for step in steps if step.serial < newest[-1] and step.serial != in_use)

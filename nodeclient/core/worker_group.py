@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from signal import Signals
 
-from coordinatord.hints.closed_connection import lost_connection
+from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import shell_exit_code
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,

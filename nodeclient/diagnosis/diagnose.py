@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
+import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.core.events import Diagnosis
-from nodeclient.diagnosis import kernel_log, oom, recorded, tracebacks
+from nodeclient.diagnosis import kernel_log, oom, tracebacks
 from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, without_native_frames
 
 CONTEXT_LINES = 8
@@ -46,7 +51,7 @@ def diagnose(
     written = last_lines(stderr.decode(errors="replace"))
     signum = signal_behind(exit_code)
     trace = tracebacks.find(written, killed=signum is not None)
-    record = recorded.read(error_file) if error_file else None
+    record = read(error_file) if error_file else None
     if trace is not None:
         error, shown = trace.error, _shortened(_around(written, trace))
     elif signum == signal.SIGKILL:
@@ -73,7 +78,7 @@ def _last_line(written: Sequence[str]) -> str:
     return f"its last line: {lines[-1].strip()}" if lines else ""
 
 
-def _recorded_error(record: recorded.Recorded, call_stack: Sequence[str]) -> str:
+def _recorded_error(record: Recorded, call_stack: Sequence[str]) -> str:
     error, _ = tracebacks.fold(last_lines(record.message))
     if error:
         return error
@@ -113,3 +118,53 @@ def _killer(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg
     size = kernel_log.memory_of_killed(pid, root, kmsg)
     held = "" if size is None else f"; it held {gibibytes(size)}"
     return f"killed by the kernel's OOM killer ({kill.reason}){held}"
+
+
+FILE_BYTES_MAX = 4 * 1024 * 1024
+"""The largest file that is read: a call stack takes some KiB, and an exception may quote data."""
+
+
+@frozen
+class Recorded:
+    """The content of the file; each part may be empty."""
+
+    message: str
+    """The exception, on as many lines as it has."""
+    call_stack: str
+    """The traceback as Python writes it."""
+    final: bool = False
+    """Whether no restart mends the error, as `workerlib` says of it."""
+
+
+def read(path: Path) -> Recorded | None:
+    """Return the content of an error file; None if it has none. Never raises, never waits for a writer."""
+    try:
+        content = json.loads(_read_bounded(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    message = content.get("message") if isinstance(content, dict) else None
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        extra = extra if isinstance(extra, dict) else {}
+        found = Recorded(_text(message.get("message")), _text(extra.get("py_callstack")), extra.get("final") is True)
+    else:
+        found = Recorded(_text(message), "")
+    return found if found.message or found.call_stack else None
+
+
+def _read_bounded(path: Path) -> str:
+    """Return the whole of a plain file. Raises `OSError` or `ValueError` for all else."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a device may have side effects
+        raise ValueError(f"{path} is not a plain file")
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor has no path
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # it was exchanged meanwhile
+            raise ValueError(f"{path} is not a plain file")
+        content = file.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise ValueError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+    return content.decode(errors="replace")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import time
@@ -21,13 +22,95 @@ from typing import Any
 import workerlib.gloo
 import workerlib.recorders
 import workerlib.responder
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.worker_starts import ColdCause
 from nodeclient.forkserver.eligibility import ColdError
-from nodeclient.forkserver.waiting_fork import ForkServerError, WaitingFork, as_bytes
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked
 from nodeclient.workers.spawn import WorkerCommand, die_with_parent
 from nodeclient.workers.syscalls import pidfd_open
+
+FORKED = b"forked"
+"""The line with which the parent interpreter says that the process in between has ended."""
+
+ANSWER_BYTES_MAX = 1_024
+
+
+class ForkServerError(OperationalError):
+    """The parent interpreter cannot do its work; the text says why."""
+
+
+class WaitingFork:
+    """A fork that was requested over `link`, the connection to the parent interpreter. It ends when this is closed.
+
+    Its process id and any error arrive over a socket of its own, so nobody has to wait for them meanwhile.
+    """
+
+    def __init__(self, link: socket.socket) -> None:
+        """Request a fork. Raises `OSError`."""
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                socket.send_fds(link, [b"."], [theirs.fileno()])
+        except OSError:
+            self.close()
+            raise
+
+    def become(self, command: WorkerCommand, streams: Sequence[int], until: float) -> int:
+        """Let the fork be a worker; return its process id, as that of a child.
+
+        `streams` are its stdin, stdout and stderr. It has `until`, in the monotonic clock, to be there. Raises
+        `OSError`, `EOFError` and `ForkServerError`; close this object then, and there is no worker.
+        """
+        pid = self._await_pid(until)
+        look = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, pid, look) is not None:  # raises unless it is our child
+            # A frozen fork would take the request, and never begin. It would not end with its socket either.
+            os.kill(pid, signal.SIGKILL)
+            raise EOFError("it ended or is frozen")
+        request = {
+            "argv": [_as_bytes(word) for word in command.argv],
+            "environ": {_as_bytes(name): _as_bytes(value) for name, value in command.environ.items()},
+            "cpus": None if command.cpus is None else sorted(command.cpus),
+            "node": os.getpid(),
+        }
+        text = json.dumps(request).encode() + b"\n"
+        self._socket.settimeout(_left(until))
+        sent = socket.send_fds(self._socket, [text], list(streams))
+        if sent < len(text):  # a fork that has it all is the worker: not even an empty send may fail then
+            self._socket.sendall(text[sent:])
+        return pid
+
+    def close(self) -> None:
+        """Close the socket: a fork that was not told everything by then ends."""
+        self._socket.close()
+
+    def _await_pid(self, until: float) -> int:
+        """Wait until the fork is a child of this process; return its process id."""
+        pid, is_child, unread = 0, False, b""
+        while not (pid and is_child):
+            self._socket.settimeout(_left(until))
+            if not (received := self._socket.recv(ANSWER_BYTES_MAX)):
+                raise EOFError("it ended")
+            *lines, unread = (unread + received).split(b"\n")
+            for line in lines:
+                if line.isdigit():
+                    pid = int(line)
+                elif line == FORKED:
+                    is_child = True
+                else:
+                    raise ForkServerError(line.decode(errors="replace"))
+        return pid
+
+
+def _as_bytes(text: str) -> str:
+    """Return the bytes of a text in the system's encoding, each as a character; see `hook/preload_parent.py`."""
+    return os.fsencode(text).decode("latin-1")
+
+
+def _left(until: float) -> float:
+    return max(0.001, until - time.monotonic())
+
 
 HOOK = Path(__file__).parent / "hook"
 """The directory with our `sitecustomize`."""
@@ -200,11 +283,11 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
     """Start the process. Raises the errors of `Popen`."""
     pythonpath = command.environ.get("PYTHONPATH")
     settings |= {
-        "hook": as_bytes(str(HOOK)),
-        "gloo": as_bytes(workerlib.gloo.__file__),
-        "responder": as_bytes(workerlib.responder.__file__),
-        "recorder": as_bytes(workerlib.recorders.__file__),
-        "pythonpath": None if pythonpath is None else as_bytes(pythonpath),
+        "hook": _as_bytes(str(HOOK)),
+        "gloo": _as_bytes(workerlib.gloo.__file__),
+        "responder": _as_bytes(workerlib.responder.__file__),
+        "recorder": _as_bytes(workerlib.recorders.__file__),
+        "pythonpath": None if pythonpath is None else _as_bytes(pythonpath),
         "room": " " * ROOM_BYTES,
     }
     return subprocess.Popen(  # noqa: S603 - the worker's own command

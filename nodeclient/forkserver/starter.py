@@ -16,12 +16,11 @@ from coordinatord.protocol.text import clip
 from coordinatord.protocol.worker_starts import ColdCause, WhyCold
 from nodeclient.core.effects import Level
 from nodeclient.forkserver.eligibility import ColdError, check
-from nodeclient.forkserver.server_process import ForkServer
-from nodeclient.forkserver.waiting_fork import ForkServerError
+from nodeclient.forkserver.server_process import ForkServer, ForkServerError
 from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 
 LAZY_IMPORTS = {
-    "torch": ("torch._dynamo", "workerlib.keep.keeping", "torch.distributed.checkpoint.default_planner"),
+    "torch": ("torch._dynamo", "workerlib.keep.keeper", "torch.distributed.checkpoint.default_planner"),
 }
 """Modules that are imported along with a named one.
 

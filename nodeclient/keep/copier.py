@@ -16,12 +16,33 @@ from threading import Event
 from coordinatord.protocol.kept_state import KeptCopy
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
-from nodeclient.keep.rate_limit import RateLimit
 from nodeclient.keep.resources import KeepResources
 from nodeclient.parts.arenas import NoMemoryError
 from nodeclient.parts.part_fetch import LOOK_UP_S, FetchError, fetch
 from nodeclient.parts.part_messages import Kind, PartName
 from workerlib.keep.arena import Commit, Place
+
+BURST_S = 0.1
+"""How many seconds' worth of bytes may come at once after a pause."""
+
+
+class RateLimit:
+    """How fast copies may come, so that they leave the network and the processors to the training.
+
+    A token bucket, empty at first. The caller passes the time, in seconds of a clock that never goes back.
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        """Allow `rate` bytes a second."""
+        self._rate = rate
+        self._spent_at = now
+        """When all bytes so far would have come at exactly this rate."""
+
+    def take(self, size: int, now: float) -> float:
+        """Count bytes that have come; return how many seconds to wait before more may come."""
+        self._spent_at = max(self._spent_at, now - BURST_S) + size / self._rate
+        return max(0.0, self._spent_at - now)
+
 
 AGAIN_S = 1.0
 """The pause before another attempt to get a part, after one that failed."""

@@ -32,11 +32,10 @@ from nodeclient.core.effects import (
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, Unreached
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
-from nodeclient.keep.arena_giver import ArenaGiver
 from nodeclient.keep.copier import Copier
 from nodeclient.keep.resources import THREADS, KeepResources, Notify
 from nodeclient.keep.resuming import Resuming
-from nodeclient.keep.round_workers import RoundWorkers
+from nodeclient.keep.round_workers import ArenaGiver, RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
 from nodeclient.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, named_parts
 from nodeclient.parts.digests import Digests

@@ -1,9 +1,9 @@
 """Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
 Several addresses are tried in turn: those of each name, and that of the leader that a standby names. A coordinator that
-does not answer is passed over (`answering`). So is a leader that does not answer: the standby that names it leads in a
-moment. Every failure is a `RequestError`, one line with the address and the reason. `protocol.http` defines the
-answers.
+does not answer is passed over (`_sort_by_answers`). So is a leader that does not answer: the standby that names it
+leads in a moment. Every failure is a `RequestError`, one line with the address and the reason. `protocol.http` defines
+the answers.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import http.client
 import json
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPMethod, HTTPStatus
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import msgpack
@@ -29,7 +31,6 @@ from nodeclient.access.contact_points import ADDRESSES_MAX, ELSEWHERE, ContactPo
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
-from nodeclient.operate.answering import sort_by_answers
 from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 
 ANSWER_WITHIN_S = 10.0
@@ -217,7 +218,7 @@ class Client:
             contacts = [contact for several in self._contacts for contact in _addresses_in(several)]
             silent: list[ContactPoint] = []
             if len(contacts) > 1:
-                contacts, silent = sort_by_answers(contacts, self._is_healthy, ANSWER_WITHIN_S)
+                contacts, silent = _sort_by_answers(contacts, self._is_healthy, ANSWER_WITHIN_S)
             try:
                 return self._ask_each(ask, contacts, silent)
             except _SilentLeaderError as error:
@@ -335,3 +336,42 @@ def _why(error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "this can be no host name"
     return getattr(error, "strerror", None) or str(error)
+
+
+NEXT_AFTER_S = 1.0
+"""How long a coordinator may take before the next one is asked too: a hundred times as long as an answer takes."""
+
+
+def _sort_by_answers(
+    contacts: Sequence[ContactPoint], is_healthy: Callable[[ContactPoint], bool], within_s: float
+) -> tuple[list[ContactPoint], list[ContactPoint]]:
+    """Return the coordinators to send a request to, a healthy one first, and those that have not answered in time.
+
+    `is_healthy` waits for an answer. It is called in threads, and raises nothing. This function returns when one
+    coordinator is healthy, when all have answered, or after `within_s` seconds.
+    """
+    ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[ContactPoint, bool]]()
+    not_asked, silent, unhealthy = list(contacts), list[ContactPoint](), list[ContactPoint]()
+    while not_asked or silent:
+        if not_asked:
+            silent.append(not_asked.pop(0))
+            threading.Thread(target=_put_result, args=(silent[-1], is_healthy, results), daemon=True).start()
+        for _ in tuple(silent):
+            left_s = ends_at - time.monotonic()
+            try:
+                contact, healthy = results.get(timeout=max(0.0, min(NEXT_AFTER_S, left_s) if not_asked else left_s))
+            except Empty:
+                if not_asked:
+                    break
+                return unhealthy, silent
+            silent.remove(contact)
+            if healthy:
+                return [contact, *not_asked, *unhealthy], silent
+            unhealthy.append(contact)
+    return unhealthy, []
+
+
+def _put_result(
+    contact: ContactPoint, is_healthy: Callable[[ContactPoint], bool], results: SimpleQueue[tuple[ContactPoint, bool]]
+) -> None:
+    results.put((contact, is_healthy(contact)))

@@ -20,9 +20,8 @@ from coordinatord.protocol.http.lateness_answers import LateStatus
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import brief, budget, count, duration, lasting, listed, starts
+from nodeclient.operate.formatting import Column, brief, budget, count, duration, lasting, listed, starts, table
 from nodeclient.operate.job_lookup import Status, get_status
-from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
 
 ROWS_MAX = 24

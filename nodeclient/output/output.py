@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.runtime.line_writer import LineWriter
 from nodeclient.output.descriptors import copy_size, same_place
 from nodeclient.output.file_thread import FileThread
 from nodeclient.output.files import LogFileErrors
@@ -21,7 +22,6 @@ from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.pump import Pump
 from nodeclient.output.round import RoundStreams
 from nodeclient.output.streams import WorkerStream
-from nodeclient.output.terminal import Terminal
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
@@ -222,3 +222,39 @@ class Output:
     def _in_loop(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nothing waits for the result
             self._loop.call_soon_threadsafe(call)
+
+
+UNREAD_BYTES_MAX = 1024 * 1024
+"""The most log lines that wait for a stopped terminal; further ones are dropped, so that no caller waits."""
+
+
+class Terminal:
+    """Writes log lines, and draws the live line, in between the lines of workers."""
+
+    def __init__(self, fd: int, pump: Pump, terminal_writer: TerminalWriter) -> None:
+        self._fd = fd
+        self._pump = pump
+        self._terminal_writer = terminal_writer
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a live line can be drawn and erased."""
+        return self._terminal_writer.is_terminal and not self._terminal_writer.broken
+
+    def columns(self) -> int:
+        """Return the width of the terminal."""
+        return self._terminal_writer.columns()
+
+    def write_lines(self, text: str) -> None:
+        """Write lines at the start of a line; `text` is without the end of the last one."""
+        data = f"{text}\n".encode(errors="replace")
+        if self._terminal_writer.size < UNREAD_BYTES_MAX and not self._pump.post(
+            lambda: self._terminal_writer.pieces(self, b"", data)
+        ):
+            last = LineWriter(self._fd, lambda _: b"")  # the output was closed, and these are the last lines
+            last.put(data)
+            last.close()
+
+    def draw(self, text: str) -> None:
+        """Draw the live line anew; the next output erases it."""
+        self._pump.post(lambda: self._terminal_writer.live(b"", text.encode(errors="replace")))

@@ -18,9 +18,8 @@ from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.persisted_state import PersistOffer, PersistOrder, PersistReport
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks, in_thread
-from nodeclient.core.disk_retention import superfluous
 from nodeclient.core.effects import Level
-from nodeclient.core.persist_attempt import PersistAttempt
+from nodeclient.core.persist_attempt import PersistAttempt, superfluous
 from nodeclient.parts.arenas import Arenas, Held
 from nodeclient.parts.digests import withdraw
 from nodeclient.parts.part_messages import Kind

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -20,8 +21,8 @@ from coordinatord.protocol.persisted_state import PERSISTED_MAX, PERSISTED_PARTS
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core import kept_groups
-from nodeclient.core.disk_retention import StepOnDisk
 from nodeclient.core.effects import Level
+from nodeclient.core.persist_attempt import StepOnDisk
 from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import disk_thread, step_folder
 from nodeclient.persist.disk_thread import THREAD, Result, read_in_thread
@@ -29,8 +30,48 @@ from nodeclient.persist.durable_file import Progress, try_out
 from nodeclient.persist.part_reader import Room, read_part
 from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.persist.step_folder import Contents, Manifest, UnusableError
-from nodeclient.persist.unusable_steps import Key, UnusableSteps
 from workerlib.keep.arena import Commit
+
+AGAIN_S = 30.0
+"""The first pause after an error of the file system; each further one is twice as long."""
+
+AGAIN_MAX_S = 600.0
+
+Key = tuple[str, KeptStep]
+"""A step by the run that did it."""
+
+
+class UnusableSteps:
+    """The steps that could not be read, each with the reason, and when they are tried again.
+
+    A step that is damaged is never tried again in the life of this process. A file system that fails may soon work
+    again. A whole round is begun for each attempt, so the pauses grow. The caller passes the time, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._barred_until: dict[Key, float] = {}
+        self._pause_s: dict[Key, float] = {}
+        self._why: dict[Key, str] = {}
+
+    def note(self, key: Key, why: str, now: float, *, may_pass: bool) -> None:
+        """Note that a step could not be read; with `may_pass` the file system has failed, and not the step."""
+        pause_s = min(2 * self._pause_s.get(key, AGAIN_S / 2), AGAIN_MAX_S)
+        self._pause_s[key], self._why[key] = pause_s, why
+        self._barred_until[key] = now + pause_s if may_pass else math.inf
+
+    def forget_gone(self, there: Collection[Key]) -> None:
+        """Forget the steps that are not on the disk any more."""
+        for key in self._why.keys() - {*there}:
+            del self._barred_until[key], self._pause_s[key], self._why[key]
+
+    def is_barred(self, key: Key, now: float) -> bool:
+        """Whether a step is not to be tried now."""
+        return now < self._barred_until.get(key, -math.inf)
+
+    def why(self, there: Iterable[Key], now: float) -> str:
+        """Return why the first of these steps that is not to be tried now is of no use; empty if all can be tried."""
+        return next((self._why[key] for key in there if self.is_barred(key, now)), "")
+
 
 LOOK_WITHIN_S = 10.0
 """How long the first look at the disk may take before the user is warned. The node does not join before that look."""

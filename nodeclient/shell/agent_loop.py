@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from coordinatord.runtime.deadline_timer import DeadlineTimer
 from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
+from coordinatord.runtime.timers import DeadlineTimer
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect
 from nodeclient.core.events import Event, Tick

@@ -25,7 +25,7 @@ _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR
 
 
 class TerminalLines(Protocol):
-    """Where lines are written; `nodeclient.output.terminal` has one that shares the terminal with workers."""
+    """Where lines are written; `nodeclient.output.output` has one that shares the terminal with workers."""
 
     @property
     def is_live(self) -> bool:

@@ -12,7 +12,10 @@ import asyncio
 import dataclasses
 import logging
 import math
+import os
 import random
+import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -34,11 +37,12 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
+from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.logs import fields
-from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.tasks import in_thread
 from coordinatord.runtime.tcp_options import keep_trying
+from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HandshakeError
 from coordinatord.runtime.websocket.web_socket import WebSocket
@@ -49,7 +53,6 @@ from nodeclient.access.keyring import CLEAR, AccessSettings
 from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt, WrongTokenError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
-from nodeclient.shell.connection_errors import DENIALS, explain
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +215,7 @@ class CoordinatorConnection:
         except AccessError as error:
             return self._deny(str(error), wrong_since, wrong=isinstance(error, WrongTokenError))
         except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
-            reason, status = explain(coordinator, error), error.status if isinstance(error, HandshakeError) else None
+            reason, status = _explain(coordinator, error), error.status if isinstance(error, HandshakeError) else None
             if status in DENIALS:
                 return self._deny(reason, wrong_since, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
             if isinstance(error, HandshakeError) and status == ELSEWHERE:
@@ -400,3 +403,46 @@ def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:
     if welcome:
         return PAUSE_FIRST_S
     return min(2 * pause_s, TURNED_AWAY_MOST_S if turned_away else PAUSE_MOST_S)
+
+
+DENIALS = frozenset({401, 403, 429})
+"""The HTTP statuses for a node that is not let in."""
+
+DESCRIPTION = re.compile(r'error_description="([^"]*)"')
+"""The reason in the header of a denial (RFC 6750, section 3)."""
+
+ERRNO = re.compile(r"\[Errno (\d+)\]")
+"""An error number in the text that asyncio makes of the errors of several addresses: the first one counts."""
+
+
+def _explain(coordinator: Endpoint, error: BaseException) -> str:
+    """Return a text that explains why a coordinator was not reached."""
+    match error:
+        case TimeoutError():
+            return f"no answer from {coordinator} in time"
+        case socket.gaierror() | UnicodeError():  # UnicodeError: not a host name at all
+            return f"the host name {coordinator.host} cannot be resolved"
+        case HandshakeError():
+            return f"{coordinator}{_describe(error)}"
+        case OSError():
+            several = ERRNO.search(str(error))
+            number = error.errno or (int(several[1]) if several else 0)
+            return f"{coordinator}: {os.strerror(number) if number else error}"
+        case _:
+            return f"{coordinator}: {error}"
+
+
+def _describe(error: HandshakeError) -> str:
+    """Return a text about an answer that opens no session, to follow the coordinator's name."""
+    if error.status is None:
+        return " does not answer in HTTP: is it a coordinatord?"
+    if error.status == ELSEWHERE and (leader := leader_in(error.location)) is not None:
+        return f" stands by: {leader} leads"
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return f" {clip(error.reason or 'cannot serve now: does it begin to lead, or end?')}"
+    if error.status == HTTPStatus.BAD_REQUEST and error.reason:
+        return f": {clip(error.reason)}"
+    if error.status not in DENIALS:
+        return f" answers with HTTP {error.status}: is it a coordinatord?"
+    found = DESCRIPTION.search(error.challenge)
+    return f": {clip(found[1]) if found else f'HTTP {error.status}, this node is not let in'}"

@@ -16,7 +16,7 @@ from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.join_config import JoinConfig
-from nodeclient.core import lingering, notices
+from nodeclient.core import leftover_stages, notices
 from nodeclient.core.agent import Agent
 from nodeclient.core.departure import LeaveSignals
 from nodeclient.core.effects import (
@@ -114,7 +114,7 @@ class Node:
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
         self._error_files: list[Path] = []
         self._slots = Slots(config.workers, self._complain)
-        self._lingering = lingering.Lingering()
+        self._lingering = leftover_stages.Lingering()
         self._first_rank = 0
         self._started_at: float | None = None
         """When the workers of the round were started; None once they have reported a step."""
@@ -313,7 +313,7 @@ class Node:
                 stacks = self._stacks.listen(private, start.run, start.round, own_ranks, port)
                 rounds = self._staying.listen(private)
                 slots = [{**slot, **keep, **stacks, **rounds} for slot in self._slots.begin(start.run, start.round)]
-                self._lingering, self._first_rank = lingering.Lingering(), assignment.first_rank
+                self._lingering, self._first_rank = leftover_stages.Lingering(), assignment.first_rank
                 commands = [
                     replace(command, slots=self._slots.file)
                     for command in self._launcher.commands(start, self._error_files, slots, screens)
@@ -352,7 +352,7 @@ class Node:
         for local_rank in self._lingering.overdue(over, self._loop.time()):
             if self._workers.end_as(local_rank, over[local_rank]):
                 pid = self._workers.pid_of(local_rank)
-                self._complain(lingering.linger_notice(self._first_rank + local_rank, pid, over[local_rank]))
+                self._complain(leftover_stages.linger_notice(self._first_rank + local_rank, pid, over[local_rank]))
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
         self._keeper.note_exit(local_rank)

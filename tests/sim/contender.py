@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from coordinatord.commands.cut_off import CUT_OFF, LET_LEAD_S, LOOK_AGAIN_S, CutOffError
+from coordinatord.commands.turns_to_lead import CUT_OFF, LET_LEAD_S, LOOK_AGAIN_S, CutOffError
 from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.state.cluster import is_cut_off

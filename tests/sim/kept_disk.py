@@ -20,8 +20,8 @@ from coordinatord.protocol.persisted_state import (
     PersistReport,
     PersistState,
 )
-from nodeclient.core.disk_retention import StepOnDisk, superfluous
 from nodeclient.core.events import KeptChanged
+from nodeclient.core.persist_attempt import StepOnDisk, superfluous
 from nodeclient.persist.disk_thread import STALL_S
 from nodeclient.persist.steps_on_disk import LOOK_EVERY_S
 from tests.sim.kept_copies import GARBLED, Chain, Stored

@@ -57,7 +57,7 @@ CORE_EDGES = ("effects", "events", "journal", "policy")
 """The other modules of `coordinatord/core`. Any floor may import them, and they import no floor but the lowest."""
 
 SERVER_FLOORS: Floors = (
-    ("counters", "paced_effects", "driver"),
+    ("counters", "driver"),
     ("sessions",),
     ("reads",),
     ("http", "metrics", "page"),

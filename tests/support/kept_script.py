@@ -16,7 +16,7 @@ from tests.support.keeping import Keep, environment
 from tests.support.kept_training import digest_of
 from tests.support.programs import wait_until
 from workerlib.env import KEEP
-from workerlib.keep import keeper, keeping
+from workerlib.keep import keeper
 from workerlib.keep.channel_messages import NotSaved, Saved
 from workerlib.keep.keeper import StepKeeper
 
@@ -36,7 +36,7 @@ class Script:
     def runs(self, objects: Objects, world_size: int = 2) -> Iterator[tuple[int, keeper.StepKeeper]]:
         """Keep objects in the next round, until the worker ends."""
         self.round += 1
-        done, kept = keeping.keep(environment(0, world_size, self.round, 1), objects)
+        done, kept = keeper.keep(environment(0, world_size, self.round, 1), objects)
         assert kept is not None
         try:
             yield done, kept

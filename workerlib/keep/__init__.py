@@ -3,16 +3,14 @@
 Three modules are the contract between workers and nodeclient, with the standard library alone: `arena` is the layout of
 that memory, `manifest` says where tensors lie in it, and `channel_messages` has the messages about it.
 
-The other modules use torch. `keeping` begins to keep. `keeper` decides when state is saved and by which thread, and
-`state_lock` which thread has the state. `step_saver` saves it, `generations` and `small_state` write it, `intervals`
-decides how often, and `restoring` brings it back. `step_numbers` decides which states are those of a step,
-`step_commits` identifies them, and `pending_state` saves small state within a step. `planned_end` receives the order
-to end a round, also for a script that keeps nothing, and `standstill` holds training between two steps before that
-end. `process_hooks` has the calls of a keeper. `adapter` says what an object's adapter does; `kept_objects` adapts the
-kinds of objects, and `kept_containers` dicts and lists of tensors; `pieces` adapts the shards of tensors,
-`plain_values` other values as JSON, `nested_tensors` the tensors within these, and `random_state` the random numbers.
-`gate` knows which step a GPU has come to undisturbed, and holds optimizers back until then; `device_order` asks the
-GPU. `unkept_state` finds what training depends on and nobody keeps.
-`agent_channel` is the connection, `arena_request` requests memory, and `kept_errors` has the errors.
-`checkpoint_parts` numbers the parts that ranks save by `torch.distributed.checkpoint`.
+The other modules use torch. `keeper` begins to keep, and decides when state is saved and by which thread, and
+`state_lock` which thread has the state. `step_saver` decides which states are those of a step, and saves them,
+`generations` and `small_state` write it, `intervals` decides how often, and `restoring` brings it back. `pending_state`
+saves small state within a step. `planned_end` receives the order to end a round, also for a script that keeps nothing,
+and holds training between two steps before that end. `process_hooks` has the calls of a keeper. `adapter` says what an
+object's adapter does; `kept_objects` adapts the kinds of objects, and `kept_containers` dicts and lists of tensors;
+`pieces` adapts the shards of tensors, `plain_values` other values as JSON with the tensors within these, and
+`random_state` the random numbers. `gate` knows which step a GPU has come to undisturbed, and holds optimizers back
+until then; `device_order` asks the GPU. `unkept_state` finds what training depends on and nobody keeps. `agent_channel`
+is the connection, and requests memory; `kept_errors` has the errors.
 """

@@ -16,9 +16,8 @@ import torch
 from workerlib.keep.adapter import Adapter, BufferPlace, KeptObject
 from workerlib.keep.kept_containers import KeptContainer
 from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
-from workerlib.keep.nested_tensors import NestedTensors, memory_of, refuse_shared
 from workerlib.keep.pieces import SavedTensors, is_sharded
-from workerlib.keep.plain_values import BYTES_MAX, from_plain, to_plain
+from workerlib.keep.plain_values import BYTES_MAX, NestedTensors, from_plain, memory_of, refuse_shared, to_plain
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
 """Modules whose attribute `module` is the user's own."""

@@ -6,25 +6,169 @@ answer has the reason. An error ends the saving, not the training.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+
 from workerlib.env import WorkerEnvironment
-from workerlib.keep.arena import PENDING, Arena
-from workerlib.keep.arena_request import ArenaRequest
+from workerlib.keep.agent_channel import ArenaRequest
+from workerlib.keep.arena import PENDING, Arena, Commit
 from workerlib.keep.channel_messages import FirstState, Message, NotSaved, Saved
 from workerlib.keep.gate import TorchGroups
 from workerlib.keep.generations import Generations, NotNowError
 from workerlib.keep.intervals import DISK_SHARE, HEARD_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.pending_state import PendingStates
-from workerlib.keep.pieces import digest_of
+from workerlib.keep.pieces import digest_of, is_sharded, shard_of
 from workerlib.keep.restoring import RestorePoint
 from workerlib.keep.small_state import SmallStates, Taken
-from workerlib.keep.step_commits import StepCommits
-from workerlib.keep.step_numbers import StepNumbers
+
+LOG = logging.getLogger("workerlib.keep")
+
+UNREPORTED = 100
+"""The steps of optimizers without a report of the script after which it is warned. No script has so many optimizers."""
+
+
+class StepNumbers:
+    """Finds the step to which a state of the training belongs; a state without a number of its own is not kept.
+
+    A step ends with `ctx.step`, where the state is new only if an optimizer has changed it. If gradients are
+    accumulated over several batches, the state between two steps of the optimizer includes gradients, which are not
+    kept.
+    """
+
+    def __init__(self) -> None:
+        self.done = -1
+        """The last step that can be kept."""
+        self.has_optimizer = False
+        """Whether an optimizer with hooks was seen; a script may use others."""
+        self._reported = -1
+        """The last number that the script has reported, whether the state was new or not."""
+        self._stride = 1
+        """The number of the next report less that of the last one."""
+        self._changed = 0
+        """The steps of optimizers since the last `ctx.step`."""
+        self._is_named = True
+        self._warned = False
+
+    @property
+    def next(self) -> int:
+        """The probable number of the current step."""
+        return self._reported + self._stride
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether an optimizer has begun a step since the last `ctx.step`."""
+        return self._changed > 0
+
+    @property
+    def problem(self) -> str:
+        """Why the present state is not that of the step `done`; empty if it is."""
+        if self.done < 0:
+            return "no step is done yet"
+        if self.is_changing:
+            return "a step is not whole"
+        return "" if self._is_named else "the last step has no number of its own"
+
+    def begin(self, step: int) -> None:
+        """Go on from a step."""
+        self.done = self._reported = step
+
+    def note_optimizer(self) -> None:
+        """Note that an optimizer begins a step."""
+        self.has_optimizer = True
+        self._changed += 1
+        if self._changed == UNREPORTED:
+            self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
+
+    def note_step(self, number: int) -> bool:
+        """Note that the script reports a step; return whether the state is new, and has this number."""
+        changed, self._changed = self.is_changing or not self.has_optimizer, 0
+        if number > self._reported >= 0:
+            self._stride = number - self._reported
+        self._reported = number
+        if number > self.done:
+            if changed:
+                self.done, self._is_named = number, True
+            return changed
+        if changed:
+            self._is_named = False
+            self._warn(f"step {number} was reported after step {self.done}: only a step with a higher number is kept")
+        return False
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            LOG.warning("%s", text)
+        self._warned = True
+
+
+class StepCommits:
+    """Commits steps before their state is written: the round, and the part of the state that this rank has."""
+
+    def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
+        """Look at all tensors of the state."""
+        self._environment = environment
+        all_ = list(tensors)
+        self.shard, self.shards = shard_of(all_, environment.rank, environment.world_size)
+        self.has_sharded = any(map(is_sharded, all_))
+        """Whether tensors are bound to the process group of this round, even if this rank has the whole of them."""
+        self.alone = environment.world_size == self.shards
+        """Whether no other rank has this state."""
+        self.is_compared = self.alone or self.has_sharded
+        """Whether it is known if other ranks have the same state. Until then, it is saved as that of this rank."""
+        if not self.is_compared:
+            self.shard, self.shards = environment.rank, environment.world_size
+        self._begun_at = -1
+        self._origin_round: int | None = None
+        """The round of the step that this round goes on from, if its parts are those of as many ranks."""
+
+    @property
+    def requested(self) -> tuple[int, int]:
+        """The shard for which memory is requested, and how many there are: until it is known, ranks count as alike."""
+        return (self.shard, self.shards) if self.is_compared else (0, 1)
+
+    @property
+    def problem(self) -> str:
+        """Why no state can be saved; empty if it can."""
+        return "" if self.is_compared else "it is not known yet whether all ranks have the same state"
+
+    def learn(self, *, alike: bool) -> None:
+        """Note whether all ranks have the same state, or each has its own."""
+        self.is_compared, self.alone = True, not alike
+        if alike:
+            self.shard, self.shards = 0, 1
+
+    def begin(self, round_: int, step: int, shape: tuple[int, int], *, own: bool) -> None:
+        """Go on from a step of a round with `shape`: its world size and the number of its shards.
+
+        All ranks have got the same state from it, unless each has got its `own`.
+        """
+        self._begun_at = step
+        if not self.is_compared:
+            self.learn(alike=not own)
+        if shape == (self._environment.world_size, self.shards):
+            self._origin_round = round_
+
+    def is_of_others(self, step: int) -> bool:
+        """Whether a step was done by other ranks than those of this round."""
+        return step == self._begun_at and self._origin_round is None
+
+    def of(self, step: int, flags: int = 0) -> Commit:
+        """Return the commit of a step, without its length and serial.
+
+        The step that a round goes on from keeps the number of the round that did it, since the arena may hold this
+        rank's own state of that time.
+        """
+        environment, round_ = self._environment, self._environment.round
+        if step == self._begun_at and self._origin_round is not None:
+            round_ = self._origin_round
+        place = (environment.rank, environment.world_size, self.shard, self.shards)
+        return Commit(step, round_, 0, *place, serial=0, flags=flags)
+
 
 SAVERS = 2
 """How many workers of a node save state that all ranks share: one of them may be the one that died."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from coordinatord.core.state.leases import is_in_touch
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
-from coordinatord.hints.closed_connection import lost_connection
+from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure
 
 

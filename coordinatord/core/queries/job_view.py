@@ -312,7 +312,7 @@ def _node_status(
         steps=steps,
         step_age_s=None if age_s is None else round(age_s, 3),
         behind=lead.lag_of(observed, seen_s) if steps else 0,
-        kept=node_kept_view(run, member),
+        kept=_node_kept_view(run, member),
         late=late,
         begun=starts_view(observed.begun) if here else None,
     )
@@ -391,7 +391,7 @@ def kept_view(run: Run) -> KeptStatus | None:
     )
 
 
-def node_kept_view(run: Run, member: Member) -> NodeKeptStatus | None:
+def _node_kept_view(run: Run, member: Member) -> NodeKeptStatus | None:
     """Return what a node keeps; None if it keeps nothing."""
     kept = member.observed.kept
     if kept is None:

@@ -89,7 +89,7 @@ def work_for(run: Run, now: float, without: tuple[str, ...] = ()) -> PersistWork
     held = run.kept.holders(at)
     holders = {node: parts for node, parts in held.items() if _may_write(run.members[node]) and node not in without}
     leaving = [node for node in holders if run.members[node].leaves]
-    plan = plan_writes(holders, leaving)
+    plan = _plan_writes(holders, leaving)
     if not plan:
         return None
     first = next(iter(holders.values()))[0]
@@ -329,7 +329,7 @@ def holds_parts(run: Run, member: Member) -> bool:
     return _may_write(member) and any(part.big for part in ours)
 
 
-def plan_writes(
+def _plan_writes(
     holders: Mapping[str, tuple[KeptParts, ...]], leaving: Collection[str] = ()
 ) -> dict[str, tuple[WantedParts, ...]] | None:
     """Return what each node writes of a step; None if the holders do not have all of it.

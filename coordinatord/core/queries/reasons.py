@@ -139,9 +139,9 @@ class Reasons:
     def resumes(self) -> str:
         """What the round to form now resumes from, as the end of a sentence; empty if nothing has been kept yet."""
         run, point = self._run, resume_point(self._run, self._candidates)
-        text = f"; {why}" if (why := left_out(run, point)) else ""
+        text = f"; {why}" if (why := _left_out(run, point)) else ""
         if point is not None:
-            return f"{text}; resumes {resumed(run, point)}"
+            return f"{text}; resumes {_resumed(run, point)}"
         if not run.kept or run.durable.reached is None:
             return ""
         return f"{text}; no other step that nodes keep is whole" if text else "; no step that nodes keep is whole"
@@ -149,7 +149,7 @@ class Reasons:
     @property
     def unrestorable(self) -> str:
         """Which node cannot get what the workers resume from, and why."""
-        return unrestorable(self._run)
+        return _unrestorable(self._run)
 
     @property
     def leave_asked(self) -> str:
@@ -220,7 +220,7 @@ class Reasons:
         if ready >= least and run.pause_s:
             return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
         if ready >= least and (obstacle := disk_obstacle(run)) is not None:
-            return about_disk(run, obstacle)
+            return _about_disk(run, obstacle)
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
             return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
@@ -361,7 +361,7 @@ def _ago(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def resumed(run: Run, point: ResumePoint) -> str:
+def _resumed(run: Run, point: ResumePoint) -> str:
     """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
     redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
     lacking = f", without {what}" if (what := unkept(run)) else ""
@@ -384,7 +384,7 @@ def memory_of(point: ResumePoint) -> str:
     return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
 
 
-def left_out(run: Run, point: ResumePoint | None) -> str:
+def _left_out(run: Run, point: ResumePoint | None) -> str:
     """Explain why a round does not resume from the newest step that differs between ranks; empty if there is none."""
     at = differing_step(run, point)
     return "" if at is None else f"step {at.step:,} is not used: {_difference(run, at)}"
@@ -402,7 +402,7 @@ def _difference(run: Run, at: KeptStep) -> str:
     return "ranks should have had the same state of it, and did not"
 
 
-def about_disk(run: Run, obstacle: DiskObstacle) -> str:
+def _about_disk(run: Run, obstacle: DiskObstacle) -> str:
     """Explain why what is on the disk is of no use to a node, and what to do."""
     other, found, written = obstacle.node, obstacle.found, run.kept.disk.step
     if found is None and obstacle.why:
@@ -423,12 +423,12 @@ def about_disk(run: Run, obstacle: DiskObstacle) -> str:
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
 
 
-def unrestorable(run: Run) -> str:
+def _unrestorable(run: Run) -> str:
     """Explain which node cannot get what the workers resume from, and why."""
     point, failed = run.durable.resume, run.kept.failed
     step = "what the workers resume from" if point is None else f"the state of step {point.step:,}"
     if point is not None and run.kept.differs(point.at):
-        return left_out(run, point)
+        return _left_out(run, point)
     if not failed:
         return f"{step} is no longer whole: a node has lost its part"
     node, problem = next(iter(failed.items()))

@@ -28,7 +28,7 @@ from coordinatord.core.values.training_progress import (
     furthest_step,
     least_step,
 )
-from coordinatord.hints.closed_connection import lost_connection
+from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure
 
 
@@ -65,7 +65,7 @@ def can_halt(members: Iterable[Member]) -> bool:
     return all(_can_halt(member) for member in members)
 
 
-def may_halt(members: Iterable[Member]) -> bool:
+def _may_halt(members: Iterable[Member]) -> bool:
     """Whether they can, as far as is known: a member that was not heard yet may be able to."""
     return all(member.observed is UNHEARD or _can_halt(member) for member in members)
 
@@ -220,7 +220,7 @@ class Run:
         self.consequences_from = at if self.durable.first_failure is None else math.inf
         slowest_s = max((member.offer.stop_timeout_s for member in self.inside), default=0.0)
         self.stop_overdue_at = at + slowest_s + self.policy.stop_limit_s
-        self.halting = Halting(wanted=self.durable.planned and self.durable.stepped and may_halt(self.inside))
+        self.halting = Halting(wanted=self.durable.planned and self.durable.stepped and _may_halt(self.inside))
 
     def prepare(self, member: Member, now: float) -> None:
         """Note that a member has come, and prepares: it has arrived, and will be ready later."""

@@ -46,7 +46,7 @@ class DrainNode(Request):
     ahead: bool = False
     """Whether the name may be one that no node has yet; otherwise such a name is taken for a typing error."""
     after: tuple[str, ...] = ()
-    """In a dry run, the names that would be drained before this one."""
+    """The names that a dry run would drain before this one."""
 
 
 @frozen

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from coordinatord.hints.closed_connection import lost_connection
+from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Failure

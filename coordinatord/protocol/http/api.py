@@ -84,7 +84,7 @@ class AdminBody:
 
 
 DRAINED_BEFORE_MAX = 500
-"""As many names as the body of a request has room for."""
+"""The body of a request has room for so many names."""
 
 
 @frozen
@@ -97,7 +97,7 @@ class DrainBody:
     ahead: bool = False
     """Whether the name may be one that no node has yet."""
     after: Annotated[tuple[Name, ...], Length(0, DRAINED_BEFORE_MAX)] = ()
-    """In a dry run, the names that would be drained before this one."""
+    """The names that a dry run would drain before this one."""
 
 
 @frozen

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameError, FrameReader, framed
 
 UNSENT_BYTES_MAX = 4 * 1024

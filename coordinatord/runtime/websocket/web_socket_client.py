@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import MASK_BYTES, FrameReader
 from coordinatord.runtime.websocket.handshake import (
     END_OF_HEAD,

@@ -16,8 +16,14 @@ from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.reader_count import ReaderCount
-from coordinatord.server.http.responses import EVENT_STREAM, STREAM_HEADERS, UnknownJobError, complain, respond
+from coordinatord.server.http.responses import (
+    EVENT_STREAM,
+    STREAM_HEADERS,
+    ReaderCount,
+    UnknownJobError,
+    complain,
+    respond,
+)
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
 

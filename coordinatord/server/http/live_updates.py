@@ -36,8 +36,7 @@ from coordinatord.security.gatekeeper import ANYBODY, Caller
 from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.page_access import viewer_of
-from coordinatord.server.http.reader_count import ReaderCount
-from coordinatord.server.http.responses import STREAM_HEADERS
+from coordinatord.server.http.responses import STREAM_HEADERS, ReaderCount
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler

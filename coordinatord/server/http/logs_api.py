@@ -18,10 +18,10 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
-from coordinatord.server.http.reader_count import ReaderCount
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
     STREAM_HEADERS,
+    ReaderCount,
     TurnedDownError,
     UnknownJobError,
     complain,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -115,3 +117,21 @@ def _explain(request: web.Request, error: Exception) -> web.Response:
     text = "this is a bug of coordinatord, please report it: %s %s"
     log.error(text, request.method, request.path[:200], exc_info=error, extra=fields("bug"))
     return complain(request, 500, "bug", "this is a bug of coordinatord, and its log says more: please report it")
+
+
+class ReaderCount:
+    """Counts the readers of one kind of thing, and turns away one too many: each costs memory."""
+
+    def __init__(self) -> None:
+        self._readers = 0
+
+    @contextmanager
+    def one_more(self, most: int, refusal: str) -> Iterator[None]:
+        """Count a reader while the context lasts. Raises `TurnedDownError` with `refusal` if `most` read already."""
+        if self._readers >= most:
+            raise TurnedDownError(503, "busy", refusal)
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1

@@ -14,8 +14,7 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
-from coordinatord.server.http.reader_count import ReaderCount
-from coordinatord.server.http.responses import TurnedDownError, UnknownJobError, complain, respond
+from coordinatord.server.http.responses import ReaderCount, TurnedDownError, UnknownJobError, complain, respond
 from coordinatord.server.reads.stack_reads import ask_all, seen_in
 from coordinatord.server.sessions.node_reads import NodeReads
 

@@ -23,10 +23,9 @@ from coordinatord.protocol.messages import RefusalCode
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.server.counters import Counters, LagProbe
-from coordinatord.server.driver import Driver
+from coordinatord.server.driver import Driver, iterate_jobs
 from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_of
 from coordinatord.server.metrics.rounds import RoundMeter
-from coordinatord.server.reads.job_iteration import iterate_jobs
 
 LEADING, LEADING_MEANS = "coordinatord_leading", "1 for the coordinator that decides, 0 for a standby."
 """A metric that a standby has too, and its only one."""

@@ -15,8 +15,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.lateness import NodeArrivals
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.server.driver import Driver
-from coordinatord.server.reads.job_iteration import iterate_jobs
+from coordinatord.server.driver import Driver, iterate_jobs
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
 LOOK_S = 0.5

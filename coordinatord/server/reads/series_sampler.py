@@ -16,8 +16,7 @@ from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_series import Sample, TimeSeries
 from coordinatord.core.values.training_progress import WINDOW_S
-from coordinatord.server.driver import Driver
-from coordinatord.server.reads.job_iteration import iterate_jobs
+from coordinatord.server.driver import Driver, iterate_jobs
 
 LOOK_S = 1.0
 """The least time between two looks: nodes report once a second."""
@@ -26,7 +25,7 @@ LOOKS_PER_POINT = 4
 """How often each point is looked at. The pace is a mean over half a minute, so looks are never further apart."""
 
 PIECE = 1_000
-"""Nodes of jobs that are looked at without a pause: with `job_iteration.JOB_COST`, some 25 jobs, a millisecond."""
+"""Nodes of jobs that are looked at without a pause: with `driver.JOB_COST`, some 25 jobs, a millisecond."""
 
 
 @dataclass(slots=True)

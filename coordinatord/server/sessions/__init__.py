@@ -2,8 +2,8 @@
 
 `connections` accepts connections to the port, and finds out which are sessions and which are HTTP. `tls_listener`
 accepts those over TLS, and `connection_limits` bounds their number by kind. `node_sessions` carries nodes' messages to
-the driver and its answers back. `node_reads` requests from a node, through its session, what it alone has. `join_pace`
-bounds how often a node may join, `refusal_log` keeps lines about refused nodes few, and `revocation` ends sessions and
+the driver and its answers back, and bounds how often a node may join. `node_reads` requests from a node, through its
+session, what only the node has. `refusal_log` keeps lines about refused nodes few, and `revocation` ends sessions and
 requests of callers who lost their access.
 
 A session knows the driver, and no reader: nothing here imports from `reads`, `http`, `metrics` or `page`.

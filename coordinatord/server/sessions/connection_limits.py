@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.timers import Patience
 
 ASK_WITHIN_S = 30.0
 """The limit for the TLS handshake, and again for the head of the first request: ten times what either takes if a third

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
@@ -30,16 +31,47 @@ from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
-from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameError, FrameReader, framed
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, site
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.connection_limits import ConnectionLimits, Unproven
-from coordinatord.server.sessions.join_pace import JOINS_PER_S, JoinPace
 from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.server.sessions.refusal_log import LastLogged, LineBudget, Refusals
+
+JOINS_AT_ONCE = 30
+"""How often a node may join within a moment: a nodeclient waits at least 50 ms before it tries again, so these last for
+1.5 s in a network that breaks each connection at once."""
+
+JOINS_PER_S = 2.0
+"""How often it may join after that. A nodeclient whose sessions do not last joins about once a second."""
+
+NODES_MAX = 20_000
+"""The number of nodes that are remembered; the one that joined longest ago is forgotten."""
+
+Joiner = tuple[str, str, str]
+"""The token, the job and the node: with another token nobody can use up what a node has."""
+
+
+class JoinPace:
+    """Bounds how often a node may join: one that joins again and again must not keep the coordinator busy."""
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[Joiner, tuple[float, float]] = OrderedDict()
+        """The joins that were left to each, and when that was."""
+
+    def allows(self, joiner: Joiner, now: float) -> bool:
+        """Return whether a node may join at `now`, in seconds of a monotonic clock, and count the join if so."""
+        left, since = self._left.pop(joiner, (float(JOINS_AT_ONCE), now))
+        left = min(JOINS_AT_ONCE, left + (now - since) * JOINS_PER_S)
+        allowed = left >= 1
+        self._left[joiner] = (left - allowed, now)
+        if len(self._left) > NODES_MAX:
+            self._left.popitem(last=False)
+        return allowed
+
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.hints.closed_connection import lost_connection
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.match import CAUSES, _advice, cause_of, hint
+from coordinatord.hints.network import lost_connection
 from coordinatord.hints.seen_worker import WAITS_FOR_DISK, SeenWorker
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Report

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.commands.offline_replay import replayed
+from coordinatord.commands.replay import replayed
 from coordinatord.core.values.records import JobStopAsked, Record, RoundEnded, RoundsMissed
 from coordinatord.core.values.round_history import ROUNDS_KEPT, rounds_of
-from coordinatord.store.database import Database
+from coordinatord.store.database import Database, connect_in_memory
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
-from coordinatord.store.sqlite_connections import connect_in_memory
 from tests.support.builders import a_report
 from tests.support.histories import (
     JOB,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.core.disk_retention import StepOnDisk, superfluous
+from nodeclient.core.persist_attempt import StepOnDisk, superfluous
 
 DAMAGED = frozenset({2, 4})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodeclient.core.lingering import LINGER_S, Lingering
+from nodeclient.core.leftover_stages import LINGER_S, Lingering
 
 
 def test_a_worker_is_overdue_once_and_only_when_its_time_is_over() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from coordinatord.protocol.worker_ends import SecondaryFailure
 from nodeclient.diagnosis import error_file
-from nodeclient.diagnosis.recorded import Recorded, read
+from nodeclient.diagnosis.diagnose import Recorded, read
 from tests.support.builders import a_failure, a_report
 from tests.support.programs import TIMEOUT_S
 

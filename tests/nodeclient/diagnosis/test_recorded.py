@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.diagnosis.diagnose import FILE_BYTES_MAX, Recorded, diagnose, read
 from nodeclient.diagnosis.oom import OomKills
-from nodeclient.diagnosis.recorded import FILE_BYTES_MAX, Recorded, read
 
 SHAPES: list[tuple[Any, Recorded | None]] = [
     (

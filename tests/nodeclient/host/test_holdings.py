@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.host.holdings import holders
+from nodeclient.workers.leftover_processes import holders
 
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 

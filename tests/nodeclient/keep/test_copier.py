@@ -13,7 +13,7 @@ from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import KeptCopy
 from nodeclient.core.effects import CopyKept, Protect
 from nodeclient.core.events import KeptChanged
-from nodeclient.keep.rate_limit import BURST_S, RateLimit
+from nodeclient.keep.copier import BURST_S, RateLimit
 from tests.nodeclient.keep.stage import (
     BIG,
     RUN,

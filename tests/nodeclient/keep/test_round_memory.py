@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodeclient.keep.round_memory import Loan, RoundMemory
+from nodeclient.keep.round_workers import Loan, RoundMemory
 from workerlib.keep.channel_messages import Reserve
 
 WANTED = Reserve(3_000_000, 1_000, 0, 1)

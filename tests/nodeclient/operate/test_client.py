@@ -11,7 +11,7 @@ import pytest
 from coordinatord.protocol.http.api import AdminBody
 from nodeclient.access.keyring import CLEAR
 from nodeclient.config.flag_values import endpoints
-from nodeclient.operate import answering, client
+from nodeclient.operate import client
 from nodeclient.operate.client import Client
 from nodeclient.operate.request_errors import LostError
 from tests.support.canned_http import Answer, canned, hang_up, packed, stands_by
@@ -107,7 +107,7 @@ def _leads(answer: object) -> dict[str, Answer]:
 
 def test_one_that_takes_connections_and_is_silent_is_passed_over(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "ANSWER_WITHIN_S", LONG_S)
-    monkeypatch.setattr(answering, "NEXT_AFTER_S", 0.05)
+    monkeypatch.setattr(client, "NEXT_AFTER_S", 0.05)
     with canned(_leads("yes")) as (leader, asked):
         several = Client(endpoints(f"{silent},{leader}"), CLEAR)
         assert several.get("/jobs") == "yes"
@@ -128,7 +128,7 @@ def test_a_standby_that_names_a_silent_leader_is_asked_until_it_leads(
 
     monkeypatch.setattr(client, "ANSWER_WITHIN_S", LONG_S)
     monkeypatch.setattr(client, "TAKEOVER_WITHIN_S", LONG_S)
-    monkeypatch.setattr(answering, "NEXT_AFTER_S", 0.05)
+    monkeypatch.setattr(client, "NEXT_AFTER_S", 0.05)
     with canned(lead_later) as (standby, _):
         assert Client(endpoints(f"{silent},{standby}"), CLEAR).get("/jobs") == "yes"
 
@@ -141,7 +141,7 @@ def test_where_nobody_says_anything_each_is_named(silent: str, nobody: str, monk
 
 def test_a_standby_whose_leader_stays_silent_is_named_with_it(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "TAKEOVER_WITHIN_S", 0.0)
-    monkeypatch.setattr(answering, "NEXT_AFTER_S", 0.05)
+    monkeypatch.setattr(client, "NEXT_AFTER_S", 0.05)
     with canned({HEALTH: packed({}), "GET /jobs": stands_by(silent)}) as (standby, _):
         words = f"{standby}: stands by, and names {silent} as the leader, which does not answer"
         with pytest.raises(LostError, match=words):

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.operate.formatting import count, duration, listed, nearest
-from nodeclient.operate.tables import Column, table
+from nodeclient.operate.formatting import Column, count, duration, listed, nearest, table
 from nodeclient.operate.terminal_info import NARROW, TerminalInfo, cut, width
 
 PIPE = TerminalInfo(None, 0, is_terminal=False, coloured=False)

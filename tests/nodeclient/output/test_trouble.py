@@ -15,9 +15,9 @@ import pytest
 
 from nodeclient.output import file_thread, pump
 from nodeclient.output.log_paths import LogPaths
+from nodeclient.output.output import UNREAD_BYTES_MAX
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.streams import DRAIN_BYTES_MAX
-from nodeclient.output.terminal import UNREAD_BYTES_MAX
 from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.nodeclient.output.stage import Screen, Stage, by_rank, log_file, on_stage

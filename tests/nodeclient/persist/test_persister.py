@@ -22,7 +22,7 @@ from coordinatord.protocol.persisted_state import (
     PersistState,
 )
 from nodeclient.core.effects import Persist
-from nodeclient.persist import steps_on_disk, unusable_steps
+from nodeclient.persist import steps_on_disk
 from nodeclient.persist.step_folder import find_whole
 from nodeclient.persist.steps_on_disk import UnwritableError
 from tests.nodeclient.keep.stage import RUN, KeepingNode, a_resume, keeping_nodes, wanted
@@ -225,7 +225,7 @@ async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypat
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
         await train(writer, 4)
         await write(writer, an_order(commit=True))
-        monkeypatch.setattr(unusable_steps, "AGAIN_S", 2.0)
+        monkeypatch.setattr(steps_on_disk, "AGAIN_S", 2.0)
         monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.05)
         await node.keeper.look_at_disk()
         with monkeypatch.context() as broken:

@@ -16,7 +16,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import NodeSucceeded, Record, RoundEnded, RoundStopped, RunEnded
-from coordinatord.hints.closed_connection import lost_connection
+from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.messages import Join, Observed, Phase, Result
 from tests.sim.invariants.admin_requests import AdminInvariants

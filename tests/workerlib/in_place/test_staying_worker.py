@@ -39,8 +39,7 @@ from workerlib.in_place.round_messages import (
     RoundMessage,
 )
 from workerlib.in_place.staying_worker import VAIN_MAX, StayingWorker
-from workerlib.keep.keeper import StepKeeper
-from workerlib.keep.keeping import keep
+from workerlib.keep.keeper import StepKeeper, keep
 from workerlib.keep.kept_errors import LeftRoundError
 from workerlib.packets import PACKET_BYTES
 

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.default_planner import (
 )
 from torch.distributed.checkpoint.planner import SavePlan
 
-from workerlib.keep.checkpoint_parts import PartNumber, number_parts, own_items
+from workerlib.kept_storage import PartNumber, number_parts, own_items
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nodeclient.diagnosis import recorded
+from nodeclient.diagnosis import diagnose
 from tests.support.kept_script import Objects, Script, do_steps, network, train
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep.kept_errors import KeptStateError
@@ -61,7 +61,7 @@ def test_an_object_that_does_not_take_its_state_is_named() -> None:
 PROGRAM = """
 import sys, types
 from tests.workerlib.keep.test_failing_objects import Failing
-from workerlib.keep.keeping import keep
+from workerlib.keep.keeper import keep
 Failing.saves = False
 keep(types.SimpleNamespace(world_size=1), {"file": Failing() if sys.argv[1] == "failing" else object()})
 """
@@ -73,5 +73,5 @@ def test_an_object_that_fails_may_do_better_in_another_round(kept: str, final: o
     environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM, kept], env=environ, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 1
-    found = recorded.read(path)
+    found = diagnose.read(path)
     assert (found and found.final) is final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workerlib.keep.step_numbers import UNREPORTED, StepNumbers
+from workerlib.keep.step_saver import UNREPORTED, StepNumbers
 
 
 def stepped(numbers: StepNumbers, number: int, times: int = 1) -> bool:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, FrameReader, framed
 from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HandshakeError, answer_to, headers_of
 from coordinatord.runtime.websocket.web_socket import WebSocket

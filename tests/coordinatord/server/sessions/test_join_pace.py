@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
-from coordinatord.server.sessions import join_pace
-from coordinatord.server.sessions.join_pace import JOINS_AT_ONCE, JOINS_PER_S, JoinPace
+from coordinatord.server.sessions import node_sessions
+from coordinatord.server.sessions.node_sessions import JOINS_AT_ONCE, JOINS_PER_S, JoinPace
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, join
 
@@ -22,7 +22,7 @@ def test_so_many_are_let_in_at_once_and_so_many_each_second() -> None:
 
 
 def test_what_one_uses_up_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join_pace, "NODES_MAX", 2)
+    monkeypatch.setattr(node_sessions, "NODES_MAX", 2)
     pace = JoinPace()
     while pace.allows(HONEST, 0.0):
         pass
@@ -35,8 +35,8 @@ def test_what_one_uses_up_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join_pace, "JOINS_AT_ONCE", 3)
-    monkeypatch.setattr(join_pace, "JOINS_PER_S", 0.0)
+    monkeypatch.setattr(node_sessions, "JOINS_AT_ONCE", 3)
+    monkeypatch.setattr(node_sessions, "JOINS_PER_S", 0.0)
     async with start() as server:
         for _ in range(3):
             async with connect(server.url, join("a", nodes=2)) as node:
@@ -45,7 +45,7 @@ async def test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_n
         async with connect(server.url, join("a", nodes=2)) as node:
             said = await node.receive(Refused)
             assert (said.code, said.retry) == (RefusalCode.LIMIT, True)
-            assert said.message.startswith("node a joins more often than 2 times a second")
+            assert said.message.startswith("node a joins more often than 0 times a second")
         assert server.driver.machine.jobs["job"].revision <= before + 1, "only its last connection has ended since"
         async with connect(server.url, join("b", nodes=2)) as other:
             await other.receive(Desired)

@@ -16,8 +16,8 @@ from coordinatord.core.state.run import Run
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import driver
-from coordinatord.server.http import jobs_api, response_cache
-from coordinatord.server.reads.job_iteration import iterate_jobs
+from coordinatord.server.driver import iterate_jobs
+from coordinatord.server.http import jobs_api
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_admin_api import AHEAD, ask
 from tests.coordinatord.server.test_durability import SlowStore
@@ -35,9 +35,9 @@ def dear(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return a function that makes each answer one that has to rest for so many seconds."""
 
     def rest(seconds: float) -> None:
-        monkeypatch.setattr(response_cache, "CHEAP_S", 0.0)
-        monkeypatch.setattr(response_cache, "SHARE", 1e-12)
-        monkeypatch.setattr(response_cache, "REST_S", seconds)
+        monkeypatch.setattr(jobs_api, "CHEAP_S", 0.0)
+        monkeypatch.setattr(jobs_api, "SHARE", 1e-12)
+        monkeypatch.setattr(jobs_api, "REST_S", seconds)
 
     return rest
 
@@ -101,7 +101,7 @@ async def test_what_is_dear_is_made_anew_after_its_rest_alone(
 
 
 async def test_what_is_cheap_says_how_it_is_right_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_cache, "CHEAP_S", NEVER_S)
+    monkeypatch.setattr(jobs_api, "CHEAP_S", NEVER_S)
     async with start() as server, connect(server.url, join("a", nodes=2)) as a, connect(server.url, join("b", nodes=2)):
         run = await a.receive_goal(Goal.RUN)
         for phase in (Phase.STARTING, Phase.RUNNING):  # neither is recorded, while the other node has not begun

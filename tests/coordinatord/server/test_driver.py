@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from coordinatord.core.effects import Close, Effect
-from coordinatord.server.paced_effects import PIECE, PacedEffects
+from coordinatord.server.driver import PIECE, PacedEffects
 from tests.support.raw_session import until
 
 pytestmark = pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""Gives up what has not happened in time. All things have equally long, so one timer is enough for all of them."""
+"""Timers: one for all deadlines of a pure machine, and one for many things that wait equally long."""
 
 from __future__ import annotations
 
@@ -6,11 +6,44 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
+
+class DeadlineTimer:
+    """Calls back at the armed time. The clock reading that it passes is never before that time.
+
+    uvloop fires up to half a millisecond early (measured: 132 of 300 timers). A machine that is called that early finds
+    nothing due, and would be called again and again.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[float], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._handle: asyncio.TimerHandle | None = None
+        self._at: float | None = None
+
+    def arm(self, at: float | None) -> None:
+        """Set the time of the next call, by the loop's clock, in place of any time set before. None: do not call."""
+        if at == self._at:
+            return
+        self._at = at
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if at is not None:
+            self._handle = self._loop.call_at(at, self._fire, at)
+
+    def _fire(self, at: float) -> None:
+        self._handle = self._at = None
+        self._callback(max(at, self._loop.time()))
+
+
 Waiting = TypeVar("Waiting", bound=Hashable)
 
 
 class Patience(Generic[Waiting]):
-    """The things that are waited for, the oldest first; each of them for the same number of seconds."""
+    """Gives up what has not happened in time: the oldest first, each thing after the same number of seconds.
+
+    One timer is enough for all of them.
+    """
 
     def __init__(self, seconds: float, give_up: Callable[[Waiting], None]) -> None:
         """Wait `seconds` for each thing, and then call `give_up` with it."""
