@@ -1,4 +1,4 @@
-"""Finds docstrings that are missing, or that begin as no sentence does.
+"""Finds docstrings that begin as no sentence does.
 
 A docstring that begins with a preposition ("Of each node, when it was heard.") or a function's that begins with a noun
 ("The nodes that wait.") is a fragment, and a stranger reads it twice.
@@ -29,17 +29,6 @@ NO_VERBS = re.compile(
 
 STATEMENTS = ("coordinatord/core/queries/conditions.py",)
 """Modules whose functions are statements about a run: the docstring is the statement."""
-
-
-def undocumented(source: Source) -> Iterator[tuple[int, str]]:
-    """Find a module, a public class or a public function that has no docstring."""
-    if ast.get_docstring(source.tree) is None:
-        yield 1, "the module has no docstring"
-    for node in source.public_definitions:
-        # A test's name is its docstring, and that of an overloaded function stands at its last definition.
-        is_exempt = isinstance(node, FunctionNode) and (source.is_test or _is_decorated(node, "overload"))
-        if not is_exempt and ast.get_docstring(node) is None:
-            yield node.lineno, f"{node.name} has no docstring"
 
 
 def fragments(source: Source) -> Iterator[tuple[int, str]]:
@@ -88,5 +77,5 @@ def _first_word(text: str) -> str:
 
 
 def _is_decorated(node: FunctionNode, name: str) -> bool:
-    """Return whether a function has a decorator of that name, such as `typing.overload` or `cached_property`."""
+    """Return whether a function has a decorator of that name, such as `cached_property`."""
     return any(ast.unparse(decorator).endswith(name) for decorator in node.decorator_list)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -74,21 +74,10 @@ class Source:
         """All functions and classes, nested ones too."""
         return tuple(_definitions(self.tree))
 
-    @property
-    def public_definitions(self) -> Iterator[Definition]:
-        """Functions and classes for others: the module's own, and those of its public classes."""
-        pending: list[ast.stmt] = list(self.tree.body)
-        while pending:
-            node = pending.pop(0)
-            if not isinstance(node, FunctionNode | ast.ClassDef) or node.name.startswith("_"):
-                continue
-            yield node
-            if isinstance(node, ast.ClassDef):
-                pending.extend(node.body)
 
-
+@cache
 def sources() -> list[Source]:
-    """Read all files of the tree, sorted by path."""
+    """Return all files of the tree, sorted by path: read once, and parsed once, for all tests of one process."""
     found: list[Path] = []
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [name for name in folders if not _is_untracked(name)]

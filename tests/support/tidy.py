@@ -1,8 +1,8 @@
 """The house style: all its rules, each of which takes one file of the tree and finds what breaks it.
 
 Ruff and mypy check what they can. Here is the rest: what a pure module may call, how long things may be, and what must
-not leave the machine of its author. The rules about imports, changes of state, docstrings, errors and pages are checked
-in `imports`, `state_changes`, `docstrings`, `error_classes` and `pages`.
+not leave the machine of its author. The rules about imports, docstrings, errors and pages are checked in
+`imports`, `docstrings`, `error_classes` and `pages`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from tests.support.docstrings import fragments, leaning_sentences, undocumented, wordless_functions
+from tests.support.docstrings import fragments, leaning_sentences, wordless_functions
 from tests.support.error_classes import belongs_to_a_branch, blameless_errors
 from tests.support.imports import (
     FLOORS,
@@ -25,7 +25,6 @@ from tests.support.imports import (
 from tests.support.pages import CELL_MAX, WIDTH_MAX, is_page, long_cells, wide_lines
 from tests.support.rule import Finding, Rule
 from tests.support.source import ROOT, FunctionNode, Source
-from tests.support.state_changes import durable_changes, property_changes, query_changes
 
 FILE_LINES_MAX = 700
 """A guard against a file with two purposes, not a target: split by purpose, never by length."""
@@ -145,24 +144,6 @@ RULES = (
         " coordinatord/server/driver.py.",
     ),
     Rule(
-        "a query changes nothing but what it has made",
-        _in("coordinatord/core/queries"),
-        query_changes,
-        "Return the value, and let a transition store it, also where that is only to spare the work of the next time.",
-    ),
-    Rule(
-        "a property of a pure room changes nothing",
-        _in_pure_room,
-        property_changes,
-        "Work it out when what it rests on changes; what never changes may be a cached_property.",
-    ),
-    Rule(
-        "durable state changes by records alone",
-        lambda source: source.is_python and source.is_in("coordinatord") and source.path.name != "apply.py",
-        durable_changes,
-        "Make a record, and let coordinatord/core/transitions/apply.py say what it changes.",
-    ),
-    Rule(
         "frozen classes of coordinatord and nodeclient are made by @frozen",
         lambda source: source.is_python and source.is_in("coordinatord", "nodeclient"),
         stock_frozen_classes,
@@ -212,12 +193,6 @@ RULES = (
         lambda source: source.is_python,
         long_functions,
         "Give its parts names.",
-    ),
-    Rule(
-        "modules, public classes and public functions have docstrings",
-        lambda source: source.is_python,
-        undocumented,
-        "Say what it is for, its units and its errors; what nobody else uses is called _name.",
     ),
     Rule(
         "no docstring is a fragment that begins with a preposition",
