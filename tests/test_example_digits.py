@@ -27,6 +27,8 @@ from workerlib import WorkerEnvironment
 from workerlib.env import KEEP
 from workerlib.keep.channel_messages import Saved
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 
 SCRIPT = str(ROOT / "examples" / "digits.py")
@@ -159,7 +161,6 @@ def accuracy_in(text: str) -> float:
     return float(found.group(1))
 
 
-@pytest.mark.slow
 def test_a_disturbed_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
     with started(undisturbed, 1, world_size=1) as alone:
@@ -196,7 +197,7 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_round_goes_on_from_memory_and_says_so(tmp_path: Path) -> None:
     keep = Keep(tmp_path, nodes=2)
     with closing(keep):

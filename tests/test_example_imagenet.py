@@ -16,9 +16,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from PIL import Image
 
 from tests.support.cluster import QUICK, Cluster, Coordinator, Node
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -90,7 +91,7 @@ def await_training(job: Cluster, round_number: int) -> None:
     job.coordinator.await_line(rf"training began: .* round={round_number} ")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_image_is_trained_on_once_an_epoch_and_the_newest_checkpoint_counts(job: Cluster, pictures: Path) -> None:
     old, newest = (join(job, host, pictures, "--nnodes", "1:2") for host in ("old", "newest"))
     await_training(job, 1)
@@ -160,43 +161,6 @@ def test_both_layouts_are_understood(data: ModuleType, pictures: Path) -> None:
     assert all(path.exists() for path in (*tiny_training.paths, *tiny_validation.paths))
 
 
-def test_a_limit_takes_from_all_classes(data: ModuleType, pictures: Path) -> None:
-    training, _, _ = data.find_files(pictures)
-    assert Counter(training.some(12).labels) == dict.fromkeys(range(6), 2)
-    assert len(training.some(None).labels) == len(training.some(1000).labels) == IMAGES
-
-
-def test_hosts_with_other_files_are_told_apart(data: ModuleType, pictures: Path) -> None:
-    training, _, _ = data.find_files(pictures)
-    (pictures / "train" / "red" / "7.ppm").rename(pictures / "train" / "red" / "8.ppm")
-    other, _, _ = data.find_files(pictures)
-    assert training.checksum(pictures) != other.checksum(pictures)
-
-
-def test_a_folder_without_images_is_named(data: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(data.DataError, match=f"no images in {tmp_path}/train: give the folder that has train/CLASS"):
-        data.find_files(tmp_path)
-
-
-def test_pillow_and_the_built_in_reader_see_the_same(data: ModuleType, pictures: Path, tmp_path: Path) -> None:
-    path = pictures / "train" / "red" / "0.ppm"
-    with Image.open(path) as image:
-        image.save(tmp_path / "red.png")
-        image.resize((160, 120)).save(tmp_path / "red.JPEG")
-        image.convert("L").save(tmp_path / "grey.jpg")
-    assert data.read_image(path).shape == (3, 12, 16)
-    torch.testing.assert_close(data.read_image(path), data.read_image(tmp_path / "red.png"))
-    assert data.read_image(tmp_path / "red.JPEG").shape == (3, 120, 160)
-    assert data.read_image(tmp_path / "grey.jpg").shape == (3, 12, 16)
-
-
-def test_what_is_no_ppm_file_is_refused(data: ModuleType, tmp_path: Path) -> None:
-    path = tmp_path / "deep.ppm"
-    path.write_bytes(b"P6 1 1 65535 \0\0\0\0\0\0")
-    with pytest.raises(data.DataError, match=r"deep\.ppm is not a PPM file of 8-bit colours"):
-        data.read_image(path)
-
-
 def test_what_becomes_of_an_image_depends_on_the_epoch_alone(data: ModuleType, pictures: Path) -> None:
     training, _, _ = data.find_files(pictures)
     first, second = (data.Images(training, 40, augment=True) for _ in range(2))
@@ -206,25 +170,3 @@ def test_what_becomes_of_an_image_depends_on_the_epoch_alone(data: ModuleType, p
     assert not torch.equal(first[5][0], second[5][0])
     whole = data.Images(training, 40, augment=False)
     torch.testing.assert_close(whole[5][0].std(), first[5][0].std(), rtol=0.5, atol=0)
-
-
-def test_a_worker_without_a_share_has_an_image_of_no_class(data: ModuleType) -> None:
-    images, labels, numbers = data.collate([])
-    assert images.shape[0] == len(labels) == 1
-    assert numbers.tolist() == []
-    loss = torch.nn.functional.cross_entropy(torch.rand(1, 6), labels, reduction="sum", ignore_index=data.NO_CLASS)
-    assert loss.item() == 0
-
-
-def test_the_built_in_network_is_torchvisions() -> None:
-    """The names, shapes and numbers were compared with those of torchvision 0.29."""
-    network = importlib.import_module("resnet").ResNet18(1000)
-    shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
-    assert len(shapes) == 122
-    assert sum(parameter.numel() for parameter in network.parameters()) == 11_689_512
-    assert shapes["conv1.weight"] == (64, 3, 7, 7)
-    assert shapes["layer1.0.bn2.num_batches_tracked"] == ()
-    assert shapes["layer2.0.downsample.0.weight"] == (128, 64, 1, 1)
-    assert shapes["layer4.1.bn2.running_var"] == (512,)
-    assert shapes["fc.weight"] == (1000, 512)
-    assert network(torch.zeros(2, 3, 33, 33)).shape == (2, 1000)

@@ -38,6 +38,7 @@ def test_a_worker_stays_when_the_other_one_is_killed() -> None:
     assert stayed[2] == replaced[2], "both go on after the same step"
 
 
+@pytest.mark.long
 def test_two_workers_learn_together() -> None:
     join = (BIN / "nodeclient", "join", "--standalone", "--nproc-per-node", "2", "--", *COMMAND)
     with closing(Program(*join, "--steps", "60", "--pause", "0")) as program:

@@ -32,6 +32,7 @@ LONG = {"both ways": pytest.mark.long}
 """The next test cuts both ways too."""
 
 
+@pytest.mark.long
 def test_30_percent_loss_and_200_ms_delay_lose_nobody_at_the_default_lease() -> None:
     with LinkedSite("abc", *QUICK, seed=SEED) as site:
         for name in "abc":
@@ -74,6 +75,7 @@ def test_a_cut_between_a_node_and_the_coordinator_is_a_loss_and_the_node_ends_it
         assert again.restarts == {0}
 
 
+@pytest.mark.long
 def test_a_node_that_is_back_within_the_outage_grace_finds_its_round_over_and_ends_its_workers_at_once() -> None:
     with LinkedSite("abc", *QUICK, *SHORT) as site:
         nodes = {name: site.join(name, "--nnodes", "2:3", "--stop-timeout", "1", script="--family") for name in "abc"}

@@ -59,6 +59,7 @@ def go_on_elsewhere(ports: tuple[int, int], here: Path, there: Path, move: Calla
                 coordinator.close()
 
 
+@pytest.mark.long
 def test_nodes_go_on_with_a_coordinator_that_is_started_elsewhere(ports: tuple[int, int], tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     go_on_elsewhere(ports, here, there, lambda: shutil.move(here, there))

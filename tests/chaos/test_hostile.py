@@ -239,6 +239,7 @@ def test_honest_nodes_lose_nothing_among_hostile_ones(tmp_path: Path) -> None:
     assert min(found.values()) > 0, "each kind has done its worst"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_coordinators_clock_may_step_by_days_and_nobody_is_lost(tmp_path: Path) -> None:
     if not list(faketime()):

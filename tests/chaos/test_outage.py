@@ -65,15 +65,7 @@ def test_a_worker_that_fails_meanwhile_is_reported_and_charged_once(begin_outage
     assert job["restarts"] == {"used": 1, "max": 3}
 
 
-def test_a_failure_meanwhile_that_the_budget_does_not_bear_ends_the_run(begin_outage: Callable[..., Outage]) -> None:
-    outage = begin_outage("ab", "--nnodes", "2")
-    kill_quietly(outage.begun.workers[0].pid, signal.SIGUSR2)
-    outage.nodes[0].await_line("worker of rank 0 failed: exit code 17")
-    outage.lives.start()
-    assert [node.wait() for node in outage.nodes] == [17, 17]
-    outage.cluster.await_state(state="failed", round=outage.begun.number)
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("finished", ["a", "ab"], ids=["one node", "all nodes"])
 def test_what_finishes_meanwhile_is_finished(begin_outage: Callable[..., Outage], finished: str) -> None:
     outage = begin_outage("ab", "--nnodes", "2")
@@ -107,14 +99,3 @@ def test_when_the_outage_grace_is_over_workers_have_the_time_to_save(begin_outag
     node.await_line("out of touch with the coordinator for 0.5 s: .* its workers stop and get up to 1 s to save")
     node.await_line("rank 0 did not end within 1 s of SIGTERM and was killed")
     assert node.wait() == 69
-
-
-def test_a_node_that_does_not_come_back_is_lost_in_the_ordinary_way(begin_outage: Callable[..., Outage]) -> None:
-    outage = begin_outage("ab", "--nnodes", "1:2", "--max-restarts", "1")
-    outage.nodes[1].signal(signal.SIGKILL)
-    outage.nodes[1].wait()
-    outage.lives.start()
-    after = outage.cluster.await_round(1, after=outage.begun)
-    assert after.nodes == ["a"]
-    assert after.number == outage.begun.number + 1
-    assert after.restarts == {0}

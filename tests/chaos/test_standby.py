@@ -6,25 +6,18 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from coordinatord.config.store_flags import LEASE_S
 from tests.support.cluster import TRAINING
 from tests.support.etcd import needs_etcd
 from tests.support.programs import BIN, run, wait_until
 from tests.support.standbys import LEADS, STANDS_BY, Pair, on_this_host
 
 pytestmark = [pytest.mark.slow, needs_etcd]
-
-PAUSED_S = 20.0
-
-BACK_WITHIN_S = 8.0
-"""How long it may take on a busy machine until nodes are back: less than two waits for one that does not answer."""
 
 
 @pytest.fixture
@@ -44,22 +37,8 @@ def pair(request: pytest.FixtureRequest, stack: ExitStack, tmp_path: Path) -> Pa
     return pair
 
 
-def test_a_leader_that_is_killed_is_followed_by_the_standby(pair: Pair) -> None:
-    first, second = pair.coordinators
-    first.process.kill()
-    first.wait()
-    second.await_line(LEADS)
-    pair.await_running()
-    pair.start(0)
-    pair.coordinators[0].await_line("stands by")
-    pair.finish()
-
-
-@pytest.mark.parametrize("lease_s", [2.0, pytest.param(LEASE_S, marks=pytest.mark.long)])
-def test_over_tls_nodes_of_a_leader_that_is_killed_are_back_within_seconds(
-    stack: ExitStack, tmp_path: Path, lease_s: float
-) -> None:
-    pair = on_this_host(stack, tmp_path, lease_s=lease_s, home=tmp_path / "home")
+def test_a_leader_that_is_killed_is_followed_by_the_standby_over_tls(stack: ExitStack, tmp_path: Path) -> None:
+    pair = on_this_host(stack, tmp_path, home=tmp_path / "home")
     for name in "ab":
         pair.join(name)
     pair.await_running()
@@ -67,13 +46,14 @@ def test_over_tls_nodes_of_a_leader_that_is_killed_are_back_within_seconds(
     first.process.kill()
     first.wait()
     second.await_line(LEADS)
-    led_at = time.monotonic()
     pair.await_running()
-    assert time.monotonic() - led_at < BACK_WITHIN_S
     second.await_line("listening on https://")
+    pair.start(0)
+    pair.coordinators[0].await_line("stands by")
     pair.finish()
 
 
+@pytest.mark.long
 def test_a_leader_that_ends_is_followed_at_once(pair: Pair) -> None:
     first, second = pair.coordinators
     first.signal(signal.SIGTERM)
@@ -101,13 +81,12 @@ def test_status_says_who_leads_and_who_stands_by(pair: Pair) -> None:
     pair.finish()
 
 
+@pytest.mark.long
 def test_a_leader_that_was_paused_says_nothing_once_it_goes_on(pair: Pair) -> None:
     first, second = pair.coordinators
     first.signal(signal.SIGSTOP)
     second.await_line(LEADS)
-    led_at = time.monotonic()
     pair.await_running()
-    assert time.monotonic() - led_at < BACK_WITHIN_S
     # What it finds when it goes on was sent while it led no more: each of these is answered before its own tasks run.
     asked = [socket.create_connection(_address(pair.addresses[0])) for _ in range(3)]
     stop = b'{"by": "a"}'
@@ -121,41 +100,6 @@ def test_a_leader_that_was_paused_says_nothing_once_it_goes_on(pair: Pair) -> No
         assert not said.startswith(b"HTTP/1.1 200"), said
     first.await_line(STANDS_BY)
     pair.await_running()
-    pair.finish()
-
-
-@pytest.mark.long
-def test_a_leader_that_was_paused_for_long_says_nothing_either(pair: Pair) -> None:
-    first, second = pair.coordinators
-    first.signal(signal.SIGSTOP)
-    paused_at = time.monotonic()
-    second.await_line(LEADS)
-    pair.await_running()
-    wait_until("the pause to be long", lambda: time.monotonic() > paused_at + PAUSED_S)
-    asked = socket.create_connection(_address(pair.addresses[0]))
-    asked.sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n")
-    seen = len(first.lines)
-    first.signal(signal.SIGCONT)
-    assert not _answer(asked).startswith(b"HTTP/1.1 200")
-    first.await_line(STANDS_BY)
-    assert not any(LEADS in line or "serves" in line for line in first.lines[seen:])
-    pair.await_running()
-    assert pair.last_role(1) == "leads"
-    pair.finish()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", range(3))
-def test_with_the_usual_lease_a_member_of_three_may_die(stack: ExitStack, tmp_path: Path, number: int) -> None:
-    pair = on_this_host(stack, tmp_path, 3, lease_s=LEASE_S)
-    for name in "ab":
-        pair.join(name)
-    pair.await_running()
-    pair.etcd.kill(number)
-    killed_at = time.monotonic()
-    wait_until("two leases to pass", lambda: time.monotonic() > killed_at + 2 * LEASE_S)
-    pair.await_running()
-    assert [pair.last_role(place) for place in (0, 1)] == ["leads", "stands by"]
     pair.finish()
 
 
@@ -179,6 +123,7 @@ def _answer(connection: socket.socket) -> bytes:
         return said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pair", [3], indirect=True)
 def test_of_three_members_of_etcd_one_may_die_and_of_two_nobody_leads(pair: Pair) -> None:
     pair.etcd.kill(0)
@@ -204,6 +149,7 @@ def test_without_etcd_jobs_run_on_and_go_on_with_it(pair: Pair) -> None:
     pair.finish()
 
 
+@pytest.mark.long
 def test_without_etcd_a_worker_that_fails_waits_for_it_and_people_are_told_why(
     stack: ExitStack, tmp_path: Path
 ) -> None:
@@ -228,6 +174,7 @@ def test_without_etcd_a_worker_that_fails_waits_for_it_and_people_are_told_why(
     assert [node.wait() for node in pair.nodes] == [0, 0]
 
 
+@pytest.mark.long
 def test_everything_is_restarted_one_after_the_other_under_a_training(stack: ExitStack, tmp_path: Path) -> None:
     pair = on_this_host(stack, tmp_path, 3)
     nodes = [pair.join(name, TRAINING) for name in "ab"]
@@ -254,6 +201,7 @@ def test_everything_is_restarted_one_after_the_other_under_a_training(stack: Exi
 QUOTA_BYTES = 4 * 1024 * 1024
 
 
+@pytest.mark.long
 def test_an_etcd_that_is_full_stops_no_worker_and_says_what_to_do(stack: ExitStack, tmp_path: Path) -> None:
     pair = on_this_host(stack, tmp_path, 1, "--quota-backend-bytes", str(QUOTA_BYTES))
     pair.join("a")

@@ -81,6 +81,7 @@ def test_a_training_job_outlives_a_rolling_upgrade(
     assert cluster.await_state(state="succeeded")["restarts"]["used"] == 0
 
 
+@pytest.mark.long
 def test_an_upgrade_that_goes_too_far_is_an_outage_which_the_old_release_heals(
     make_lives: Callable[..., Lives], make_cluster: Callable[[Lives], Cluster]
 ) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import STDLIB_PYTHON
 from tests.support.places import Place
 from tests.support.programs import BIN, run
 
@@ -98,12 +97,6 @@ def test_a_token_in_a_command_line_is_refused_and_not_repeated(place: Place) -> 
         assert done.returncode == 64
         assert "everybody on this host can read a token in a command line" in done.stderr
         assert secret not in done.stderr
-
-
-def test_standalone_needs_no_token(place: Place) -> None:
-    script = ("--standalone", "--", *STDLIB_PYTHON, "-c", "print('done')")
-    assert run(BIN / "nodeclient", "join", *script, environ=place.environ).returncode == 0
-    assert not (place.folder / "config").exists()
 
 
 def test_the_tokens_are_listed_without_their_secrets(place: Place) -> None:

@@ -212,12 +212,3 @@ def test_the_programs_show_what_is_in_force_as_a_file_that_they_take(
     again, same = show(NODECLIENT_CONFIG=str(file), COORDINATORD_CONFIG=str(file))
     assert same == found
     assert f"file {file}, line " in again
-
-
-@pytest.mark.slow
-def test_no_room_for_what_is_shown_is_said_in_one_line() -> None:
-    ended = run("sh", "-c", "exec coordinatord --show-config > /dev/full")
-    assert (ended.returncode, ended.stderr) == (
-        74,
-        "coordinatord: the output cannot be written: No space left on device\n",
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -118,19 +118,6 @@ def test_a_name_that_cannot_be_resolved_is_named() -> None:
     assert "the host name no-such-host.invalid cannot be resolved" in line
 
 
-def test_a_coordinator_that_comes_later_is_found(cluster: Cluster, own_coordinator: Callable[..., Coordinator]) -> None:
-    with nobody() as port:
-        cluster.join("a", "--nnodes", "1", coord=f"127.0.0.1:{port}").await_line("Connection refused")
-        own_coordinator(port=port)
-        assert cluster.await_round(1).nodes == ["a"]
-
-
-def test_the_second_of_two_coordinators_is_found(cluster: Cluster) -> None:
-    with nobody() as port:
-        cluster.join("a", "--nnodes", "1", coord=f"127.0.0.1:{port},{cluster.coordinator.endpoint}")
-        assert cluster.await_round(1).nodes == ["a"]
-
-
 def test_a_port_in_use_is_said_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -172,14 +159,7 @@ def test_nodes_that_disagree_are_refused_with_both_values(
     assert "start all nodes with the same values" in refused.lines[-1]
 
 
-def test_too_few_nodes_in_time_are_named(cluster: Cluster) -> None:
-    node = cluster.join("a", "--nnodes", "3", "--join-timeout", "3")
-    assert node.wait() == 75
-    assert "not enough nodes within 3 s: waiting for nodes: 1 of 3 joined (node a)" in node.lines[-1]
-    assert "--join-timeout" in node.lines[-1]
-
-
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_node_that_waits(cluster: Cluster, signum: signal.Signals, code: int) -> None:
     node = cluster.join("a", "--nnodes", "2")
     node.await_line("waiting for nodes")
@@ -188,26 +168,22 @@ def test_a_signal_ends_a_node_that_waits(cluster: Cluster, signum: signal.Signal
     assert node.leftovers() == []
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_a_node_that_trains_and_its_workers_save(
-    cluster: Cluster, signum: signal.Signals, code: int
-) -> None:
+def test_a_signal_ends_a_node_that_trains_and_its_workers_save(cluster: Cluster) -> None:
     node = cluster.join("a", "--nnodes", "1")
     cluster.await_round(1)
-    node.signal(signum)
-    assert node.wait() == code
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143
     node.await_event("saved")
     assert node.leftovers() == []
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_a_node_that_looks_for_the_coordinator(signum: signal.Signals, code: int) -> None:
+def test_a_signal_ends_a_node_that_looks_for_the_coordinator() -> None:
     with nobody() as port:
         node = Program(BIN / "nodeclient", "join", "--coord", f"127.0.0.1:{port}", "--", "true")
         try:
             node.await_line("Connection refused")
-            node.signal(signum)
-            assert node.wait() == code
+            node.signal(signal.SIGINT)
+            assert node.wait() == 130
         finally:
             node.close()
 
@@ -228,10 +204,8 @@ def test_a_signal_ends_a_standalone_node_and_its_coordinator(signum: signal.Sign
     ("script", "code", "words"),
     [
         ("exit 0", 0, "all workers succeeded"),
-        ("exit 17", 17, "exit code 17"),
-        ("kill -9 $$", 137, "killed by SIGKILL"),
-        ("kill -SEGV $$", 139, "killed by SIGSEGV"),
         ("exit 255", 255, "exit code 255"),
+        ("kill -SEGV $$", 139, "killed by SIGSEGV"),
     ],
 )
 def test_standalone_ends_with_the_code_of_the_worker(script: str, code: int, words: str) -> None:
@@ -239,14 +213,6 @@ def test_standalone_ends_with_the_code_of_the_worker(script: str, code: int, wor
     assert ended.returncode == code
     assert words in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
-
-
-def test_settings_may_come_from_the_environment(coordinator: Coordinator) -> None:
-    job = "from-environment"
-    environ = clean_environ(NODECLIENT_COORD=coordinator.endpoint, NODECLIENT_JOB_ID=job, NODECLIENT_NNODES="1")
-    command = 'echo "$TORCHELASTIC_RUN_ID $RANK"'
-    ended = run(BIN / "nodeclient", "join", "--", "sh", "-c", command, environ=environ)
-    assert (ended.returncode, ended.stdout) == (0, "from-environment 0\n")
 
 
 def test_a_coordinator_ends_well_on_either_signal() -> None:

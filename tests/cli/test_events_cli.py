@@ -14,11 +14,10 @@ import pytest
 
 from nodeclient.config.operate import EventsConfig
 from nodeclient.config.parse import parse
-from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
+from tests.support.canned_http import Answer, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import run_command
 from tests.support.programs import BIN, Program, kill_quietly, run
-from tests.support.screens import on_terminal
 
 pytestmark = pytest.mark.slow
 
@@ -118,26 +117,6 @@ def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.C
     assert f"  {'x' * 128}  w  " in long
 
 
-def test_the_help_says_what_is_shown_without_a_job(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(["events", "--help"], {})
-    assert "JOB only events of this job (default: of all jobs)" in " ".join(capsys.readouterr().out.split())
-
-
-def test_on_a_terminal_reasons_are_wrapped_and_not_cut(cluster: Cluster) -> None:
-    cluster.join("node-with-a-long-name-a", "--nnodes", "2")
-    cluster.join("node-with-a-long-name-b", "--nnodes", "2")
-    cluster.await_round(2)
-    with on_terminal(
-        BIN / "nodeclient", "events", "--coord", cluster.coordinator.endpoint, cluster.job, columns=70
-    ) as terminal:
-        assert terminal.wait() == 0
-        lines = terminal.screen.text.rstrip().splitlines()
-    assert max(map(len, lines)) <= 70
-    printed = re.sub(r"\s+", " ", terminal.screen.text)
-    assert "formed of nodes node-with-a-long-name-a, node-with-a-long-name-b, all that --nnodes allows" in printed
-
-
 def test_whoever_follows_misses_nothing_over_a_restart_of_the_coordinator(
     own_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
@@ -218,13 +197,6 @@ def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> 
         assert "forgotten by " in follower.lines[-1]
     finally:
         follower.close()
-
-
-def test_a_wrong_name_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    known = packed({"jobs": [a_job(job="mnist")]})
-    with canned({"GET /v1/jobs/m/events?last=10": UNKNOWN, "GET /v1/jobs": known}) as (endpoint, _):
-        assert follow(endpoint) == 69
-    assert capsys.readouterr() == ("", "nodeclient: the coordinator knows no job 'm'; it knows mnist\n")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
@@ -92,6 +91,7 @@ def test_who_follows_reads_on_over_a_restart_to_the_last_line(cluster: Cluster, 
     assert re.fullmatch(rf"nodeclient: node a is not connected: its logs are on host \S+ in {tmp_path}/logs/\S+\n", err)
 
 
+@pytest.mark.long
 def test_who_follows_goes_on_over_a_restart_of_the_coordinator_with_the_next_line(
     own_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
@@ -152,19 +152,6 @@ def logs_of_ended(cluster: Cluster) -> tuple[str, str]:
     return ended.stdout, ended.stderr
 
 
-def test_a_follower_is_ended_by_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.join("a", "--nnodes", "1", "--log-dir", str(tmp_path), command=("sh", "-c", "echo one; exec sleep 1000"))
-    written(tmp_path, cluster, 1)
-    follow = Program(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, "-f")
-    try:
-        follow.await_line("one$")
-        follow.process.send_signal(signal.SIGINT)
-        assert follow.wait() == 130
-        assert "Traceback" not in follow.output
-    finally:
-        follow.close()
-
-
 def test_a_node_without_log_files_says_what_to_do(cluster: Cluster) -> None:
     cluster.join("a", "--nnodes", "1")
     cluster.await_round(1)
@@ -173,6 +160,7 @@ def test_a_node_without_log_files_says_what_to_do(cluster: Cluster) -> None:
     assert (out, err) == ("", f"nodeclient: {text}\n")
 
 
+@pytest.mark.long
 def test_only_so_many_rounds_are_kept_and_the_last_failure(cluster: Cluster, tmp_path: Path) -> None:
     keep = ("--log-dir", str(tmp_path), "--log-keep", "1")
     script = 'echo $RANK; if [ "$COORDINATORD_ROUND" = 1 ]; then exit 3; fi; exec sleep 1000'

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, await_end, clean_environ, kill_quietly, run
 
 pytestmark = pytest.mark.slow
@@ -26,15 +24,6 @@ def test_a_node_says_of_an_impossible_host_name_that_it_cannot_be_resolved(host:
     assert f"the host name {host.partition(':')[0]} cannot be resolved" in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("host", NO_HOST_NAMES, ids=lambda host: ascii(host)[:9])
-def test_status_says_of_an_impossible_host_name_in_one_line_that_nobody_answers(host: str) -> None:
-    ended = run(BIN / "nodeclient", "status", "--coord", host)
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (69, "", 1), ended.stderr
-    assert ended.stderr.startswith("nodeclient: ")
-    assert host in ended.stderr
-    assert "--coord" in ended.stderr
-
-
 @pytest.mark.parametrize("address", ["nowhere", "@nobody-listens-here", "x" * 200, "folder"])
 def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path, address: str) -> None:
     socket = str(tmp_path) if address == "folder" else str(tmp_path / address) if address == "nowhere" else address
@@ -47,16 +36,6 @@ def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path, a
         assert "Traceback" not in program.output
     finally:
         program.close()
-
-
-def test_a_heartbeat_shorter_than_a_second_is_no_contradiction(own_coordinator: Callable[..., Coordinator]) -> None:
-    coordinator = own_coordinator("--heartbeat", "0.1")
-    cluster = Cluster(coordinator, "job")
-    try:
-        cluster.join_all("ab", "--nnodes", "2")
-        assert cluster.await_round(2).nodes == ["a", "b"]
-    finally:
-        cluster.close()
 
 
 def children(parent: int) -> list[int]:

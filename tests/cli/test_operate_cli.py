@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from coordinatord.runtime.settings import SettingsError
 from nodeclient.config.crash_replay import CrashReplayConfig
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.operate import CommandConfig
@@ -242,14 +241,6 @@ def test_a_command_is_sent_once_though_there_are_other_addresses(capsys: pytest.
     assert first in capsys.readouterr().err
 
 
-def test_what_was_done_is_said_as_it_was_answered_and_nothing_else_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    done = packed({"done": True, "message": "gpu-1 is in no job"})
-    with canned({"POST /v1/nodes/gpu-1/drain": done}) as (endpoint, asked):
-        assert within(endpoint, "drain", "gpu-1") == 0
-    assert asked == ["POST /v1/nodes/gpu-1/drain"]
-    assert capsys.readouterr() == ("gpu-1 is in no job\n", "")
-
-
 def test_the_first_trouble_of_several_nodes_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     answers = {
         "POST /v1/nodes/a/undrain": packed({"done": True, "message": "a is back"}),
@@ -260,23 +251,6 @@ def test_the_first_trouble_of_several_nodes_is_the_exit_code(capsys: pytest.Capt
     with canned(answers) as (endpoint, _):
         assert within(endpoint, "undrain", "a", "b", "c", "d") == 75
     assert capsys.readouterr() == ("a is back\nd was back\n", "nodeclient: the disk is full\nnodeclient: not now\n")
-
-
-def test_commands_of_wrong_words_are_refused() -> None:
-    wrong: list[Sequence[str]] = [
-        ("drain",),
-        ("drain", "a b"),
-        ("stop", ""),
-        ("stop", "--reason", "two\nlines"),
-        ("stop", "--reason", "x" * 600),
-        ("forget", "a", "b"),
-        ("stop", "--raeson", "x"),
-    ]
-    for arguments in wrong:
-        with pytest.raises(SettingsError) as refused:
-            within("h", *arguments)
-        said = str(refused.value)
-        assert (said.count("\n"), said.endswith(f"(see nodeclient {arguments[0]} --help)")) == (0, True), said
 
 
 @pytest.mark.parametrize(

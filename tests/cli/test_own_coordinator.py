@@ -23,7 +23,6 @@ from nodeclient.config.parse import parse
 from nodeclient.host.ports import PortReservation
 from nodeclient.shell import embedded_coordinator
 from nodeclient.shell.embedded_coordinator import EmbeddedCoordinatorError, coordinator_for
-from tests.support.cluster import Coordinator
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly, run, wait_until
 from tests.support.raw_session import IDLE, connect, get, join
 
@@ -91,16 +90,6 @@ def test_of_two_nodes_on_the_host_of_the_endpoint_one_brings_it_along(
     assert [node.leftovers() for node in nodes] == [[], []]
 
 
-def test_a_coordinator_that_listens_there_already_is_used(
-    own_coordinator: Callable[..., Coordinator], start: Callable[..., Program]
-) -> None:
-    coordinator = own_coordinator()
-    node = start(coordinator.endpoint, 1, "exit 0")
-    assert node.wait() == 0
-    coordinator.await_job("mnist", state="succeeded")
-    assert BRINGS not in node.output
-
-
 def test_on_another_host_than_the_endpoint_s_nothing_is_brought_along(start: Callable[..., Program]) -> None:
     node = start("192.0.2.1:29400", 2, "exit 0")
     node.await_line("looking for the coordinator: .*192.0.2.1:29400")
@@ -146,6 +135,7 @@ def test_a_job_begins_anew_at_once_if_the_host_that_brought_the_coordinator_alon
     other.await_line("this coordinator does not know run .*, in which this node was: the job begins anew")
 
 
+@pytest.mark.long
 def test_a_job_outlives_the_one_whose_node_brought_the_coordinator_along(
     port: int, start: Callable[..., Program], tmp_path: Path
 ) -> None:
@@ -213,17 +203,6 @@ async def nodes_of(url: str) -> list[Any]:
     [job] = answer["jobs"]
     nodes: list[Any] = job["nodes"]
     return nodes
-
-
-@pytest.mark.asyncio
-async def test_a_node_does_not_wait_for_a_job_that_goes_on(port: int) -> None:
-    async with AsyncExitStack() as own:
-        url = await own.enter_async_context(brought_along(port))
-        async with connect(url, join(nodes=2)) as peer:
-            await peer.receive_goal(Goal.WAIT)
-            await own.aclose()
-            await peer.beat()
-            await peer.receive_goal(Goal.WAIT)
 
 
 @pytest.mark.asyncio

@@ -56,6 +56,7 @@ def test_connected_nodes_are_granted_the_changed_settings_at_once(own_coordinato
     assert said[2].endswith("settings reloaded: heartbeat 20 to 0.5, outage-grace 100 to 30")
 
 
+@pytest.mark.long
 def test_workers_train_on_through_every_reload(own_coordinator: Start, tmp_path: Path) -> None:
     daemon = Reloaded(tmp_path / "c.toml", own_coordinator, "heartbeat = 0.2\n")
     nodes = Cluster(daemon.program, "job")

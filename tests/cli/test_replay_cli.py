@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -85,14 +83,6 @@ def test_each_record_is_shown_with_the_time_the_reason_and_what_it_led_to(databa
     assert "\x1b" not in replay(tmp_path)
 
 
-def test_the_end_of_a_run_is_shown_with_the_nodes_of_its_last_round(database: Database, tmp_path: Path) -> None:
-    joins = [a_join_of("n1"), a_join_of("n2")]
-    database.append(made_at(100.0, an_opening(), *joins, a_round_of("n1", "n2"), a_start_of(), an_end()))
-    assert (
-        replay(tmp_path).splitlines()[-1].partition("=>")[2].strip() == "succeeded, round 1 of 2 nodes, restarts 0 of 3"
-    )
-
-
 def test_for_programs_each_record_is_an_object(database: Database, tmp_path: Path) -> None:
     one_round(database)
     shown = [json.loads(line) for line in replay(tmp_path, "--json").splitlines()]
@@ -124,12 +114,6 @@ def test_of_several_jobs_one_has_to_be_named_and_of_its_runs_the_last_is_shown(
     assert (code, "there is no job or run 'c'" in words) == (66, True)
 
 
-def test_an_empty_state_has_no_history(database: Database, tmp_path: Path) -> None:
-    del database
-    code, words = refused(tmp_path)
-    assert (code, "it holds no history of any job yet" in words) == (66, True)
-
-
 def test_that_old_rounds_are_no_longer_kept_is_said(database: Database, tmp_path: Path) -> None:
     for entry in Life(1, rounds=ROUNDS_KEPT + 2):
         database.append([entry])
@@ -144,22 +128,6 @@ def test_records_that_contradict_each_other_are_damage(database: Database, tmp_p
     ended = run(BIN / "coordinatord", "replay", "--state-dir", tmp_path)
     assert (ended.returncode, ended.stderr.count("\n")) == (65, 1)
     assert "record 2 of the run does not follow from those before it" in ended.stderr
-
-
-def test_a_reader_that_goes_ends_it_quietly(database: Database, tmp_path: Path) -> None:
-    one_round(database)
-    reading, writing = os.pipe()
-    os.close(reading)
-    program = Program(BIN / "coordinatord", "replay", "--state-dir", tmp_path, stdout=writing, stderr=subprocess.PIPE)
-    try:
-        errors = program.process.stderr
-        assert errors is not None
-        assert program.wait() == 128 + signal.SIGPIPE
-        with errors:
-            assert errors.read() == ""
-    finally:
-        os.close(writing)
-        program.close()
 
 
 def test_in_a_terminal_it_waits_for_the_reader(database: Database, tmp_path: Path) -> None:
@@ -179,8 +147,3 @@ def test_in_a_terminal_it_waits_for_the_reader(database: Database, tmp_path: Pat
     finally:
         os.close(ours)
         program.close()
-
-
-def test_without_a_terminal_it_waits_for_nobody(database: Database, tmp_path: Path) -> None:
-    one_round(database)
-    assert replay(tmp_path, "--step") == replay(tmp_path)

@@ -24,13 +24,6 @@ report |= {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE
 sys.stdout.write(json.dumps(report) + "\\n")
 """
 
-PARSE_LOCAL_RANK = """
-import argparse, os
-parser = argparse.ArgumentParser()
-parser.add_argument("--local-rank", "--local_rank", type=int)
-parser.add_argument("command", choices=["train"])
-assert parser.parse_args().local_rank == int(os.environ["LOCAL_RANK"])
-"""
 
 BLOCK_IMPORT = """
 import os, signal, sys
@@ -93,18 +86,6 @@ def test_torchruns_variables_are_as_good_as_its_flags(script: Path) -> None:
     environ = clean_environ(PET_NPROC_PER_NODE="3", PET_STANDALONE="1", PYTHON_EXEC=sys.executable)
     ended = run(BIN / "nodeclient", "run", script, environ=environ)
     assert [worker["RANK"] for worker in reported(ended.stdout)] == ["0", "1", "2"]
-
-
-def test_launch_gives_the_script_its_local_rank_before_its_own_arguments(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(PARSE_LOCAL_RANK)
-    ended = run(BIN / "nodeclient", "launch", "--nproc-per-node", "2", script, "train")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
-def test_launch_gives_it_nothing_where_the_environment_is_enough(script: Path) -> None:
-    ended = run(BIN / "nodeclient", "launch", "--use_env", script, "x")
-    assert [worker["argv"][1:] for worker in reported(ended.stdout)] == [["x"]]
 
 
 def test_nodes_that_run_meet_at_the_endpoint_and_have_the_ranks_that_they_wish_for(

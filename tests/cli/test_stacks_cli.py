@@ -17,6 +17,8 @@ from tests.support.cluster import Cluster
 from tests.support.condensed_dumps import dumps_of
 from tests.support.programs import BIN, run, wait_until
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os, threading
 def load():
@@ -39,7 +41,6 @@ def groups(cluster: Cluster) -> list[dict[str, Any]]:
     return list(json.loads(text)["groups"]) if code == 0 else []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "imports"), [(("--preload", "json"), ""), ((), "import workerlib")])
 def test_the_workers_that_stand_alike_are_shown_once(cluster: Cluster, flags: tuple[str, ...], imports: str) -> None:
     command = (sys.executable, "-c", imports + SCRIPT)

@@ -15,7 +15,6 @@ from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.state_flags import ReplayConfig, StateConfig
 from coordinatord.config.subcommands import Config
-from coordinatord.core.policy import Policy
 from coordinatord.core.values.records import NodeDrained, NodeUndrained
 from coordinatord.runtime.settings import SettingsError
 from coordinatord.store.database import Database
@@ -88,15 +87,6 @@ def test_ephemeral_state_is_kept_nowhere() -> None:
 def test_to_keep_state_and_not_to_keep_it_is_refused(arguments: tuple[str, ...], environ: Mapping[str, str]) -> None:
     with pytest.raises(SettingsError, match="give --state-dir, or --ephemeral to keep state in memory only, and not"):
         parse(*arguments, **environ)
-
-
-def test_the_outage_grace_is_a_setting() -> None:
-    settings = parse("--outage-grace", "60", "--state-dir", "/s")
-    assert isinstance(settings, ServeConfig)
-    assert settings.policy.outage_grace_s == 60
-    settings = parse("--state-dir", "/s")
-    assert isinstance(settings, ServeConfig)
-    assert settings.policy.outage_grace_s == Policy().outage_grace_s == 300
 
 
 # Which ones serve
@@ -233,18 +223,6 @@ def test_state_for_programs_says_the_same(stored: Path) -> None:
 
 
 @pytest.mark.slow
-def test_state_can_be_looked_at_while_a_daemon_serves_from_it(tmp_path: Path) -> None:
-    daemon = Program(*SERVE, environ=clean_environ(STATE_DIRECTORY=str(tmp_path / "d")))
-    try:
-        daemon.await_line("coordinatord listening on")
-        assert state(tmp_path / "d").endswith("\n\nno jobs\n")
-        assert daemon.stop() == 0
-    finally:
-        daemon.close()
-    assert {file.name for file in (tmp_path / "d").iterdir()} == {"lock", DATABASE}
-
-
-@pytest.mark.slow
 def test_a_terminal_without_the_letters_of_a_name_is_shown_their_numbers(tmp_path: Path) -> None:
     place = tmp_path / "\udcff"
     place.mkdir()
@@ -256,6 +234,7 @@ def test_a_terminal_without_the_letters_of_a_name_is_shown_their_numbers(tmp_pat
     assert "job gr\\xf6\\xdfe  forming" in ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["state", "replay"])
 def test_output_that_cannot_be_written_is_one_line(command: str, stored: Path) -> None:
     with Path("/dev/full").open("w") as full:

@@ -74,9 +74,3 @@ def test_a_timeout_ends_it_with_the_code_of_timeout() -> None:
         ended = run(*WAIT, endpoint, "mnist", "--timeout", "0")
     assert (ended.returncode, ended.stdout) == (124, "")
     assert ended.stderr.splitlines()[-1] == "nodeclient: job mnist has not ended within 0s: it is running"
-
-
-def test_a_job_that_is_not_there_is_not_waited_for(own_coordinator: Callable[..., Coordinator]) -> None:
-    ended = run(*WAIT, own_coordinator().endpoint, "mnist")
-    assert (ended.returncode, ended.stdout) == (69, "")
-    assert "knows no job 'mnist'" in ended.stderr

@@ -127,13 +127,6 @@ def test_a_watch_outlives_the_coordinator(own_coordinator: Callable[..., Coordin
         cluster.close()
 
 
-def test_a_watch_that_cannot_begin_says_why_as_any_other_command() -> None:
-    with on_terminal(BIN / "nodeclient", "status", "--coord", "127.0.0.1:1", "--watch") as terminal:
-        assert terminal.wait() == 69
-        assert terminal.screen.text.startswith("nodeclient: 127.0.0.1:1: Connection refused")
-        assert terminal.screen.modes == {"?25", "?7"}
-
-
 def test_a_watch_in_a_pipe_writes_a_block_at_each_change(cluster: Cluster) -> None:
     flags = ("--nnodes", "1", "--max-restarts", "2")
     cluster.join("a", *flags)

@@ -214,6 +214,7 @@ def test_every_alert_says_what_it_is_and_what_to_do() -> None:
         assert all(f"{part}:" in alert for part in ("expr", "severity", "summary", "description", "action")), alert
 
 
+@pytest.mark.slow
 def test_what_alerts_tell_people_to_run_exists() -> None:
     named = set(re.findall(r"nodeclient (\w+)", RULES.read_text())) - {"at"}
     known = re.findall(r"^    (\w+) ", run(BIN / "nodeclient", "--help").stdout, re.MULTILINE)

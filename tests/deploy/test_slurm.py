@@ -108,6 +108,7 @@ def test_a_lost_host_does_not_make_a_failure_of_a_success(submit: Submit) -> Non
     assert "scontrol" not in job.output
 
 
+@pytest.mark.long
 @needs_bash
 @pytest.mark.slow
 def test_before_the_time_is_up_workers_save_and_the_job_is_queued_again(submit: Submit) -> None:
@@ -119,6 +120,7 @@ def test_before_the_time_is_up_workers_save_and_the_job_is_queued_again(submit: 
     job.await_line("^scontrol requeue 1234$")
 
 
+@pytest.mark.long
 @needs_bash
 @pytest.mark.slow
 def test_a_failure_is_final_also_with_the_clusters_coordinator(submit: Submit, tmp_path: Path) -> None:

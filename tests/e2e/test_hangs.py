@@ -135,6 +135,7 @@ def test_an_evaluation_of_one_rank_is_let_alone(cluster: Cluster, tmp_path: Path
     assert_unharmed(cluster)
 
 
+@pytest.mark.long
 def test_an_evaluation_that_has_a_name_is_not_even_noticed(cluster: Cluster) -> None:
     await_success(join(cluster, "named"))
     assert {event["kind"] for event in events_of(cluster)}.isdisjoint({"RoundStopped", "BusyWorkerAwaited"})

@@ -71,6 +71,7 @@ def test_ctrl_c_at_a_node_ends_that_node_and_the_worker_of_the_other_one_stays(
     assert cluster.await_state(state="running")["restarts"]["used"] == 0
 
 
+@pytest.mark.long
 def test_an_interrupted_worker_is_replaced_and_the_other_one_stays(cluster: Cluster, tmp_path: Path) -> None:
     flags = ("--nnodes", "2", "--max-restarts", "1")
     nodes = [join(cluster, tmp_path, name, *flags) for name in "ab"]

@@ -78,6 +78,7 @@ def whole_steps(folder: Path) -> dict[int, set[str]]:
     return found
 
 
+@pytest.mark.long
 def test_a_killed_node_costs_no_step_and_one_that_is_killed_while_it_restores_neither(notes: Path) -> None:
     coordinator = Coordinator("--settle", "10")  # so that the first round has all three, however late they come
     cluster = Cluster(coordinator, "kept")

@@ -34,8 +34,11 @@ def node(folder: Path, script: str, *flags: str, coord: str = "") -> Iterator[tu
         program.close()
 
 
-@pytest.mark.parametrize("start", [IN_ITS_SESSION, IN_THE_GROUP, FORKS_AGAIN], ids=["session", "group", "forks again"])
-@pytest.mark.parametrize(("end", "code"), [("exit 0", 0), ("exit 3", 3)])
+@pytest.mark.parametrize(
+    ("start", "end", "code"),
+    [(IN_ITS_SESSION, "exit 0", 0), (IN_THE_GROUP, "exit 3", 3), (FORKS_AGAIN, "exit 0", 0)],
+    ids=["session", "group", "forks again"],
+)
 def test_a_node_waits_for_it_before_it_ends_and_says_so(tmp_path: Path, start: str, end: str, code: int) -> None:
     with node(tmp_path, f"{start} {end}") as (program, go):
         program.await_line(r"waiting up to \d+ s for what the workers have left running: rank 0: .*\(pid \d+\)")

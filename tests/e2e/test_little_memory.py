@@ -17,6 +17,7 @@ KILLED = {0: 5, 1: 9}
 """The step in which the worker of each rank is killed: one of the two has the memory."""
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_leaves_its_memory_to_one_that_has_none(
     tmp_path: Path, undisturbed: dict[int, dict[int, str]]
 ) -> None:

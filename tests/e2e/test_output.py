@@ -66,14 +66,6 @@ def test_a_node_that_is_alone_in_its_round_names_no_host(cluster: Cluster) -> No
     assert {line for line in node.lines if "here" in line} == {"[rank 0] here", "[rank 1] here"}
 
 
-def test_what_a_worker_that_dies_has_written_is_all_there_and_ends_the_report(cluster: Cluster) -> None:
-    node = cluster.join("a", "--nnodes", "1", command=python(TALKER, "die"))
-    assert node.wait() == 137
-    assert [line for line in node.lines if line.startswith("line ")] == lines_of(0)
-    assert "the end of 0" in node.lines
-    assert sum("the end of 0" in line for line in node.lines) > 1, "the report of the root cause has it too"
-
-
 def test_each_round_has_its_own_files_and_they_stay(cluster: Cluster, tmp_path: Path) -> None:
     flags = ("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1", "--log-dir", str(tmp_path))
     script = "import os, sys; print('round', os.environ['COORDINATORD_ROUND']); sys.exit('no')"

@@ -57,6 +57,7 @@ def operate(cluster: Cluster, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     nodes = [cluster.join(name, "--nnodes", "2", *WARM, command=command(tmp_path)) for name in "ab"]
     await_kept_step(cluster)

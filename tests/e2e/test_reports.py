@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster, Node
-from tests.support.programs import BIN, kill_quietly, run
+from tests.support.programs import BIN, run
 
 pytestmark = pytest.mark.slow
 
@@ -105,17 +104,6 @@ def test_a_restart_says_why_and_the_status_keeps_it(cluster: Cluster, train: Pat
     assert failure["error"] == "ValueError: no data for rank 1"
     assert failure["last_lines"][-1] == "ValueError: no data for rank 1"
     assert failure["pid"] > 0
-
-
-def test_a_killed_worker_gets_a_hint_on_every_node(cluster: Cluster) -> None:
-    nodes = cluster.join_all("ab", "--nnodes", "2")
-    workers = cluster.await_round(2).workers
-    kill_quietly(workers[1].pid, signal.SIGKILL)
-    assert [node.wait() for node in nodes] == [137, 137]
-    first, second = map(block, nodes)
-    assert first == second
-    assert f"how          killed by SIGKILL, pid {workers[1].pid}" in first
-    assert any(line.startswith("hint ") for line in first)
 
 
 def test_a_command_that_does_not_exist_is_no_worker(cluster: Cluster, tmp_path: Path) -> None:

@@ -7,18 +7,9 @@ import signal
 import pytest
 
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import kill_quietly, wait_until
+from tests.support.programs import kill_quietly
 
 pytestmark = pytest.mark.slow
-
-
-def await_success_of_one(cluster: Cluster) -> None:
-    """Wait until one of two nodes has succeeded in the first round."""
-
-    def states() -> list[str]:
-        return sorted(node["state"] for node in cluster.await_state(round=1)["nodes"])
-
-    wait_until("one node to have succeeded", lambda: states() == ["running", "succeeded"])
 
 
 def test_a_job_of_all_nodes_starts_at_once_and_success_ends_every_nodeclient(cluster: Cluster) -> None:
@@ -34,22 +25,6 @@ def test_a_job_of_all_nodes_starts_at_once_and_success_ends_every_nodeclient(clu
     assert cluster.await_state(state="succeeded")["round"] == first.number
 
 
-def test_an_elastic_job_starts_with_those_who_came(cluster: Cluster) -> None:
-    cluster.join_all("ab", "--nnodes", "1:5")
-    # Which of the two is first depends on whether the first round waited for both.
-    assert sorted(cluster.await_round(2).nodes) == ["a", "b"]
-
-
-def test_a_node_that_finishes_early_is_part_of_the_success(cluster: Cluster) -> None:
-    a, b = cluster.join_all("ab", "--nnodes", "2")
-    first = cluster.await_round(2)
-    kill_quietly(first.workers[0].pid, signal.SIGUSR1)
-    await_success_of_one(cluster)
-    assert a.process.poll() is None
-    kill_quietly(first.workers[1].pid, signal.SIGUSR1)
-    assert (a.wait(), b.wait()) == (0, 0)
-
-
 def test_workers_get_time_to_save_when_a_node_arrives(cluster: Cluster) -> None:
     a, b = cluster.join_all("ab", "--nnodes", "2:3", "--max-restarts", "1")
     before = cluster.await_round(2)
@@ -59,37 +34,6 @@ def test_workers_get_time_to_save_when_a_node_arrives(cluster: Cluster) -> None:
     assert after.restarts == {0}
     for node in (a, b):
         assert node.await_event("saved")["round"] == before.number
-
-
-def test_a_worker_that_never_finishes_saving_holds_an_arrival_up_for_its_stop_timeout_only(cluster: Cluster) -> None:
-    cluster.join("a", "--nnodes", "1:2", "--stop-timeout", "1", script="--deaf")
-    before = cluster.await_round(1)
-    cluster.join("b", "--nnodes", "1:2", "--stop-timeout", "1")
-    after = cluster.await_round(2, before)
-    assert after.nodes == ["a", "b"]
-
-
-def test_a_spare_waits_and_takes_the_place_of_a_lost_node(cluster: Cluster) -> None:
-    _, b = cluster.join_all("ab", "--nnodes", "2")
-    before = cluster.await_round(2)
-    spare = cluster.join("spare", "--nnodes", "2")
-    spare.await_line("spare")
-    b.process.kill()
-    after = cluster.await_round(2, before)
-    assert after.nodes == ["a", "spare"]
-    assert after.restarts == {0}
-
-
-def test_a_spare_receives_the_success(cluster: Cluster) -> None:
-    nodes = cluster.join_all("ab", "--nnodes", "1")
-    only = cluster.await_round(1)
-
-    def states() -> list[str]:
-        return [node["state"] for node in cluster.await_state(state="running")["nodes"]]
-
-    wait_until("the spare", lambda: "spare" in states())
-    only.finish()
-    assert [node.wait() for node in nodes] == [0, 0]
 
 
 def test_a_finished_job_can_be_run_again_under_its_name(cluster: Cluster) -> None:
@@ -133,23 +77,6 @@ def test_a_node_that_leaves_saves_and_the_others_go_on_without_it(cluster: Clust
     assert after.restarts == {0}
 
 
-def test_the_last_node_that_leaves_ends_the_run(cluster: Cluster) -> None:
-    only = cluster.join("a", "--nnodes", "1")
-    cluster.await_round(1)
-    cluster.await_state(state="running")
-    only.signal(signal.SIGINT)
-    assert only.wait() == 130
-    assert only.leftovers() == []
-    assert cluster.await_state(state="left")["world_size"] == 0
-
-
-def test_a_leaver_whose_workers_ignore_sigterm_leaves_after_its_stop_timeout(cluster: Cluster) -> None:
-    only = cluster.join("a", "--nnodes", "1", "--stop-timeout", "0.3", script="--deaf --family")
-    cluster.await_round(1)
-    assert only.stop() == 143
-    assert only.leftovers() == []
-
-
 def test_a_second_signal_leaves_at_once(cluster: Cluster) -> None:
     only = cluster.join("a", "--nnodes", "1", "--stop-timeout", "1000", script="--deaf --family")
     cluster.await_round(1)
@@ -158,32 +85,3 @@ def test_a_second_signal_leaves_at_once(cluster: Cluster) -> None:
     only.signal(signal.SIGINT)
     assert only.wait() == 130
     assert only.leftovers() == []
-
-
-def test_too_few_nodes_wait_and_go_on_when_one_comes_back(cluster: Cluster) -> None:
-    a, b = cluster.join_all("ab", "--nnodes", "2")
-    before = cluster.await_round(2)
-    b.process.kill()
-    a.await_line("waiting for nodes: 1 of 2 joined .*missing: node b")
-    cluster.join("b", "--nnodes", "2")
-    after = cluster.await_round(2, before)
-    assert after.nodes == ["a", "b"]
-    assert after.restarts == {0}
-
-
-def test_nodes_may_bring_different_numbers_of_workers(cluster: Cluster) -> None:
-    cluster.join("a", "--nnodes", "2", "--nproc-per-node", "1")
-    cluster.join("b", "--nnodes", "2", "--nproc-per-node", "3")
-    first = cluster.await_round(4)
-    assert [len(first.on(node)) for node in "ab"] == [1, 3]
-
-
-def test_a_node_that_had_succeeded_runs_again_when_another_fails(cluster: Cluster) -> None:
-    cluster.join_all("ab", "--nnodes", "2", "--max-restarts", "1")
-    before = cluster.await_round(2)
-    kill_quietly(before.workers[0].pid, signal.SIGUSR1)
-    await_success_of_one(cluster)
-    kill_quietly(before.workers[1].pid)
-    after = cluster.await_round(2, before)
-    assert after.nodes == ["a", "b"]
-    assert after.restarts == {1}

@@ -43,6 +43,7 @@ def await_notes(cluster: Cluster, folder: Path, round_: int, workers: int) -> li
     return wait_until(f"round {round_} of {workers} workers", look)
 
 
+@pytest.mark.long
 def test_a_sharded_model_goes_on_in_a_new_process_and_status_says_why(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.join("a", "--nnodes", "1", *PATIENT, command=command("sharded", tmp_path))
     [first] = await_notes(cluster, tmp_path, 1, workers=1)
@@ -56,6 +57,7 @@ def test_a_sharded_model_goes_on_in_a_new_process_and_status_says_why(cluster: C
     assert begun["why_not"] == "node a: parameters are sharded, and bound to the process group of this round"
 
 
+@pytest.mark.long
 def test_a_loader_lives_across_rounds_and_compiled_code_knows_of_the_new_one(cluster: Cluster, tmp_path: Path) -> None:
     flags = ("--nnodes", "1:2", *PATIENT)
     node = cluster.join("a", *flags, command=command("living", tmp_path))

@@ -36,45 +36,6 @@ def test_training_goes_on_after_a_lost_node_for_free_and_after_a_killed_worker_f
     assert (a.wait(), b.wait()) == (0, 0)
 
 
-@pytest.mark.long
-def test_training_goes_on_without_the_node_of_rank_0(cluster: Cluster) -> None:
-    nodes = [cluster.join(name, "--nnodes", "1:2", command=TRAINING) for name in "ab"]
-    first, second = sorted(nodes, key=lambda node: node.await_event("sum", sum=2)["rank"])
-    begun = first.await_event("sum", sum=2)["round"]
-    first.process.kill()
-    survivor = second.await_event("sum", sum=1, round=begun + 1)
-    assert survivor["rank"] == 0
-    kill_quietly(survivor["pid"], signal.SIGUSR1)
-    assert second.wait() == 0
-    assert cluster.await_state(state="succeeded")["restarts"]["used"] == 0
-
-
-@pytest.mark.long
-def test_training_goes_on_with_a_spare_after_a_leave_and_when_there_are_enough_again(cluster: Cluster) -> None:
-    flags = ("--nnodes", "2", *WARM)
-    a, b = (cluster.join(name, *flags, command=TRAINING) for name in "ab")
-    assert a.await_event("sum", sum=2)["rank"] == 0
-    c = cluster.join("c", *flags, command=TRAINING)
-    c.await_line("spare: round 1 has its maximum of nodes")
-
-    a.process.kill()
-    assert c.await_event("sum", sum=2, round=2)["rank"] == 0, "it takes the rank of the node that it replaces"
-    assert b.await_event("sum", sum=2, round=2)["rank"] == 1
-
-    b.signal(signal.SIGTERM)
-    assert b.wait() == 143
-    c.await_line("waiting for nodes: 1 of 2 joined .*missing: node b")
-    assert cluster.await_state(state="forming")["round"] == 2
-
-    d = cluster.join("d", *flags, command=TRAINING)
-    d.await_event("sum", sum=2, round=3)
-    rank_0 = c.await_event("sum", sum=2, round=3)
-    assert rank_0["rank"] == 0
-    kill_quietly(rank_0["pid"], signal.SIGUSR1)
-    assert (c.wait(), d.wait()) == (0, 0)
-    assert cluster.await_state(state="succeeded")["restarts"]["used"] == 0
-
-
 def test_one_host_alone_needs_no_coordinator_and_no_port() -> None:
     node = Program(BIN / "nodeclient", "join", "--standalone", "--nproc-per-node", "2", "--", *TRAINING)
     try:

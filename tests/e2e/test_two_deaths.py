@@ -53,6 +53,7 @@ def assert_no_step_is_lost(folder: Path, nodes: list[Node]) -> None:
     assert all(len(said) == 1 for said in done.values()), done
 
 
+@pytest.mark.long
 def test_two_workers_of_one_node_die(cluster: Cluster, notes: Path) -> None:
     kills = (f"1:0:{DIES_AT}:backward", f"1:1:{DIES_AT}:gradients")
     flags = ("--nnodes", "2", "--nproc-per-node", "2")
@@ -60,6 +61,7 @@ def test_two_workers_of_one_node_die(cluster: Cluster, notes: Path) -> None:
     assert_no_step_is_lost(notes, nodes)
 
 
+@pytest.mark.long
 def test_a_survivor_dies_while_it_saves(cluster: Cluster, notes: Path) -> None:
     kills = (f"1:1:{DIES_AT}:backward", f"1:0:big save:{LINES_OF_A_SAVE}")
     nodes = [train(cluster, notes, name, ("--nnodes", "3", "--topology", name), *kills) for name in "abc"]

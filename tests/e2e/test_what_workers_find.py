@@ -79,15 +79,6 @@ def test_what_is_decided_for_the_workers_is_said_once(script: Path) -> None:
     assert "divided by 2" in line
 
 
-def test_a_launch_that_cannot_be_is_one_line(script: Path) -> None:
-    environ = clean_environ(CUDA_VISIBLE_DEVICES="3")
-    flags = ("--nproc-per-node", "2", "--virtual-local-rank")
-    ended = run(BIN / "nodeclient", "run", *flags, script, environ=environ)
-    assert ended.returncode == 64
-    assert "CUDA_VISIBLE_DEVICES=3 has none for local rank 1" in ended.stderr.splitlines()[-1]
-    assert "Traceback" not in ended.stderr
-
-
 @pytest.fixture
 def tasks(coordinator: Coordinator) -> Iterator[list[Program]]:
     """Start what `srun --nodes 2 nodeclient join` starts, the second node first."""

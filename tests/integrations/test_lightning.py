@@ -12,7 +12,7 @@ import torch
 from tests.integrations.conftest import Train, need
 from workerlib.stop import REQUEST
 
-pytestmark = need("lightning", "torchdata")
+pytestmark = [pytest.mark.slow, need("lightning", "torchdata")]
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["from memory", "from checkpoints"])

@@ -22,6 +22,7 @@ LONG_S = 120.0
 DUMMY = "ip link set lo up; ip link add wire type veth peer name end; ip link set wire up; ip link set end up"
 
 
+@pytest.mark.long
 def test_torchrun_connects_to_a_store_though_no_name_server_answers(tmp_path: Path) -> None:
     resolver = tmp_path / "resolv.conf"
     resolver.write_text(f"nameserver {ADDRESS}\noptions timeout:11 attempts:1\n")

@@ -60,6 +60,7 @@ def test_a_standalone_node_may_be_started_by_somebody_who_ignores_the_end_of_chi
     went(*sh(["trap '' CHLD"], str(BIN / "nodeclient"), "join", "--standalone", "--", "true"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["nodeclient", "coordinatord"])
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_process_of_a_container_can_be_ended_while_it_starts(

@@ -209,6 +209,7 @@ def test_a_killed_node_comes_back_and_rejoins(cluster: Cluster) -> None:
     assert not set(pids(now)) & set(pids(before))
 
 
+@pytest.mark.long
 def test_a_node_whose_event_loop_is_stuck_comes_back_and_rejoins(cluster: Cluster) -> None:
     with changed(cluster.beta, NODE, "WatchdogSec=3"):
         before, stuck = cluster.await_training(), main_pid(cluster.beta, NODE)
@@ -241,6 +242,7 @@ def test_a_job_that_an_operator_stops_does_not_come_back(cluster: Cluster) -> No
         machine.run("systemctl", "start", NODE)
 
 
+@pytest.mark.long
 def test_a_job_that_has_failed_for_good_stays_so_and_a_node_without_a_coordinator_comes_back(cluster: Cluster) -> None:
     cluster.configure("broken", COMMAND="'/bin/sh -c \"exit 3\"'", NNODES="1")
     cluster.configure("lonely", COORD="127.0.0.1:1", JOIN_TIMEOUT="0.1")
@@ -260,6 +262,7 @@ def test_a_wrong_setting_of_a_node_fails_its_start_once(cluster: Cluster) -> Non
     assert cluster.alpha.show("nodeclient@wrong", "NRestarts") == "0"
 
 
+@pytest.mark.long
 def test_a_wrong_setting_of_the_daemon_is_not_tried_for_ever(cluster: Cluster) -> None:
     before = cluster.await_training()
     with changed(cluster.alpha, DAEMON, "ExecStartPre=sleep 1.5"):  # as on a slow host
