@@ -47,14 +47,6 @@ def test_a_section_of_a_script_that_reports_no_steps_may_take_as_long_as_it_says
     assert job.stops == ["hung"]
 
 
-def test_looks_at_a_round_without_steps_come_less_and_less_often() -> None:
-    job = Job(trained_s=0)
-    assert job.looks("arrived 38s") == 1
-    job.play("seen stands stands")
-    assert job.looks("advance 9s", "arrived 68s") == 0
-    assert job.looks("advance 1s") == 1
-
-
 @pytest.mark.parametrize(
     ("settings", "lines"),
     [

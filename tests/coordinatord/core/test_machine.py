@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -239,13 +238,6 @@ def test_what_comes_from_a_refused_session_is_ignored() -> None:
     connect(coordinator, 2, a_join("n2", spec=a_spec(3, 3)))
     assert coordinator.handle(Reported(2, an_observed()), 1.0) == Batch((), ())
     assert coordinator.handle(Disconnected(2), 1.0) == Batch((), ())
-
-
-def test_a_failure_of_an_older_round_is_no_evidence() -> None:
-    coordinator = a_coordinator()
-    running_pair(coordinator)
-    old = dataclasses.replace(an_observed(phase=Phase.IDLE), run="e-1", round=0, failure=a_failure())
-    assert coordinator.handle(Reported(1, old), 1.0).records == ()
 
 
 def test_a_round_s_failures_are_forgotten_with_it() -> None:
