@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _keeper: StepKeeper | None = None
 """The keeper of this process's state, once `Context.keep` was called."""
 
+_begun: WorkerEnvironment | None = None
+"""The environment of the last round in which this process has made its process group."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -161,11 +164,12 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     `backend` is by default nccl if torch sees GPUs, else gloo. `timeout` is that of the collectives, by default torch's
     own for the backend. `steps` announces that the script will report its steps: until the first one its worker counts
     as starting. Give `steps=False` in a script that never reports any. This waits until all workers of the round have
-    called it.
+    called it. Call it once in a round, also if the process group was closed since: another rank could still find the
+    store of the first group, which ends with it.
 
-    Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if torch is missing, sees too few
-    GPUs for the workers on this node or has a process group already, and the errors of
-    `torch.distributed.init_process_group`.
+    Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if it was called before in this
+    round, or torch is missing, sees too few GPUs for the workers on this node or has a process group already, and the
+    errors of `torch.distributed.init_process_group`.
     """
     return begin(backend, timeout, steps=steps)
 
@@ -177,7 +181,12 @@ def begin(
 
     Raises `LeftRoundError` as well if a `staying` process leaves the round meanwhile.
     """
+    global _begun  # noqa: PLW0603 - one process has one default process group
     environment = WorkerEnvironment.from_environ(os.environ)
+    if environment == _begun:
+        raise RuntimeError(
+            "workerlib.init() was called before in this round: call it once, and pass on the Context that it returns"
+        )
     if steps:
         progress.announce()
     _require_torch()
@@ -204,6 +213,7 @@ def begin(
             # With a device id, NCCL connects now and not in the first collective, and need not guess each rank's GPU.
             device_id=device if backend == "nccl" else None,
         )
+    _begun = environment
     return Context(environment, device, staying)
 
 
