@@ -27,9 +27,9 @@ _ONE_STORE = "give all of its groups one store, as docs/training-script.md shows
 NETWORK = (
     HintRule(
         "store gone while a group is made",
-        "the store at rank 0 ended while this worker connected to it: if the script destroys a process group and makes "
-        f"another, {_ONE_STORE}; otherwise look for why the worker with rank 0 ended",
-        rf"(?s)_env_rendezvous_handler.*{_STORE_BROKEN}",
+        "the store at rank 0 ended while this worker made a process group: if the script destroys a process group and "
+        f"makes another, {_ONE_STORE}; otherwise look for why the worker with rank 0 ended",
+        rf"(?s)(?:_env_rendezvous_handler|_new_process_group_helper).*{_STORE_BROKEN}",
         anywhere=True,
     ),
     HintRule(
@@ -108,8 +108,8 @@ NETWORK = (
     ),
     HintRule(
         "peer gone, gloo",
-        "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
-        "fault; this worker is probably not the cause",
+        "another worker's connection broke: look for one that ended, was killed or destroyed its process group at that "
+        "time, or for a network fault; this worker is probably not the cause",
         _PEER_GONE_GLOO,
     ),
     HintRule(

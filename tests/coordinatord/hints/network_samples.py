@@ -229,6 +229,15 @@ NETWORK = [
         says="one store",
     ),
     Sample(
+        "store gone while a group is made",
+        raised(
+            f"{DIST}DistNetworkError: Broken pipe",
+            frames='  File "/torch/distributed/distributed_c10d.py", line 2169, in _new_process_group_helper\n'
+            "    backend_class = ProcessGroupGloo(\n",
+        ),
+        says="one store",
+    ),
+    Sample(
         "store gone",
         raised(
             f"{DIST}DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server "
