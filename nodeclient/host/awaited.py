@@ -14,8 +14,15 @@ import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from nodeclient.host.gpu_memory import open_files
-from nodeclient.host.process_state import read_if_there, stat_fields, with_descendants
+from nodeclient.host.process_state import (
+    SOCKET_INODE,
+    SOCKET_PEER,
+    open_files,
+    read_if_there,
+    sockets,
+    stat_fields,
+    with_descendants,
+)
 
 _WAITS_FOR_CHILD = "do_wait"
 
@@ -46,12 +53,6 @@ _ADDRESS_MIN = 65_536
 """No memory is below this address: a smaller first argument is that of select, one more than the highest descriptor."""
 
 _STREAMS = {0: "its input", 1: "its output to be read", 2: "its output to be read"}
-
-_CONNECTIONS = ("tcp", "tcp6", "udp", "udp6")
-"""The tables of /proc/PID/net with the connections of a process."""
-
-_PEER, _INODE = 2, 9
-"""Columns of these tables: address and port of the other end, and the number of the socket."""
 
 _PARENT = 1
 """A field of /proc/PID/stat, counted after the name."""
@@ -184,13 +185,11 @@ def _other_end(pid: int, file: str, store_port: int, proc: Path) -> str:
 
 def _server(pid: int, inode: str, store_port: int, proc: Path) -> str:
     """Name the other end of a connection; nothing if it has none, or it is that of torch's store."""
-    for table in _CONNECTIONS:
-        for line in read_if_there(proc / str(pid) / "net" / table).splitlines():
-            columns = line.split()
-            if columns[_INODE : _INODE + 1] == [inode]:
-                words, _, port = columns[_PEER].partition(":")
-                number = int(port, 16)
-                return f"an answer of {_address(words)}:{number}" if number not in {0, store_port} else ""
+    for columns in sockets(proc / str(pid), "tcp", "tcp6", "udp", "udp6"):
+        if columns[SOCKET_INODE] == inode:
+            words, _, port = columns[SOCKET_PEER].partition(":")
+            number = int(port, 16)
+            return f"an answer of {_address(words)}:{number}" if number not in {0, store_port} else ""
     return ""
 
 

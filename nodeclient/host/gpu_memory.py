@@ -19,7 +19,7 @@ from coordinatord.runtime.tasks import in_thread
 from nodeclient.core.events import GpuProcess, GpuUse
 from nodeclient.core.sweeping import FREE_BYTES
 from nodeclient.host.devices import Host, visible_gpus
-from nodeclient.host.process_state import stat_fields
+from nodeclient.host.process_state import open_files, stat_fields
 
 _STATE, _PARENT, _FLAGS = 0, 1, 6
 """Fields of /proc/PID/stat, counted after the name."""
@@ -73,22 +73,6 @@ def _users_of_cuda(host: Host) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
         files = {path.name for path in open_files(folder) if path.parent == host.devices}
         if "nvidia-uvm" in files and (process := _look_at(int(folder.name), host.processes)) is not None:
             yield process, frozenset({"", *files})
-
-
-def open_files(process: Path) -> Iterator[Path]:
-    """Yield the open files of a process, as far as this user may see them.
-
-    If its main thread has ended before the others, these have the files.
-    """
-    with suppress(OSError):
-        descriptors = list((process / "fd").iterdir())
-        threads = iter(()) if descriptors else (process / "task").iterdir()
-        for thread in threads:
-            with suppress(OSError):
-                descriptors += (thread / "fd").iterdir()
-        for descriptor in descriptors:
-            with suppress(OSError):
-                yield descriptor.readlink()
 
 
 def _look_at(pid: int, processes: Path) -> GpuProcess | None:

@@ -1,9 +1,11 @@
-"""What /proc shows of a process, without its help: its state, where it waits, and the CPU time that it has used."""
+"""What /proc shows of a process, without its help: its state, where it waits, its CPU time, its files and sockets."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -45,6 +47,10 @@ _THREADS_MAX = 1_024
 
 _CHILDREN_MAX = 64
 """The most descendants whose work counts as the worker's, such as the processes that load its data."""
+
+
+SOCKET_ADDRESS, SOCKET_PEER, SOCKET_STATE, SOCKET_INODE = 1, 2, 3, 9
+"""Columns of a socket, see `sockets`: the address and port of each end, the state, and the number of the socket."""
 
 
 @frozen
@@ -124,6 +130,29 @@ def with_descendants(pid: int, proc: Path) -> list[int]:
             if len(pids) <= _CHILDREN_MAX:
                 pids += map(int, read_if_there(thread / "children").split())
     return pids
+
+
+def open_files(process: Path) -> Iterator[Path]:
+    """Yield the open files of a process, as far as this user may see them.
+
+    If its main thread has ended before the others, these have the files.
+    """
+    with suppress(OSError):
+        descriptors = list((process / "fd").iterdir())
+        threads = iter(()) if descriptors else (process / "task").iterdir()
+        for thread in threads:
+            with suppress(OSError):
+                descriptors += (thread / "fd").iterdir()
+        for descriptor in descriptors:
+            with suppress(OSError):
+                yield descriptor.readlink()
+
+
+def sockets(process: Path, *tables: str) -> Iterator[list[str]]:
+    """Yield the columns of each socket in these tables of /proc/PID/net, such as `tcp6` (proc_pid_net(5))."""
+    for table in tables:
+        for line in read_if_there(process / "net" / table).splitlines()[1:]:
+            yield line.split()
 
 
 def read_if_there(path: Path) -> str:

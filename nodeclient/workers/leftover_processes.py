@@ -19,8 +19,14 @@ from coordinatord.runtime.timers import DeadlineTimer
 from nodeclient.core import leftover_stages as core
 from nodeclient.core.effects import Level
 from nodeclient.core.leftover_stages import Leftover
-from nodeclient.host.gpu_memory import open_files
-from nodeclient.host.process_state import read_if_there
+from nodeclient.host.process_state import (
+    SOCKET_ADDRESS,
+    SOCKET_INODE,
+    SOCKET_STATE,
+    open_files,
+    read_if_there,
+    sockets,
+)
 from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, open_families, send
 
 SAID_AFTER_S = 1.5
@@ -31,6 +37,12 @@ DEAD_WITHIN_S = 5.0
 
 PROGRAM_MAX = 64
 """The longest name of a program that is shown."""
+
+_GPU_FILES = frozenset({"/dev/nvidia-uvm", "/dev/kfd"})
+"""Only a process that uses CUDA or ROCm opens these: NVML, with which trackers watch GPUs, opens others."""
+
+_LISTENS = "0A"
+"""The state of a listening socket in /proc/net/tcp (proc_pid_net(5)): TCP_LISTEN of linux/tcp_states.h."""
 
 
 @frozen
@@ -159,16 +171,6 @@ def _program(pid: int) -> str:
     return clip(name, PROGRAM_MAX)
 
 
-_GPU_FILES = frozenset({"/dev/nvidia-uvm", "/dev/kfd"})
-"""Only a process that uses CUDA or ROCm opens these: NVML, with which trackers watch GPUs, opens others."""
-
-_LISTENS = "0A"
-"""The state of a listening socket in /proc/net/tcp (proc_pid_net(5)): TCP_LISTEN of linux/tcp_states.h."""
-
-_ADDRESS, _STATE, _INODE = 1, 3, 9
-"""Fields of a line there."""
-
-
 def holders(pids: Collection[int], proc: Path = Path("/proc")) -> list[int]:
     """Return those of the processes that hold a GPU, or listen on a port that the kernel gives to nobody by itself.
 
@@ -183,10 +185,12 @@ def _listening(proc: Path) -> frozenset[str]:
     """Return the sockets that listen on ports which programs have chosen, as the links of descriptors name them."""
     chosen_by_kernel = read_if_there(proc / "sys/net/ipv4/ip_local_port_range").split()
     first, last = map(int, chosen_by_kernel or (1, 0))
-    lines = "".join(read_if_there(proc / "self/net" / table) for table in ("tcp", "tcp6")).splitlines()
-    sockets = [line.split() for line in lines if ":" in line]
     return frozenset(
-        f"socket:[{fields[_INODE]}]"
-        for fields in sockets
-        if fields[_STATE] == _LISTENS and not first <= int(fields[_ADDRESS].rpartition(":")[2], 16) <= last
+        f"socket:[{columns[SOCKET_INODE]}]"
+        for columns in sockets(proc / "self", "tcp", "tcp6")
+        if columns[SOCKET_STATE] == _LISTENS and not first <= _port(columns[SOCKET_ADDRESS]) <= last
     )
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)

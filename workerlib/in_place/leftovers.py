@@ -154,14 +154,6 @@ def forget_compiled() -> None:
         torch._dynamo.reset()  # noqa: SLF001 - it does the same as `torch.compiler.reset`, but imports nothing
 
 
-def has_nccl() -> bool:
-    """Whether this process has a group of NCCL, whose collectives can be aborted; gloo has no abort."""
-    from torch.distributed import distributed_c10d
-
-    groups = list(distributed_c10d._world.pg_map.values())  # noqa: SLF001 - no public name tells of all groups
-    return any("nccl" in str(backend) for backend, _ in groups)
-
-
 def abort_collectives() -> None:
     """Abort the collectives of NCCL in which this process waits, and forget all process groups."""
     from torch.distributed import distributed_c10d

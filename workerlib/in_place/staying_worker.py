@@ -128,6 +128,8 @@ class StayingWorker:
         """Leave the round if this error ends it; return whether it does. Other errors end the training."""
         import torch
 
+        from workerlib.keep.gate import TorchGroups
+
         is_asked = self._asked.is_set()
         end = leftovers.end_of_round(error, asked=is_asked)
         if end is None:
@@ -139,7 +141,7 @@ class StayingWorker:
             return False
         if not is_asked:
             self._report(error, end)
-            if leftovers.has_nccl():  # its end lets collectives of peers end as if they were done: they save first
+            if TorchGroups().of_nccl():  # its end lets collectives of peers end as if they were done: they save first
                 self._asked.wait(PEERS_SAVE_S)
         del end
         self._out.set()
@@ -205,8 +207,10 @@ class StayingWorker:
 
         The end of a group would abort it too, and say nothing.
         """
+        from workerlib.keep.gate import TorchGroups
+
         with self._aborting:
-            if not leftovers.has_nccl():
+            if not TorchGroups().of_nccl():
                 return
             self._channel.send(Aborting(self._round))
             began = time.monotonic()

@@ -141,11 +141,14 @@ class TorchGroups:
         except (RuntimeError, AttributeError):  # a backend does not count, or another release of torch
             return None
 
+    def of_nccl(self) -> list[Any]:
+        """Return the groups of NCCL, whose collectives can be aborted; gloo has no abort."""
+        groups = list(distributed_c10d._world.pg_map.items())  # noqa: SLF001 - see the class
+        return [group for group, (backend, _) in groups if "nccl" in backend]
+
     def failure(self) -> str:
         """Return which group of NCCL has failed. torch 2.6 and earlier do not tell."""
-        for group, (backend, _) in list(distributed_c10d._world.pg_map.items()):  # noqa: SLF001 - see the class
-            if "nccl" not in backend:
-                continue
+        for group in self.of_nccl():
             with suppress(RuntimeError, AttributeError):  # the group is being destroyed, or torch does not tell
                 error = group._get_backend(torch.device("cuda")).get_error()  # noqa: SLF001 - see the class
                 if error.name != "SUCCESS":
