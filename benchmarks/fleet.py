@@ -13,9 +13,10 @@ from asyncio import TaskGroup
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from link import Access, Link, framed
+from msgspec.structs import replace
 from tables import BenchmarkError
 
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals

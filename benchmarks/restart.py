@@ -15,10 +15,11 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from daemon import COORDINATORD, server
+from msgspec.structs import replace
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
 
 from coordinatord.core.policy import Policy

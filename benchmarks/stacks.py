@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import uvloop
@@ -19,6 +19,7 @@ from aiohttp import ClientSession
 from daemon import NO_HEARTBEAT_S, coordinatord
 from fleet import Node, fleet_of
 from link import framed
+from msgspec.structs import replace
 from tables import (
     BenchmarkError,
     Table,

@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
-PACKAGES = ("coordinatord", "aiohttp", "uvloop", "msgpack", "torch")
+PACKAGES = ("coordinatord", "aiohttp", "uvloop", "msgspec", "torch")
 """Their versions are in every report: figures of different ones are not comparable."""
 
 LABEL_WIDTH = 56

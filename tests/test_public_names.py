@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import dataclasses
 import re
 import types
 from collections.abc import Iterator
@@ -18,13 +17,14 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from aiohttp import ClientSession
+from msgspec import Struct
 
 from coordinatord.commands.json_output import ReplayStep, StoredState
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.conditions import NAMES
 from coordinatord.core.values.records import KINDS, Record, RoundRemembered
-from coordinatord.protocol.codec import TYPES
 from coordinatord.protocol.http import api, page_events
+from coordinatord.protocol.messages import Message
 from coordinatord.security.token_store import KnownToken
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.metrics.jobs import JobsCollector
@@ -68,7 +68,9 @@ async def public_names() -> str:
     records: list[type[Record]] = [*KINDS.values(), RoundRemembered]
     sections = {
         "records of the database, with their fields": [of_class(kind.KIND, kind) for kind in records],
-        "messages between node and coordinator, with their fields": [of_class(*item) for item in TYPES.items()],
+        "messages between node and coordinator, with their fields": [
+            of_class(kind.__name__, kind) for kind in get_args(Message)
+        ],
         "answers of the HTTP API, with their fields": [of_class(kind.__name__, kind) for kind in ANSWERS],
         "output for programs, with its fields": [of_class(kind.__name__, kind) for kind in OUTPUT],
         "what is in files and in etcd, with its fields": [of_class(kind.__name__, kind) for kind in FILES],
@@ -80,21 +82,21 @@ async def public_names() -> str:
     return "\n".join(f"# {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in sections.items())
 
 
-def of_class(name: str, kind: type) -> str:
+def of_class(name: str, kind: type[Struct]) -> str:
     """Return a name, and below it the path of each field with the texts that it may hold if these are few."""
     return "\n    ".join([name, *of_fields(kind, "")])
 
 
-def of_fields(kind: type, path: str) -> Iterator[str]:
+def of_fields(kind: type[Struct], path: str) -> Iterator[str]:
     """Yield a line for each field, and for those of the classes that it holds."""
     hints = get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        inner = list(leaves(hints[field.name]))
+    for name in kind.__struct_fields__:
+        inner = list(leaves(hints[name]))
         texts = sorted(member.value for leaf in inner if issubclass(leaf, Enum) for member in leaf)
-        yield f"{path}{field.name}{': ' if texts else ''}{' | '.join(map(str, texts))}"
+        yield f"{path}{name}{': ' if texts else ''}{' | '.join(map(str, texts))}"
         for leaf in inner:
-            if dataclasses.is_dataclass(leaf):
-                yield from of_fields(leaf, f"{path}{field.name}.")
+            if issubclass(leaf, Struct):
+                yield from of_fields(leaf, f"{path}{name}.")
 
 
 def leaves(hint: Any) -> Iterator[type]:

@@ -132,7 +132,7 @@ def test_a_class_that_is_no_record_has_few_fields(tree: list[Source]) -> None:
 def fields_in(node: ast.ClassDef) -> set[str]:
     """Return the fields of a class: those of a dataclass, and what `__init__` sets; none of a record."""
     decorators = " ".join(map(ast.unparse, node.decorator_list))
-    if "frozen" in decorators:
+    if "frozen" in decorators or "frozen" in {keyword.arg for keyword in node.keywords}:
         return set()
     declared = {
         each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)

@@ -107,7 +107,7 @@ VIOLATIONS = [
 
 HARMLESS = [
     (impure_imports, "coordinatord/core/state/run.py", "from coordinatord.protocol.messages import Join"),
-    (impure_imports, "coordinatord/protocol/codec.py", "import msgpack"),
+    (impure_imports, "coordinatord/protocol/codec.py", "import msgspec"),
     (impure_imports, "coordinatord/protocol/exit_codes.py", "from signal import Signals"),
     (impure_calls, "coordinatord/core/state/run.py", "deadline = policy.deadline(now)"),
     (imports_back_up, "coordinatord/core/transitions/a.py", "from coordinatord.core.queries import reasons"),
@@ -115,7 +115,7 @@ HARMLESS = [
     (
         stock_frozen_classes,
         "nodeclient/a.py",
-        "@dataclass(frozen=True, order=True)\nclass A: ...\n@frozen\nclass B: ...",
+        "@dataclass(slots=True)\nclass A: ...\nclass B(Struct, frozen=True): ...",
     ),
     (coordinator_imports, "coordinatord/cli.py", "import coordinatord.core, asyncio"),
     (node_imports, "nodeclient/cli.py", "from coordinatord.protocol import codec"),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from types import FrameType
 from typing import Any
+
+from msgspec.structs import replace
 
 from coordinatord.core.events import Reported
 from coordinatord.core.journal import Journal

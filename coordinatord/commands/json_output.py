@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from coordinatord.protocol.http.api import DrainedStatus, RestartsStatus
 from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
-from coordinatord.protocol.schema import fields_of
 
 
-@frozen(kw_only=True)
-class StoredNode:
+class StoredNode(Struct, frozen=True, kw_only=True):
     """A node of a run."""
 
     node: str
@@ -25,8 +25,7 @@ class StoredNode:
     ranks: tuple[int, ...]
 
 
-@frozen(kw_only=True)
-class StoredJob:
+class StoredJob(Struct, frozen=True, kw_only=True):
     """The last run of a job."""
 
     job: str
@@ -40,8 +39,7 @@ class StoredJob:
     """The time of its last record, in seconds since 1970."""
 
 
-@frozen(kw_only=True)
-class StoredState:
+class StoredState(Struct, frozen=True, kw_only=True):
     """All of a state directory, or of a namespace in etcd: one object."""
 
     state_dir: str
@@ -59,8 +57,7 @@ class StoredState:
     drained: tuple[DrainedStatus, ...]
 
 
-@frozen(kw_only=True)
-class RunState:
+class RunState(Struct, frozen=True, kw_only=True):
     """A run after one of its records."""
 
     state: str
@@ -69,8 +66,7 @@ class RunState:
     restarts: RestartsStatus
 
 
-@frozen(kw_only=True)
-class ReplayStep:
+class ReplayStep(Struct, frozen=True, kw_only=True):
     """A record and its effect: one object a line."""
 
     at: float
@@ -85,4 +81,4 @@ class ReplayStep:
 
 def as_json(output: StoredState | ReplayStep) -> str:
     """Write a record as one line of JSON."""
-    return json.dumps(output, default=fields_of)
+    return json.dumps(output, default=asdict)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.subcommands import parse

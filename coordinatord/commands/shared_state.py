@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
 from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
@@ -16,8 +17,7 @@ from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.migrations import STEPS
 
 
-@frozen
-class SharedState:
+class SharedState(Struct, frozen=True):
     """The content of a namespace."""
 
     database: Database

@@ -10,11 +10,12 @@ from dataclasses import field
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.config.state_flags import STATE_DIR_DEFAULT, state_dir
 from coordinatord.config.store_flags import SharedStore, StepDownConfig, add_store, read_store
 from coordinatord.core.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
 from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import SettingsParser, filled, folder, joined, port, seconds
@@ -24,8 +25,7 @@ _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASC
 _ZERO = re.compile(r"0+(?:\.0*)?", re.ASCII)
 
 
-@frozen
-class ServeConfig:
+class ServeConfig(Struct, frozen=True):
     """All settings of a coordinatord that serves."""
 
     host: str

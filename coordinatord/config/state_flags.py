@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.config.store_flags import add_state_store, read_place
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.settings import SettingsParser, filled, folder
 from coordinatord.store.etcd.place import EtcdPlace
 
@@ -16,8 +17,7 @@ STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinat
 """Where the state directory is by default, as a text for `--help`."""
 
 
-@frozen
-class StateConfig:
+class StateConfig(Struct, frozen=True):
     """All settings of `coordinatord state`."""
 
     state_dir: Path
@@ -26,8 +26,7 @@ class StateConfig:
     """The etcd that holds the state instead of the directory, if one does."""
 
 
-@frozen
-class ReplayConfig:
+class ReplayConfig(Struct, frozen=True):
     """All settings of `coordinatord replay`."""
 
     state_dir: Path

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.settings import SettingsParser, seconds
 from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
 
@@ -26,8 +27,7 @@ _BARE = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
 """An IPv6 address without brackets, as Kubernetes gives it."""
 
 
-@frozen
-class SharedStore:
+class SharedStore(Struct, frozen=True):
     """A history that several coordinators share, one of which leads."""
 
     place: EtcdPlace
@@ -37,15 +37,13 @@ class SharedStore:
     """HOST:PORT at which nodes reach this coordinator; empty for the name of this host."""
 
 
-@frozen
-class StepDownConfig:
+class StepDownConfig(Struct, frozen=True):
     """All settings of `coordinatord --step-down`."""
 
     place: EtcdPlace
 
 
-@frozen
-class CopyConfig:
+class CopyConfig(Struct, frozen=True):
     """All settings of `coordinatord store copy`."""
 
     source: Path | EtcdPlace

@@ -8,8 +8,9 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.settings import SettingsParser, filled
 
 NAME_MAX = PATTERN_MAX = 128
@@ -24,8 +25,7 @@ class TokenVerb(StrEnum):
     REVOKE = "revoke"
 
 
-@frozen
-class TokenConfig:
+class TokenConfig(Struct, frozen=True):
     """All settings of `coordinatord token`."""
 
     state_dir: Path

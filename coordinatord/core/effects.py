@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import Record
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Degraded, Desired, Refused
 from coordinatord.protocol.stack_messages import AskStacks
 
 
-@frozen
-class StackSource:
+class StackSource(Struct, frozen=True):
     """Some workers of a node, which are asked together."""
 
     node: str
@@ -37,16 +37,14 @@ class Send:
     message: Desired
 
 
-@frozen
-class ReportDegraded:
+class ReportDegraded(Struct, frozen=True):
     """Send the session that the coordinator lives, but cannot record anything, and so decides nothing."""
 
     session: int
     message: Degraded
 
 
-@frozen
-class Refuse:
+class Refuse(Struct, frozen=True):
     """Send the reason, and close the session."""
 
     session: int
@@ -55,15 +53,13 @@ class Refuse:
     node: str
 
 
-@frozen
-class Close:
+class Close(Struct, frozen=True):
     """Close the session of a node that is no longer a member, or has a newer session. A node that lives reconnects."""
 
     session: int
 
 
-@frozen
-class Answer:
+class Answer(Struct, frozen=True):
     """Answer an operator's request."""
 
     session: int
@@ -71,8 +67,7 @@ class Answer:
     text: str
 
 
-@frozen
-class Look:
+class Look(Struct, frozen=True):
     """Ask these nodes where their workers stand; the event `Looked` has the answers.
 
     A look changes nothing, so it waits for no record.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import Request
 from coordinatord.core.values.lateness import NodeArrivals
 from coordinatord.hints.seen_worker import SeenWorker
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Join, Observed
 
 
-@frozen
-class Connected:
+class Connected(Struct, frozen=True):
     """A node opened a session and sent its `Join`."""
 
     session: int
@@ -35,8 +35,7 @@ class Reported:
     observed: Observed
 
 
-@frozen
-class Disconnected:
+class Disconnected(Struct, frozen=True):
     """A session ended, by whichever side."""
 
     session: int
@@ -44,8 +43,7 @@ class Disconnected:
     """Whether it ended because its access token is no longer valid. The node may come back at once with another."""
 
 
-@frozen
-class AdminRequested:
+class AdminRequested(Struct, frozen=True):
     """An operator sent a request. The effect `Answer` with the same number answers it."""
 
     session: int
@@ -53,32 +51,27 @@ class AdminRequested:
     request: Request
 
 
-@frozen
-class Tick:
+class Tick(Struct, frozen=True):
     """The time that `next_deadline` named has come."""
 
 
-@frozen
-class StoreFailed:
+class StoreFailed(Struct, frozen=True):
     """Records can no longer be made durable, and those that are being written may not be durable."""
 
     reason: str
 
 
-@frozen
-class StoreRecovered:
+class StoreRecovered(Struct, frozen=True):
     """All records so far are durable, and more can be written."""
 
 
-@frozen
-class PolicyChanged:
+class PolicyChanged(Struct, frozen=True):
     """An operator has changed the settings; they apply from now on."""
 
     policy: Policy
 
 
-@frozen
-class Looked:
+class Looked(Struct, frozen=True):
     """The answers to a `Look`: where each worker of the round stands, or that its node has not answered."""
 
     run: str
@@ -87,8 +80,7 @@ class Looked:
     workers: tuple[SeenWorker, ...]
 
 
-@frozen
-class Compared:
+class Compared(Struct, frozen=True):
     """Nodes of a round have answered when their workers arrived in their last collectives."""
 
     run: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from coordinatord.core import events
 from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.frozen_class import frozen
 
 FORGIVEN_EVERY_S = 0.25
 """The least time between two postponements of all deadlines, while a late coordinator reads what nodes have sent. Each
@@ -22,8 +23,7 @@ OUTAGE_GRACE_S_MIN = 0.5
 would end a node's workers."""
 
 
-@frozen
-class Policy:
+class Policy(Struct, frozen=True):
     """Durations in seconds and limits in pieces, checked for the relations that the decisions rest on."""
 
     heartbeat_s: float = 1.0

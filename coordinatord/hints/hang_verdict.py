@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from coordinatord.hints.seen_worker import (
     HALTED,
     TRACED,
@@ -21,7 +23,6 @@ from coordinatord.hints.seen_worker import (
 )
 from coordinatord.hints.wait_graph import WorkerPlaces, find_awaited
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.group_places import PAIRED, place_of, unpack_places
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks, unpack_stacks
@@ -42,8 +43,7 @@ DEFAULT_GROUP = "default_pg"
 """The group that has all workers of a job."""
 
 
-@frozen
-class HangVerdict:
+class HangVerdict(Struct, frozen=True):
     """The workers that hold up all others."""
 
     kind: HangKind

@@ -6,11 +6,10 @@ script gets no hint.
 
 from __future__ import annotations
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
 
 
-@frozen
-class HintRule:
+class HintRule(Struct, frozen=True):
     """One cause: all its conditions must hold."""
 
     name: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks
 
 BUSY_CPUS = 0.1
@@ -22,8 +23,7 @@ HALTED = frozenset({"stopped", TRACED})
 """The states of a process that somebody has stopped."""
 
 
-@frozen
-class SeenWorker:
+class SeenWorker(Struct, frozen=True):
     """Where one worker of a round stands."""
 
     node: str

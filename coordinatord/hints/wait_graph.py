@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, pairwise
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+from msgspec.structs import replace
+
 from coordinatord.protocol.group_places import PAIRED, GroupPlace, GroupStage
 
 Node = int | tuple[str, str, int]
@@ -28,8 +29,7 @@ SILENT: Node = ("silent", "", 0)
 """All workers of which no place is known."""
 
 
-@frozen
-class WorkerPlaces:
+class WorkerPlaces(Struct, frozen=True):
     """How far one worker is."""
 
     rank: int
@@ -58,8 +58,7 @@ class WorkerPlaces:
         return found.values()
 
 
-@frozen
-class Awaited:
+class Awaited(Struct, frozen=True):
     """The workers for which all others wait, by their indices."""
 
     last: frozenset[int]

@@ -9,11 +9,11 @@ repositories.
 from __future__ import annotations
 
 import re
-from dataclasses import field
 from enum import StrEnum
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 
 PREFIX = "crd1"
 
@@ -42,13 +42,16 @@ class TokenFormError(OperationalError):
     """A text is no access token. The error does not repeat it: it may be a secret with a typing error."""
 
 
-@frozen
-class AccessToken:
+class AccessToken(Struct, frozen=True):
     """One token."""
 
     pin: str
     role: Role
-    secret: str = field(repr=False)
+    secret: str
+
+    def __repr__(self) -> str:
+        """Show all but the secret: errors and logs have this text."""
+        return f"{type(self).__name__}(pin={self.pin!r}, role={self.role!r})"
 
     @property
     def text(self) -> str:

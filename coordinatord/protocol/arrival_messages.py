@@ -9,9 +9,10 @@ import struct
 from collections.abc import Iterable
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.fields import STEP_MAX, Count, Counter, LocalRank, Name, RequestNumber, Seconds, Sentence
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Strict, printable
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
 
 ARRIVALS_MAX = 200
@@ -29,48 +30,44 @@ CLOCK_MAX = 2**53
 """The limit of a clock in seconds: no clock comes near it."""
 
 
-@frozen
-class GroupArrivals:
+class GroupArrivals(Strict, frozen=True):
     """When a worker arrived in consecutive collectives of one process group."""
 
-    group: Annotated[str, Length(1, 32)]
+    group: Annotated[str, printable(32, least=1)]
     """The process group, such as `default_pg`; it has the same name in all of its workers."""
-    first: Annotated[int, Range(0, STEP_MAX)]
+    first: Annotated[int, Meta(ge=0, le=STEP_MAX)]
     """The number of the first of these collectives in that group."""
-    ages: Annotated[bytes, Length(0, AGE_BYTES * ARRIVALS_MAX)]
+    ages: Annotated[bytes, Meta(max_length=AGE_BYTES * ARRIVALS_MAX)]
     """How long before the answer each arrival was, as `pack_ages` writes it."""
 
 
-@frozen
-class WorkerArrivals:
+class WorkerArrivals(Strict, frozen=True):
     """When one worker arrived in its last collectives."""
 
     rank: Count
-    groups: Annotated[tuple[GroupArrivals, ...], Length(0, GROUPS_MAX)]
+    groups: Annotated[tuple[GroupArrivals, ...], Meta(max_length=GROUPS_MAX)]
 
 
-@frozen
-class AskArrivals:
+class AskArrivals(Strict, frozen=True, tag=True):
     """Asks when some workers of a round arrived in their last collectives."""
 
     request: RequestNumber
     run: Name
     round: Counter
-    local_ranks: Annotated[tuple[LocalRank, ...], Length(1, WORKERS_ASKED_MAX)]
-    most: Annotated[int, Range(1, ARRIVALS_MAX)]
+    local_ranks: Annotated[tuple[LocalRank, ...], Meta(min_length=1, max_length=WORKERS_ASKED_MAX)]
+    most: Annotated[int, Meta(ge=1, le=ARRIVALS_MAX)]
     """The most arrivals of each worker."""
 
 
-@frozen
-class Arrivals:
+class Arrivals(Strict, frozen=True, tag=True):
     """When these workers arrived."""
 
     request: RequestNumber
-    clock_s: Annotated[float, Range(0, CLOCK_MAX)]
+    clock_s: Annotated[float, Meta(ge=0, le=CLOCK_MAX)]
     """The node's monotonic clock at this answer. Those of several answers give the offset between two hosts' clocks."""
     held_s: Seconds
     """How long the node took to answer; to be taken off the round-trip time."""
-    workers: Annotated[tuple[WorkerArrivals, ...], Length(0, WORKERS_ASKED_MAX)]
+    workers: Annotated[tuple[WorkerArrivals, ...], Meta(max_length=WORKERS_ASKED_MAX)]
     """Workers that have not answered, or whose torch has no flight recorder, are left out."""
     problem: Sentence
     """Why there are no arrivals; empty if there are."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from coordinatord.protocol.schema import Length, Range
+from msgspec import Meta
+
+from coordinatord.protocol.schema import printable
 from coordinatord.protocol.text import TEXT_MAX
 
 DEFAULT_PORT = 29_400
@@ -37,34 +39,34 @@ HEARTBEAT_S_MIN = 0.1
 """The shortest heartbeat. A lease of five of them is half a second, and a busy host stops a program for tenths of a
 second. With a shorter one, such as a number that was meant in another unit, all nodes would be lost again and again."""
 
-Seconds = Annotated[float, Range(0, DURATION_S_MAX)]
-Grant = Annotated[float, Range(HEARTBEAT_S_MIN, DURATION_S_MAX)]
-Count = Annotated[int, Range(0, RANKS_MAX)]
-Counter = Annotated[int, Range(0, COUNTER_MAX)]
-Step = Annotated[int, Range(0, STEP_MAX)]
-LocalRank = Annotated[int, Range(0, WORKERS_MAX)]
-RequestNumber = Annotated[int, Range(1, REQUEST_MAX)]
+Seconds = Annotated[float, Meta(ge=0, le=DURATION_S_MAX)]
+Grant = Annotated[float, Meta(ge=HEARTBEAT_S_MIN, le=DURATION_S_MAX)]
+Count = Annotated[int, Meta(ge=0, le=RANKS_MAX)]
+Counter = Annotated[int, Meta(ge=0, le=COUNTER_MAX)]
+Step = Annotated[int, Meta(ge=0, le=STEP_MAX)]
+LocalRank = Annotated[int, Meta(ge=0, le=WORKERS_MAX)]
+RequestNumber = Annotated[int, Meta(ge=1, le=REQUEST_MAX)]
 """The number of a question; the answer to it has the same number."""
-Name = Annotated[str, Length(1, 128)]
+Name = Annotated[str, printable(128, least=1)]
 """Job ids, node ids, run ids, roles."""
-Address = Annotated[str, Length(1, 253)]
+Address = Annotated[str, printable(253, least=1)]
 """An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
-Pid = Annotated[int, Range(0, 2**31 - 1)]
+Pid = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """A process, as its host or container counts; 0 for none."""
-Port = Annotated[int, Range(1, PORT_MAX)]
-Text = Annotated[str, Length(0, TEXT_MAX)]
+Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
+Text = Annotated[str, printable(TEXT_MAX)]
 """A text for a person; see `text.clip`."""
 MESSAGE_MAX = 512
 """The length in characters: one sentence, or the last line of a traceback."""
-Sentence = Annotated[str, Length(0, MESSAGE_MAX)]
+Sentence = Annotated[str, printable(MESSAGE_MAX)]
 LINE_MAX = 240
 """The length in characters: two rows of a wide terminal."""
 LAST_LINES_MAX = 40
 """The last lines of a worker that are sent: a traceback through torch has some 30."""
-Line = Annotated[str, Length(0, LINE_MAX)]
+Line = Annotated[str, printable(LINE_MAX)]
 LOG_MAX = 1_024
 """The length in characters: a longer path is left out, since a part of it leads nowhere."""
-WorkerExit = Annotated[int, Range(-127, 255)]
+WorkerExit = Annotated[int, Meta(ge=-127, le=255)]
 """An exit code as `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 +
 n."""
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.stack_messages import PLACES_BYTES_MAX, Collective, CollectiveState
 
 _PLACE = re.compile(r"([\w.@-]{1,32})([=?!<>])(\d{1,16});", re.ASCII)
@@ -37,8 +38,7 @@ PAIRED = {GroupStage.SENDS: GroupStage.RECEIVES, GroupStage.RECEIVES: GroupStage
 """What a peer does at the other end."""
 
 
-@frozen
-class GroupPlace:
+class GroupPlace(Struct, frozen=True):
     """Where a worker is in one process group, with one of its backends."""
 
     group: str

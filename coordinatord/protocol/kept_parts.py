@@ -8,12 +8,12 @@ is the rank's own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Step
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Range, SchemaError
+from coordinatord.protocol.schema import SchemaError, Strict
 
 BYTES_MAX = 2**53
 """The limit of a number of bytes: more than any host has, and readers of JSON still distinguish each from the next."""
@@ -21,22 +21,20 @@ BYTES_MAX = 2**53
 WANTED_MAX = 16
 """The most groups of parts that one node gets from another."""
 
-Size = Annotated[int, Range(0, BYTES_MAX)]
+Size = Annotated[int, Meta(ge=0, le=BYTES_MAX)]
 
-Digest = Annotated[int, Range(0, 2**32 - 1)]
+Digest = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 """A CRC-32."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class KeptStep:
+class KeptStep(Strict, frozen=True, order=True):
     """A step of a round: the later round is the newer one, whatever the steps are."""
 
     round: Counter
     step: Step
 
 
-@frozen
-class KeptParts:
+class KeptParts(Strict, frozen=True):
     """What a node keeps of one step of one round, of consecutive ranks which all keep the same kinds of state.
 
     The shards are consecutive as well, modulo their number: if the first rank has shard 2 of 3, the next has shard 0.
@@ -45,12 +43,12 @@ class KeptParts:
     round: Counter
     """The round in which the ranks had this state."""
     step: Step
-    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     """How many ranks that round had."""
-    shards: Annotated[int, Range(1, RANKS_MAX)]
+    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     """How many shards the big state is divided into: 1 if each rank has all of it."""
     first_rank: Count
-    ranks: Annotated[int, Range(1, RANKS_MAX)]
+    ranks: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     """How many ranks it holds parts of, from the first one upward."""
     first_shard: Count
     big: bool
@@ -89,12 +87,11 @@ class KeptParts:
             yield (self.first_shard + offset) % self.shards, self.first_rank + offset
 
 
-@frozen
-class WantedParts:
+class WantedParts(Strict, frozen=True):
     """Parts of consecutive ranks that a node is to get."""
 
     first_rank: Count
-    ranks: Annotated[int, Range(1, RANKS_MAX)]
+    ranks: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     big: bool
     small: bool
     """Whether the small state is wanted, or what is pending of it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
+from msgspec import Meta
+
 from coordinatord.protocol.fields import RANKS_MAX, Address, Counter, Name, Port, Seconds, Sentence, Step
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import WANTED_MAX, Digest, KeptParts, KeptStep, Size, WantedParts
 from coordinatord.protocol.persisted_state import (
     PERSISTED_MAX,
@@ -15,7 +16,7 @@ from coordinatord.protocol.persisted_state import (
     PersistOffer,
     PersistReport,
 )
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Strict, printable
 
 PARTS_MAX = 64
 """The most groups of parts that a node names. A worker has places for three steps of big state and six small ones.
@@ -35,12 +36,11 @@ disk."""
 FIRST_STATES_MAX = 2
 """Two different digests show that not all ranks have the same state."""
 
-Key = Annotated[str, Length(32, 32)]
+Key = Annotated[str, printable(32, least=32)]
 """A secret in hexadecimal digits. It is never shown, logged or stored."""
 
 
-@frozen
-class Keeper:
+class Keeper(Strict, frozen=True):
     """How other nodes get at the parts that a node keeps: fixed for the life of its process."""
 
     SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})
@@ -60,8 +60,7 @@ class Keeper:
         return f"Keeper(port={self.port}, limit_bytes={self.limit_bytes})"
 
 
-@frozen
-class Halt:
+class Halt(Strict, frozen=True):
     """The workers of the round, which is to stop, keep one and the same step before they end."""
 
     step: Step | None
@@ -81,15 +80,14 @@ class Restoring(StrEnum):
     """It cannot get all of it, or a digest is wrong. The coordinator has to choose another step, for all nodes."""
 
 
-@frozen
-class Holding:
+class Holding(Strict, frozen=True):
     """What a node keeps of the run that it is in, and what that costs.
 
     Small parts change with each step, so they are named once no worker of the node lives any more. A part that is named
     with big state stays named until the coordinator has a newer step protected, or until it proves to be damaged.
     """
 
-    parts: Annotated[tuple[KeptParts, ...], Length(0, PARTS_MAX)]
+    parts: Annotated[tuple[KeptParts, ...], Meta(max_length=PARTS_MAX)]
     restoring: Restoring = Restoring.NOTHING
     problem: Sentence = ""
     """Why the last save or restore failed, if it did."""
@@ -111,13 +109,13 @@ class Holding:
     """Whether a worker of the node writes checkpoints by itself, or has announced that it will."""
     checkpointed: Step | None = None
     """The newest step of which all of these workers have written a checkpoint in this round; None before the first."""
-    persisted: Annotated[tuple[PersistedStep, ...], Length(0, PERSISTED_MAX)] = ()
+    persisted: Annotated[tuple[PersistedStep, ...], Meta(max_length=PERSISTED_MAX)] = ()
     """The newest steps of the job that are whole on the disk, of any run, the newest first."""
     unusable: Sentence = ""
     """Why a step on the disk is of no use to this node; empty if none is. Such a step is not in `persisted`."""
     persisting: PersistReport | None = None
     """What it has done of the last order to write a step; None if there was none."""
-    first_states: Annotated[tuple[Digest, ...], Length(0, FIRST_STATES_MAX)] = ()
+    first_states: Annotated[tuple[Digest, ...], Meta(max_length=FIRST_STATES_MAX)] = ()
     """The digests of the states that its workers had after the first step of the round, if that began from nothing and
     no tensor is sharded: one digest if all workers had the same state, and else two. None before all have one."""
     copy_problem: Sentence = ""
@@ -126,8 +124,7 @@ class Holding:
     """What its workers' training depends on and they do not keep, as far as they have noticed; empty if nothing."""
 
 
-@frozen
-class KeptSource:
+class KeptSource(Strict, frozen=True):
     """A node that has parts which another node needs. It may be that node itself."""
 
     SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})
@@ -136,15 +133,14 @@ class KeptSource:
     address: Address
     port: Port
     key: Key
-    parts: Annotated[tuple[WantedParts, ...], Length(1, WANTED_MAX)]
+    parts: Annotated[tuple[WantedParts, ...], Meta(min_length=1, max_length=WANTED_MAX)]
 
     def __repr__(self) -> str:
         """Return it without the key, which belongs into no log."""
         return f"KeptSource(node={self.node!r}, address={self.address!r}, port={self.port}, parts={self.parts!r})"
 
 
-@frozen
-class KeptCopy:
+class KeptCopy(Strict, frozen=True):
     """Parts of one step that a node is to get from another one, and to keep as a copy while the step is protected."""
 
     round: Counter
@@ -157,17 +153,16 @@ class KeptCopy:
         return KeptStep(self.round, self.step)
 
 
-@frozen
-class Resume:
+class Resume(Strict, frozen=True):
     """The step that all workers of a round resume from, and where one node gets what it needs of it."""
 
     round: Counter
     """The round in which the step was done."""
     step: Step
-    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     """How many ranks that round had."""
-    shards: Annotated[int, Range(1, RANKS_MAX)]
-    sources: Annotated[tuple[KeptSource, ...], Length(0, SOURCES_MAX)]
+    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    sources: Annotated[tuple[KeptSource, ...], Meta(max_length=SOURCES_MAX)]
     """The parts that the node needs, by holder. If `complete`, these are all of them."""
     complete: bool
     """Whether all holders are known. After a restart of the coordinator some have yet to report, and the node waits."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.fields import Count, Counter, Name, RequestNumber, Sentence
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Strict
 
 LOG_CHUNK_BYTES_MAX = 16 * 1024
 """The limit of one piece: on a line of 256 kbit/s, a heartbeat waits for half a second behind it."""
@@ -25,7 +26,7 @@ LOG_LINES_MAX = 100_000
 FILE_MAX = 2**62 - 1
 """The limit of a file's number."""
 
-Offset = Annotated[int, Range(0, LOG_BYTES_MAX)]
+Offset = Annotated[int, Meta(ge=0, le=LOG_BYTES_MAX)]
 
 
 class LogStream(StrEnum):
@@ -35,17 +36,15 @@ class LogStream(StrEnum):
     STDERR = "stderr"
 
 
-@frozen
-class LogPlace:
+class LogPlace(Strict, frozen=True):
     """A place in a log; where the log was rotated, it goes on in the next newer file."""
 
-    file: Annotated[int, Range(0, FILE_MAX)]
+    file: Annotated[int, Meta(ge=0, le=FILE_MAX)]
     """A number of the file by its inode and beginning, which both stay the same when it is rotated."""
     offset: Offset
 
 
-@frozen
-class ReadLog:
+class ReadLog(Strict, frozen=True, tag=True):
     """Asks for the next piece of one worker's log; it names no path."""
 
     request: RequestNumber
@@ -56,18 +55,17 @@ class ReadLog:
     after: LogPlace | None
     """Where the last piece ended; None to begin with the last bytes and lines, as many as the next two fields allow."""
     last_bytes: Offset
-    last_lines: Annotated[int, Range(0, LOG_LINES_MAX)] | None
+    last_lines: Annotated[int, Meta(ge=0, le=LOG_LINES_MAX)] | None
     """The most lines to begin with; None for any number."""
     follow: bool
     """Whether a reader waits for more output: a node that ends gives that reader a moment to come to the end."""
 
 
-@frozen
-class LogChunk:
+class LogChunk(Strict, frozen=True, tag=True):
     """The next piece of a log."""
 
     request: RequestNumber
-    data: Annotated[bytes, Length(0, LOG_CHUNK_BYTES_MAX)]
+    data: Annotated[bytes, Meta(max_length=LOG_CHUNK_BYTES_MAX)]
     place: LogPlace | None
     """Where it ends; None if nothing could be read."""
     more: bool

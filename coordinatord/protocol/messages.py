@@ -11,6 +11,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,
@@ -34,7 +36,6 @@ from coordinatord.protocol.fields import (
     Text,
     WorkerExit,
 )
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import COPIES_MAX, PROTECTED_MAX, Halt, Holding, Keeper, KeptCopy, Resume
@@ -42,7 +43,7 @@ from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.persisted_state import PersistOrder
 from coordinatord.protocol.scale_up import ScaleUp
-from coordinatord.protocol.schema import Length, Range, SchemaError
+from coordinatord.protocol.schema import SchemaError, Strict, printable
 from coordinatord.protocol.section import Section
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
@@ -139,19 +140,18 @@ class Launcher(StrEnum):
     TORCHRUN = "torchrun"
 
 
-@frozen
-class JobSpec:
+class JobSpec(Strict, frozen=True):
     """What all nodes of a run must agree on."""
 
-    nodes_min: Annotated[int, Range(1, RANKS_MAX)]
-    nodes_max: Annotated[int, Range(1, RANKS_MAX)]
+    nodes_min: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    nodes_max: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     max_restarts: Counter
     launcher: Launcher = Launcher.NODECLIENT
     scale_up: ScaleUp = ScaleUp.NOW
     hang_timeout_s: Seconds | None = None
     """The time without a step after which a hang is restarted, even if the culprit computes. None: it follows from the
     run's own steps, and a hang whose culprit computes is not restarted. 0: no hang is restarted."""
-    drain_laggards: Annotated[float, Range(0, FACTOR_MAX)] = 0.0
+    drain_laggards: Annotated[float, Meta(ge=0, le=FACTOR_MAX)] = 0.0
     """A node is drained if a worker of it makes each step so many times as long; 0 for never."""
 
     def __post_init__(self) -> None:
@@ -160,8 +160,7 @@ class JobSpec:
             raise SchemaError(f"nodes_min is {self.nodes_min}, more than nodes_max, {self.nodes_max}")
 
 
-@frozen
-class Follower:
+class Follower(Strict, frozen=True):
     """A worker that failed after another one of its node had."""
 
     rank: Count
@@ -172,8 +171,7 @@ class Follower:
     """It left its round because a collective failed, and its process has not ended."""
 
 
-@frozen
-class Failure:
+class Failure(Strict, frozen=True):
     """The first worker of a node's group that failed in this round."""
 
     rank: Count
@@ -185,17 +183,17 @@ class Failure:
     """What the node found out beyond the code, such as why the process could not be started or who killed it."""
     error: Sentence
     """The exception that ended it, in one line; empty if there was none, or it is not known."""
-    last_lines: Annotated[tuple[Line, ...], Length(0, LAST_LINES_MAX)]
+    last_lines: Annotated[tuple[Line, ...], Meta(max_length=LAST_LINES_MAX)]
     """The end of its traceback, or of its output on stderr."""
-    followers: Annotated[tuple[Follower, ...], Length(0, CONSEQUENCES_MAX)]
+    followers: Annotated[tuple[Follower, ...], Meta(max_length=CONSEQUENCES_MAX)]
     """The first few workers of the node that failed later, and were not ended by it."""
     age_s: Seconds
     """How long before this message it was seen: two hosts' clocks are never compared."""
-    log: Annotated[str, Length(0, LOG_MAX)] = ""
+    log: Annotated[str, printable(LOG_MAX)] = ""
     """The file with all that it wrote to stderr, on its host; empty if there is none, or it is not known."""
     hang: HangKind | None = None
     """Set if it has not ended: all others waited for it, `message` says where, and `last_lines` is its stack."""
-    hang_ranks: Annotated[tuple[Count, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    hang_ranks: Annotated[tuple[Count, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first few ranks that hung, if there are several, such as those of both sides that wait at different places;
     `rank` is the first of them."""
     left: bool = False
@@ -204,8 +202,7 @@ class Failure:
     """No restart mends its error, by the worker's own word: the run ends."""
 
 
-@frozen
-class Straggler:
+class Straggler(Strict, frozen=True):
     """A worker whose last reported step is behind those of others."""
 
     node: Name
@@ -213,8 +210,7 @@ class Straggler:
     step: Step
 
 
-@frozen
-class Report:
+class Report(Strict, frozen=True):
     """The root cause of a round's failure, for the people at every node."""
 
     round: Counter
@@ -223,24 +219,23 @@ class Report:
     node: Name
     host: Address
     failure: Failure
-    consequences: Annotated[tuple[SecondaryFailure, ...], Length(0, CONSEQUENCES_MAX)]
+    consequences: Annotated[tuple[SecondaryFailure, ...], Meta(max_length=CONSEQUENCES_MAX)]
     consequences_count: Count
     """The number of all workers that are known to have failed later."""
     same_error_count: Count = 0
     """The number of these that failed with the same error."""
-    early: Annotated[tuple[EarlyEnd, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    early: Annotated[tuple[EarlyEnd, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first workers of the round that had exited with 0 before it failed."""
     step: Step | None = None
     """The furthest step that any worker had reported."""
-    stragglers: Annotated[tuple[Straggler, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first few workers that had not reported it, the furthest behind first."""
 
 
-@frozen
-class Observed:
+class Observed(Strict, frozen=True, tag=True):
     """The whole changing state of a node."""
 
-    run: Annotated[str, Length(0, 128)]
+    run: Annotated[str, printable(128)]
     """The run that `round` belongs to; empty before the first."""
     round: Counter
     """The last round it was given; 0 before the first."""
@@ -256,7 +251,7 @@ class Observed:
     beat: bool
     """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows that the other
     lives."""
-    steps: Annotated[tuple[Step | None, ...], Length(0, WORKERS_MAX)] = ()
+    steps: Annotated[tuple[Step | None, ...], Meta(max_length=WORKERS_MAX)] = ()
     """The last step that each worker of the round has reported, by local rank. All are None if none has reported any,
     but one has announced that it will; empty if there is no sign of steps."""
     step_age_s: Seconds | None = None
@@ -264,7 +259,7 @@ class Observed:
     idle_s: Seconds = 0.0
     """How long before this message the last of its workers was gone, or the node began if it has had none; 0 while any
     may live."""
-    ended: Annotated[tuple[Ended, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    ended: Annotated[tuple[Ended, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first workers of the round that exited with 0 before they were asked to end. They are sent with the next
     message that has another reason: they matter only when a round is judged, and each node sends one before that."""
     killed: Killed | None = None
@@ -276,31 +271,30 @@ class Observed:
     """The section that its workers are in; None if in none. It is sent with the next heartbeat, as steps are."""
     begun: WorkerStarts | None = None
     """How its workers of the round were begun; None before that, or if all are cold and could not be otherwise."""
-    pids: Annotated[tuple[Pid, ...], Length(0, WORKERS_MAX)] = ()
+    pids: Annotated[tuple[Pid, ...], Meta(max_length=WORKERS_MAX)] = ()
     """The process of each worker of the round that lives, by local rank, and 0 for one that has ended; empty if none
     is started. A change of it is sent with the next message that has another reason."""
     held_up: Sentence = ""
     """What is in the way of the end of the round on this node when its workers are dead; empty if nothing is."""
 
 
-@frozen
-class Join:
+class Join(Strict, frozen=True, tag=True):
     """The first message of a session: who the node is, beside its first observed state."""
 
-    version: Annotated[int, Range(0, COUNTER_MAX)]
+    version: Annotated[int, Meta(ge=0, le=COUNTER_MAX)]
     job: Name
     node: Name
-    incarnation: Annotated[int, Range(0, 2**63 - 1)]
+    incarnation: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     """One life of a nodeclient process. If two have the same node id, the greater one is the younger."""
     spec: JobSpec
     offer: NodeOffer
     observed: Observed
-    release: Annotated[str, Length(0, 64)] = ""
+    release: Annotated[str, printable(64)] = ""
     """The release of nodeclient, as printed by its `--version`; empty if not known."""
     age_s: Seconds | None = None
     """How long before this message the nodeclient process began; None if not known. It distinguishes a node that comes
     when a run has just ended from one that was started to begin another, without comparing clocks."""
-    command: Annotated[str, Length(0, 2 * DIGEST_LETTERS)] = ""
+    command: Annotated[str, printable(2 * DIGEST_LETTERS)] = ""
     """What it starts its workers with, to be compared with that of others: a digest of the script and then one of the
     whole command, each of `DIGEST_LETTERS`; empty if not known."""
     keeper: Keeper | None = None
@@ -309,8 +303,7 @@ class Join:
     """Whether it looks for a coordinator that knows its run: any other one is to refuse it for now."""
 
 
-@frozen
-class Assignment:
+class Assignment(Strict, frozen=True):
     """One node's part of a round: its own ranks and the master, so that its size does not depend on the others."""
 
     group_rank: Count
@@ -330,20 +323,18 @@ class Assignment:
     max_restarts: Counter
 
 
-@frozen
-class Outcome:
+class Outcome(Strict, frozen=True):
     """How the run ended for a node: the nodeclient logs it, and exits with its code."""
 
     result: Result
-    exit_code: Annotated[int, Range(0, 255)]
+    exit_code: Annotated[int, Meta(ge=0, le=255)]
     summary: Text
 
 
-@frozen
-class Desired:
+class Desired(Strict, frozen=True, tag=True):
     """What the coordinator wants of a node, whole."""
 
-    run: Annotated[str, Length(0, 128)]
+    run: Annotated[str, printable(128)]
     round: Counter
     """The round of the goal; with `wait`, the last one of the run."""
     goal: Goal
@@ -373,13 +364,13 @@ class Desired:
     resume: Resume | None = None
     """What the workers of the round resume from: with `run`, until the node reports that it has that, or workers do
     steps. None takes nothing back. Only if none was sent since the round was given do they resume from nothing."""
-    protected: Annotated[tuple[KeptStep, ...], Length(0, PROTECTED_MAX)] | None = None
+    protected: Annotated[tuple[KeptStep, ...], Meta(max_length=PROTECTED_MAX)] | None = None
     """The steps of which the node must not overwrite any part. None changes nothing, since they are not known yet."""
     halt: Halt | None = None
     """The step that all workers keep before a planned `stop`; None if each keeps the last one that it has done."""
     persist: PersistOrder | None = None
     """What the node writes of a step to the disk; None if nothing."""
-    copies: Annotated[tuple[KeptCopy, ...], Length(0, COPIES_MAX)] = ()
+    copies: Annotated[tuple[KeptCopy, ...], Meta(max_length=COPIES_MAX)] = ()
     """The copies of other nodes' state that the node is to get and does not have yet. It gets no others any more."""
     alike: bool | None = None
     """Whether all ranks had the same state after the first step of the round; None before that is known."""
@@ -392,8 +383,7 @@ class Desired:
             raise SchemaError(f"outcome belongs to the goal {Goal.EXIT} and only there, not to {self.goal}")
 
 
-@frozen
-class Degraded:
+class Degraded(Strict, frozen=True, tag=True):
     """The last `Desired` stands, since the coordinator lives but cannot decide anything now.
 
     It answers heartbeats while the store fails: the coordinator might forget any decision.
@@ -402,8 +392,7 @@ class Degraded:
     reason: Text
 
 
-@frozen
-class Refused:
+class Refused(Strict, frozen=True, tag=True):
     """The last message of a session that the coordinator refuses."""
 
     code: RefusalCode

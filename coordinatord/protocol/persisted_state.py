@@ -9,10 +9,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.fields import RANKS_MAX, Counter, Name, Seconds, Sentence, Step
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, KeptStep, Size, WantedParts
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Strict
 
 PERSISTED_MAX = 8
 """The most steps on the disk that a node names: the newest ones. One is enough to resume from, and a few more are a
@@ -31,28 +32,26 @@ becomes whole."""
 ATTEMPTS_MAX = 2**30
 """The highest number of an attempt that a node's report counts for: half of what the protocol can express."""
 
-Serial = Annotated[int, Range(1, 2**53 - 1)]
+Serial = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 """Numbers the steps of a job on the disk, over all of its runs: a later one has a higher number."""
 
 
-@frozen
-class PersistOffer:
+class PersistOffer(Strict, frozen=True):
     """A node's directory for steps on a disk, as its user wants it used."""
 
     every_s: Seconds
     """How much time lies between two steps."""
-    keep: Annotated[int, Range(1, KEEP_STEPS_MAX)]
+    keep: Annotated[int, Meta(ge=1, le=KEEP_STEPS_MAX)]
     """How many steps are kept: the newest ones."""
 
 
-@frozen
-class PersistedStep:
+class PersistedStep(Strict, frozen=True):
     """A step that is whole on the disk."""
 
     serial: Serial
     run: Name
     """The run that did the step."""
-    parts: Annotated[tuple[KeptParts, ...], Length(1, PERSISTED_PARTS_MAX)]
+    parts: Annotated[tuple[KeptParts, ...], Meta(min_length=1, max_length=PERSISTED_PARTS_MAX)]
     """All of them are of one step."""
 
     @property
@@ -73,8 +72,7 @@ class PersistState(StrEnum):
     """The attempt has failed; a later one is made with the newest step of that time."""
 
 
-@frozen
-class PersistReport:
+class PersistReport(Strict, frozen=True):
     """What a node has done of an order to write a step."""
 
     round: Counter
@@ -92,24 +90,23 @@ class PersistReport:
         return KeptStep(self.round, self.step)
 
 
-@frozen
-class PersistOrder:
+class PersistOrder(Strict, frozen=True):
     """What a node is to write of a step of the present run."""
 
     round: Counter
     step: Step
-    world_size: Annotated[int, Range(1, RANKS_MAX)]
-    shards: Annotated[int, Range(1, RANKS_MAX)]
-    parts: Annotated[tuple[WantedParts, ...], Length(0, WANTED_MAX)]
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    parts: Annotated[tuple[WantedParts, ...], Meta(max_length=WANTED_MAX)]
     commit: bool
     """All nodes have written their parts: it is to make the step whole."""
     in_use: Serial | None = None
     """A step that is not dropped now, though newer ones are there: the workers resume from it."""
-    small: Annotated[int, Range(0, RANKS_MAX)] = 0
+    small: Annotated[int, Meta(ge=0, le=RANKS_MAX)] = 0
     """The number of ranks whose small state all nodes together write: the committer must find that of each."""
     attempt: Counter = 0
     """Numbers a run's attempts to write a step. By it, a node that has missed the end of the last one begins anew."""
-    in_vain: Annotated[tuple[Counter, ...], Length(0, IN_VAIN_MAX)] = ()
+    in_vain: Annotated[tuple[Counter, ...], Meta(max_length=IN_VAIN_MAX)] = ()
     """Attempts of the run that ended before their step was to be made whole. No node ever will, so what nodes have
     written in them is to be deleted before this attempt: they may have filled the disk."""
 
@@ -119,8 +116,7 @@ class PersistOrder:
         return KeptStep(self.round, self.step)
 
 
-@frozen
-class DiskStep:
+class DiskStep(Strict, frozen=True):
     """A step on the disk by the names that it has there: the run that did it may be an earlier one."""
 
     run: Name

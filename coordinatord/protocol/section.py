@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from coordinatord.protocol.fields import LocalRank, Seconds
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length
+from coordinatord.protocol.schema import Strict, printable
 
 SECTION_NAME_MAX = 16
 """The length of a name: two words of a worker's slot."""
 
 
-@frozen
-class Section:
+class Section(Strict, frozen=True):
     """The section that ends last by its limit, of those that a node's workers are in."""
 
-    name: Annotated[str, Length(1, SECTION_NAME_MAX)]
+    name: Annotated[str, printable(SECTION_NAME_MAX, least=1)]
     limit_s: Seconds
     """The longest time that it may take, as the script has set it."""
     age_s: Seconds

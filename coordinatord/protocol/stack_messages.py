@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.fields import (
     COUNTER_MAX,
     STEP_MAX,
@@ -23,8 +25,7 @@ from coordinatord.protocol.fields import (
     Seconds,
     Sentence,
 )
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Strict, printable
 from coordinatord.protocol.text import clip
 
 WORKERS_ASKED_MAX = 64
@@ -78,36 +79,34 @@ class CollectiveState(StrEnum):
     """The worker gets on: it has begun or ended one while it was looked at."""
 
 
-@frozen
-class Collective:
+class Collective(Strict, frozen=True):
     """What a worker does in a process group, by torch's flight recorder: a collective, or an exchange with one peer."""
 
-    group: Annotated[str, Length(0, 32)]
+    group: Annotated[str, printable(32)]
     """The process group, such as `default_pg`, or `mesh_tp 3` for one of several with that description."""
-    number: Annotated[int, Range(0, STEP_MAX)]
+    number: Annotated[int, Meta(ge=0, le=STEP_MAX)]
     """The number of the collective in that group."""
     state: CollectiveState
-    operation: Annotated[str, Length(0, 64)] = ""
+    operation: Annotated[str, printable(64)] = ""
     """What it is, such as `gloo:all_reduce`, or `nccl:recv from 12` with the peer's rank; empty if it gets on."""
-    shape: Annotated[str, Length(0, 64)] = ""
+    shape: Annotated[str, printable(64)] = ""
     """The input of the worker, such as `1024x3 Float`."""
     age_s: Seconds = 0.0
     """How long ago the worker has begun it."""
 
 
-@frozen
-class WorkerStacks:
+class WorkerStacks(Strict, frozen=True):
     """Where one worker stands."""
 
     rank: Count
     origin: StackOrigin
-    stacks: Annotated[bytes, Length(0, STACK_BYTES_MAX)]
+    stacks: Annotated[bytes, Meta(max_length=STACK_BYTES_MAX)]
     """The Python stacks of its threads, as `pack_stacks` writes them."""
-    state: Annotated[str, Length(0, 16)]
+    state: Annotated[str, printable(16)]
     """The state of the process as the kernel has it, in a word; empty if it is not known."""
-    waits_in: Annotated[str, Length(0, 64)]
+    waits_in: Annotated[str, printable(64)]
     """The function of the kernel in which its main thread waits; empty if it waits in none, or it is not known."""
-    cpus: Annotated[float, Range(0, COUNTER_MAX)]
+    cpus: Annotated[float, Meta(ge=0, le=COUNTER_MAX)]
     """How many CPUs it used during the look, with the processes that it has started, such as those that load data."""
     collective: Collective | None
     """The first one that it has begun of those that it waits in, or else the last one that is over."""
@@ -115,40 +114,38 @@ class WorkerStacks:
     """Why there is no stack; empty if there is one."""
     pid: Pid = 0
     """The process that was looked at; 0 if there is none."""
-    io_bytes: Annotated[int, Range(0, STEP_MAX)] = 0
+    io_bytes: Annotated[int, Meta(ge=0, le=STEP_MAX)] = 0
     """How much it and the processes that it has started have read and written: a worker whose disk is slow gets on."""
-    network_bytes: Annotated[int, Range(0, STEP_MAX)] = 0
+    network_bytes: Annotated[int, Meta(ge=0, le=STEP_MAX)] = 0
     """How much its open TCP connections have carried so far; 0 if that is not known, or it trains."""
-    members: Annotated[int, Range(0, COUNTER_MAX)] = 0
+    members: Annotated[int, Meta(ge=0, le=COUNTER_MAX)] = 0
     """How many ranks the process group of its collective has; 0 if that is not known."""
-    places: Annotated[bytes, Length(0, PLACES_BYTES_MAX)] = b""
+    places: Annotated[bytes, Meta(max_length=PLACES_BYTES_MAX)] = b""
     """Where it is in its other process groups, as `pack_places` writes it."""
-    stands_at: Annotated[str, Length(0, FRAME_MAX)] = ""
+    stands_at: Annotated[str, printable(FRAME_MAX)] = ""
     """Where its main thread stands, by the whole stack: the function that the script has called, with the script's own
     line, such as `get (train.py:41)`; empty if it is not known."""
-    waits_for: Annotated[str, Length(0, WAITS_FOR_MAX)] = ""
+    waits_for: Annotated[str, printable(WAITS_FOR_MAX)] = ""
     """What its main thread waits for that is no part of the job, such as `the program rsync (process 4711)`; empty if
     nothing is seen."""
 
 
-@frozen
-class AskStacks:
+class AskStacks(Strict, frozen=True, tag=True):
     """Asks where some workers of a round stand."""
 
     request: RequestNumber
     run: Name
     round: Counter
-    local_ranks: Annotated[tuple[LocalRank, ...], Length(1, WORKERS_ASKED_MAX)]
+    local_ranks: Annotated[tuple[LocalRank, ...], Meta(min_length=1, max_length=WORKERS_ASKED_MAX)]
     brief: bool = False
     """Only the main thread of each worker is wanted, in `BRIEF_BYTES_MAX`: no person reads the answer."""
 
 
-@frozen
-class Stacks:
+class Stacks(Strict, frozen=True, tag=True):
     """Where these workers stand, in the order in which they were asked for."""
 
     request: RequestNumber
-    workers: Annotated[tuple[WorkerStacks, ...], Length(0, WORKERS_ASKED_MAX)]
+    workers: Annotated[tuple[WorkerStacks, ...], Meta(max_length=WORKERS_ASKED_MAX)]
     problem: Sentence
     """Why there are no stacks; empty if there are."""
 

@@ -1,8 +1,7 @@
 """The versions of the protocol that are supported, and what each of them adds to the one before.
 
 Both sides support the present version and up to two before it, so that a cluster can be upgraded host by host while its
-jobs train. Each session has one version: that of its first message. Its messages have the fields of that version, no
-more and no less.
+jobs train. Each session has one version: that of its first message. Its messages have the fields of that version.
 
 To raise the version: add one to `PROTOCOL_VERSION`, and a row to `ADDED` for each new field, or new value of one. A new
 field needs a default that means "not known", since a session of the older version has that default. A new value, or a
@@ -13,23 +12,21 @@ of `Refused`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.messages import PROTOCOL_VERSION
+from coordinatord.protocol.schema import Without
 
 SUPPORTED = tuple(range(PROTOCOL_VERSION, max(PROTOCOL_VERSION - 3, 0), -1))
 """The present version comes first. A node begins with it, and takes the next one if the coordinator does not
 support this."""
 
-Later = Mapping[type[Any], frozenset[str]]
-"""The fields and the values of enumerations that a version lacks, by class."""
 
-
-@frozen
-class Added:
+class Added(Struct, frozen=True):
     """A field that came with a version, or a value of an enumeration."""
 
     version: int
@@ -41,7 +38,7 @@ ADDED: tuple[Added, ...] = ()
 """Nothing yet: there is one version."""
 
 
-def later_than(version: int, rows: Iterable[Added] | None = None) -> Later:
+def later_than(version: int, rows: Iterable[Added] | None = None) -> Without:
     """Return the fields and the values of enumerations that came after a version, by the `rows` of `ADDED`."""
     later: dict[type[Any], frozenset[str]] = {}
     for added in ADDED if rows is None else rows:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, WORKERS_MAX, Count, Name, Seconds, WorkerExit
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Strict
 
 
-@frozen
-class Ended:
+class Ended(Strict, frozen=True):
     """A worker that exited with 0 while its round was on."""
 
     rank: Count
@@ -21,20 +21,18 @@ class Ended:
     """How long before this message."""
 
 
-@frozen
-class Killed:
+class Killed(Strict, frozen=True):
     """Workers of a node that had not ended when the time that they had to save their state was over."""
 
-    ranks: Annotated[tuple[Count, ...], Length(1, CONSEQUENCES_MAX)]
+    ranks: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=CONSEQUENCES_MAX)]
     """The first few of them."""
-    count: Annotated[int, Range(1, WORKERS_MAX)]
+    count: Annotated[int, Meta(ge=1, le=WORKERS_MAX)]
     """The number of all of them."""
     after_s: Seconds
     """How long they had."""
 
 
-@frozen
-class SecondaryFailure:
+class SecondaryFailure(Strict, frozen=True):
     """A worker that failed after another one had: because of it, or with the same error."""
 
     node: Name
@@ -45,8 +43,7 @@ class SecondaryFailure:
     """It left its round because a collective failed, and its process has not ended."""
 
 
-@frozen
-class EarlyEnd:
+class EarlyEnd(Strict, frozen=True):
     """A worker that had exited with 0 when another one failed."""
 
     node: Name

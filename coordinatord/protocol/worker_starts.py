@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from coordinatord.protocol.fields import Count, Sentence
-from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.schema import Strict
 
 
 class ColdCause(StrEnum):
@@ -23,16 +23,14 @@ class ColdCause(StrEnum):
     """The parent interpreter: it could not be started, was too slow, did not fork or has ended."""
 
 
-@frozen
-class WhyCold:
+class WhyCold(Strict, frozen=True):
     """Why workers that were to be forked are cold."""
 
     cause: ColdCause
     text: Sentence
 
 
-@frozen
-class WorkerStarts:
+class WorkerStarts(Strict, frozen=True):
     """The workers of a node in its round, by the way in which each was begun."""
 
     in_place: Count

@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import InternalError, OperationalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
 from coordinatord.runtime.object_graph import GraphError, attributes, built, copied, written
@@ -60,8 +61,7 @@ FORMAT = 1
 """The version of the file's form."""
 
 
-@frozen
-class Subject:
+class Subject(Struct, frozen=True):
     """What is recorded: the program of a machine, and which of the machine's attributes are code and no state."""
 
     program: str
@@ -176,8 +176,7 @@ class CrashFileError(OperationalError):
     exit_code = ExitCode.NO_INPUT
 
 
-@frozen
-class Recording:
+class Recording(Struct, frozen=True):
     """The content of a crash file: the machine as it was, the stimuli that it handled then, and the error."""
 
     machine: Any

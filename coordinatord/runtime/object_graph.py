@@ -16,13 +16,14 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import is_frozen
 
 Plain = dict[str, Any]
 """What `json` can write."""
 
-_ATOMS = (type(None), bool, int, float, str, bytes, Enum, type)
+_ATOMS = (type(None), bool, int, float, str, bytes, Enum, Struct, type)
 
 _CONCEALED = "0"
 """What is written for each letter of a secret, so that it is as long as before."""
@@ -127,7 +128,7 @@ class _GraphCopier:
 @cache
 def _copy_method(kind: type) -> Callable[[_GraphCopier, Any], Any]:
     """Return the function that copies objects of a class; add classes of constant objects to `_CONSTANT`."""
-    if issubclass(kind, _ATOMS) or is_frozen(kind):
+    if issubclass(kind, _ATOMS):
         _CONSTANT.add(kind)
         return lambda _, value: value
     if issubclass(kind, dict):
@@ -225,7 +226,11 @@ class _Reader:
             twin = self._built[place] = [] if kind == "list" else deque(maxlen=parts[1])
             twin.extend(self.read(inner) for inner in parts[0])
         elif kind == "instance":
-            twin = self._built[place] = object.__new__(self._class(parts[0]))
+            made = self._class(parts[0])
+            if issubclass(made, Struct):
+                self._built[place] = made(**{name: self.read(value) for name, value in parts[1].items()})
+                return
+            twin = self._built[place] = object.__new__(made)
             for name, value in parts[1].items():
                 object.__setattr__(twin, name, self.read(value))
         else:

@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.runtime.pinned_tls import base32_of
 from coordinatord.security.token_store import KnownToken, new_secret
 
@@ -27,8 +28,7 @@ SESSION_S = 12 * 3_600.0
 """How long a session lasts: a day's work."""
 
 
-@frozen
-class _KnownLink:
+class _KnownLink(Struct, frozen=True):
     """What the secret of a link stands for."""
 
     token: KnownToken

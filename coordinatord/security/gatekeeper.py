@@ -15,9 +15,10 @@ from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 
+from msgspec import Struct
+
 from coordinatord.protocol.access_token import BEARER, Role, TokenFormError, parse_token
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.token_store import ALL_JOBS, KnownToken, TokenStore, find
@@ -53,8 +54,7 @@ class DeniedError(OperationalError):
         self.code = code
 
 
-@frozen
-class Caller:
+class Caller(Struct, frozen=True):
     """A person or a program that was let in."""
 
     token: KnownToken | None

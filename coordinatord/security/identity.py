@@ -12,9 +12,10 @@ import ssl
 import tempfile
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.pinned_tls import CertificateError, pin_of
 from coordinatord.runtime.private_files import PrivateFileError, held_directory, read_private, write_private
 
@@ -30,8 +31,7 @@ class IdentityError(OperationalError):
     exit_code = ExitCode.USAGE
 
 
-@frozen
-class Identity:
+class Identity(Struct, frozen=True):
     """Where the key and the certificate are."""
 
     certificate: Path
@@ -91,8 +91,7 @@ def own_identity(directory: Path) -> Identity:
     return identity
 
 
-@frozen
-class PassingIdentity:
+class PassingIdentity(Struct, frozen=True):
     """A key and a certificate in memory alone, which end with this process."""
 
     key: str

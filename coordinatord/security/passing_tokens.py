@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.runtime.boot import boot_id
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.private_files import PrivateFileError, read_private, tokens_directory
@@ -32,8 +33,7 @@ _ENDED = frozenset({"Z", "X"})
 """The states of a process that has ended before its parent has waited for it."""
 
 
-@frozen
-class Process:
+class Process(Struct, frozen=True):
     """A process, distinguished from all others that had or will have the same number."""
 
     pid: int

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import server_context
@@ -50,8 +51,7 @@ class NowhereError(OperationalError):
     exit_code = ExitCode.USAGE
 
 
-@frozen
-class SecuritySettings:
+class SecuritySettings(Struct, frozen=True):
     """The paths of the files; see `coordinatord --help`."""
 
     directory: Path | None

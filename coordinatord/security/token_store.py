@@ -14,19 +14,21 @@ import logging
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import Meta
+from msgspec.structs import asdict, replace
+
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import Name
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length, Range, SchemaError, check_for
+from coordinatord.protocol.schema import SchemaError, Strict, check, printable
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import base32_of
 from coordinatord.runtime.private_files import PrivateFileError, held_directory, read_private, write_private
@@ -55,19 +57,18 @@ ALL_JOBS = "*"
 """The pattern of a token for all jobs."""
 
 
-@frozen
-class KnownToken:
+class KnownToken(Strict, frozen=True):
     """One token, without its secret."""
 
     name: Name
     role: Role
     jobs: Name
     """The pattern of the job ids that it is for; `*` for all."""
-    digest: Annotated[str, Length(64, 64)]
+    digest: Annotated[str, printable(64, least=64)]
     """SHA-256 of the secret, in hexadecimal digits."""
-    made_at: Annotated[float, Range(0, TIME_MAX)]
+    made_at: Annotated[float, Meta(ge=0, le=TIME_MAX)]
     """When it was made, in seconds since 1970."""
-    revoked_at: Annotated[float, Range(0, TIME_MAX)] | None = None
+    revoked_at: Annotated[float, Meta(ge=0, le=TIME_MAX)] | None = None
     """When it was revoked; None while it is valid."""
 
     def is_for(self, job: str) -> bool:
@@ -80,13 +81,9 @@ class KnownToken:
         return self.jobs != ALL_JOBS
 
 
-@frozen
-class _TokenFile:
-    version: Annotated[int, Range(VERSION, VERSION)]
-    tokens: Annotated[tuple[KnownToken, ...], Length(0, TOKENS_MAX)]
-
-
-_check = check_for(_TokenFile)
+class _TokenFile(Strict, frozen=True):
+    version: Annotated[int, Meta(ge=VERSION, le=VERSION)]
+    tokens: Annotated[tuple[KnownToken, ...], Meta(max_length=TOKENS_MAX)]
 
 
 def new_secret() -> str:
@@ -101,7 +98,7 @@ def pack_tokens(tokens: Iterable[KnownToken]) -> str:
 
 def unpack_tokens(text: str) -> tuple[KnownToken, ...]:
     """Return what `pack_tokens` has packed. Raises `ValueError`, `RecursionError` and `SchemaError`."""
-    return _check(json.loads(text), "file").tokens
+    return check(json.loads(text), _TokenFile, "file").tokens
 
 
 def valid_names(tokens: Iterable[KnownToken]) -> frozenset[str]:

@@ -18,13 +18,13 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+from msgspec import Struct
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.transitions.apply import HistoryError
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
@@ -132,8 +132,7 @@ class Server:
         self._tasks.spawn(coroutine, name)
 
 
-@frozen
-class ListenAddress:
+class ListenAddress(Struct, frozen=True):
     """Where a coordinator listens, and by which names it is called."""
 
     host: str
@@ -145,8 +144,7 @@ class ListenAddress:
     """More names by which browsers may call it."""
 
 
-@frozen
-class Sharing:
+class Sharing(Struct, frozen=True):
     """How coordinators that share a store take turns. By default this one has its store for itself."""
 
     may_act: Callable[[], bool] = lambda: True

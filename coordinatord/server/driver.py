@@ -15,13 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import asdict
+
 from coordinatord.core.effects import Effect, Look, Refuse
 from coordinatord.core.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record, RoundFormed
-from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
@@ -272,10 +273,11 @@ def _log_records(entries: Sequence[Entry]) -> None:
 
 
 def _log_record(record: Record) -> None:
-    facts = fields_of(record)
+    facts = asdict(record)
     if isinstance(record, RoundFormed):
         facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
-    plain = {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
+    shown = facts.keys() - {"job", "run", "reason"}
+    plain = {name: value for name, value in facts.items() if name in shown and isinstance(value, str | int | float)}
     names = fields("_".join(record.kind_words()), job=record.job, run=record.run, **plain)
     log.info("%s: %s", " ".join(record.kind_words()), record.reason, extra=names)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from coordinatord.core.values.records import Record
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.frozen_class import frozen
 
 
 class StoreError(OperationalError):
@@ -41,8 +42,7 @@ class LeadershipLostError(OperationalError):
 OVER = "the lease is over, so another coordinator may lead: this one decides nothing more"
 
 
-@frozen
-class Entry:
+class Entry(Struct, frozen=True):
     """A record and when it was made."""
 
     at: float
@@ -50,8 +50,7 @@ class Entry:
     record: Record
 
 
-@frozen
-class LoggedEvent:
+class LoggedEvent(Struct, frozen=True):
     """A record as people read it: what happened, when, where and why."""
 
     number: int
@@ -67,8 +66,7 @@ class LoggedEvent:
     reason: str
 
 
-@frozen
-class EventPage:
+class EventPage(Struct, frozen=True):
     """Some of what happened, oldest first."""
 
     events: tuple[LoggedEvent, ...]

@@ -6,12 +6,13 @@ sqlite3 tool; the rest of the record is one JSON object. Nothing is written twic
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
-from coordinatord.core.values.records import KINDS, RoundRemembered
-from coordinatord.protocol.schema import Checks, SchemaError, fields_of
+from msgspec.structs import asdict
+
+from coordinatord.core.values.records import KINDS, Record, RoundRemembered
+from coordinatord.protocol.schema import SchemaError, check
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 
@@ -23,12 +24,7 @@ AT_MAX = 1e11
 
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
-_READ = {**KINDS, RoundRemembered.KIND: RoundRemembered}
-_CHECKS = Checks()
-_IN_BODY = {
-    kind: tuple(field.name for field in dataclasses.fields(kind) if field.name not in _COLUMNS)
-    for kind in KINDS.values()
-}
+_READ: dict[str, type[Record]] = {**KINDS, RoundRemembered.KIND: RoundRemembered}
 
 
 def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, str]:
@@ -37,12 +33,11 @@ def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, 
     A time that no clock should show is written as the nearest one that can be read again.
     """
     record = entry.record
-    kind = type(record)
-    fields = {name: getattr(record, name) for name in _IN_BODY[kind]}
-    body = json.dumps(fields, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    fields = {name: value for name, value in asdict(record).items() if name not in _COLUMNS}
+    body = json.dumps(fields, default=asdict, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     node, number = getattr(record, "node", None), getattr(record, "round", None)
     at = min(max(entry.at, 0.0), AT_MAX)
-    return at, record.job, record.run, kind.KIND, node, number, body
+    return at, record.job, record.run, record.KIND, node, number, body
 
 
 def decode(row: Row) -> Entry:
@@ -66,7 +61,7 @@ def _entry(row: Row) -> Entry:
         fields["node"] = node
     if number is not None:
         fields["round"] = number
-    return Entry(at, _CHECKS[record](fields, kind))
+    return Entry(at, check(fields, record, kind))
 
 
 def _object(body: str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
+
+from msgspec.structs import replace
 
 from coordinatord.store.database import Database
 from coordinatord.store.database_store import DatabaseStore

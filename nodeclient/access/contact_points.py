@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from coordinatord.protocol.fields import DEFAULT_PORT
-from coordinatord.protocol.frozen_class import frozen
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 
 ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
@@ -27,8 +28,7 @@ DOUBTED_S = 4.0
 5 s. The leader's lease of 5 s is over half a second later at most, and then the standby that named it leads."""
 
 
-@frozen
-class ContactPoint:
+class ContactPoint(Struct, frozen=True):
     """Where a coordinator may be reached: by its name, or at one of the addresses that the name has."""
 
     coordinator: Endpoint

@@ -6,8 +6,9 @@ import argparse
 import ipaddress
 import re
 
+from msgspec import Struct
+
 from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
-from coordinatord.protocol.frozen_class import frozen
 
 _ENDPOINT = re.compile(
     r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?
@@ -17,8 +18,7 @@ _ENDPOINT = re.compile(
 """A host name or address with or without a port; an IPv6 address with a port stands in brackets."""
 
 
-@frozen
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Where a coordinator listens."""
 
     host: str

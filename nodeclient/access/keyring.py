@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct
 
 from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, tokens_in
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.private_files import PrivateFileError, read_given, read_private, tokens_directory
 
 VARIABLE = "NODECLIENT_TOKEN"
@@ -39,12 +39,11 @@ class KeyringError(OperationalError):
     """A token was found and cannot be used."""
 
 
-@frozen
-class AccessSettings:
+class AccessSettings(Struct, frozen=True):
     """Where tokens may be, and how to connect to coordinators."""
 
     token_file: Path | None = None
-    token: str = field(default="", repr=False)
+    token: str = ""
     """The token in the environment; empty if there is none."""
     credentials: str = ""
     """The directory of systemd's credentials; empty if there is none."""
@@ -60,6 +59,10 @@ class AccessSettings:
     clear_allowed: bool = False
     """Whether a coordinator may turn out to use no TLS: a node may have started it."""
 
+    def __repr__(self) -> str:
+        """Show nothing: the token is a secret."""
+        return f"{type(self).__name__}(...)"
+
     @property
     def is_given(self) -> bool:
         """Whether this program was given a token, and need not look into the directory of its user."""
@@ -74,8 +77,7 @@ CLEAR = AccessSettings(insecure=True)
 """The settings for a coordinator that serves this host alone."""
 
 
-@frozen
-class Keyring:
+class Keyring(Struct, frozen=True):
     """The tokens that were found in one place."""
 
     source: str

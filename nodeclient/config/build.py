@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.protocol.persisted_state import PersistOffer
 from coordinatord.protocol.scale_up import ScaleUp
@@ -39,8 +40,7 @@ UNHEEDED = {
 """Variables of torchrun that ask for what nodeclient does not do, and the remark about each."""
 
 
-@frozen
-class FrontEnd:
+class FrontEnd(Struct, frozen=True):
     """The settings that one command line derives from flags of its own."""
 
     nodes: tuple[int, int]

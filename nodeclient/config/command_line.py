@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.runtime.settings import SettingsParser
 
 Settings = TypeVar("Settings")
 
 
-@frozen
-class CommandLine(Generic[Settings]):
+class CommandLine(Struct, Generic[Settings], frozen=True):
     """The flags of one subcommand, and how they become its settings."""
 
     add_flags: Callable[[SettingsParser], None]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.command_line import CommandLine
 
 
-@frozen
-class CrashReplayConfig:
+class CrashReplayConfig(Struct, frozen=True):
     """The settings of `nodeclient replay`."""
 
     PROGRAM: ClassVar[Literal["replay"]] = "replay"

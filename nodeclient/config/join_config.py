@@ -6,11 +6,11 @@ import hashlib
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import field
 from pathlib import Path, PurePath
 from typing import ClassVar, Literal
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
@@ -56,8 +56,7 @@ def _digest(*words: str) -> str:
     return hashlib.sha256(os.fsencode("\0".join(words))).hexdigest()[:DIGEST_LETTERS]
 
 
-@frozen
-class JoinConfig:
+class JoinConfig(Struct, frozen=True):
     """All settings of a node, whichever command line set them; durations in seconds.
 
     The help of the flag with the same name says what a field is that has no text here.
@@ -84,7 +83,7 @@ class JoinConfig:
     nccl_abort_timeout_s: float = NCCL_ABORT_TIMEOUT_S
     """How long workers get to leave a round for another one once they abort NCCL."""
     group_rank: int | None = None
-    output: OutputSettings = field(default_factory=OutputSettings)
+    output: OutputSettings = OutputSettings()
     signals: tuple[signal.Signals, ...] = SIGNALS
     numa: str | None = None
     virtual_local_rank: bool = False

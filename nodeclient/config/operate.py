@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, filled, folder
 from nodeclient.access.endpoint import Endpoint
@@ -40,37 +40,38 @@ class Verb(StrEnum):
 STREAMS = ("stdout", "stderr", "both")
 
 
-@frozen
-class Last:
+class Last(Struct, frozen=True):
     """How much of the end of a log is wanted: lines, or bytes, or all of it."""
 
     lines: int | None = None
     bytes: int | None = None
 
 
-@frozen
-class _OperatorConfig:
+class _AccessConfig(Struct, frozen=True, kw_only=True):
+    """The settings that may be left out of all commands."""
+
+    access: AccessSettings = USUAL
+
+
+class _OperatorConfig(_AccessConfig, frozen=True):
     """The settings that all commands have."""
 
     PROGRAM: ClassVar[Literal["operate"]] = "operate"
 
     coordinators: tuple[Endpoint, ...]
-    access: AccessSettings = field(default=USUAL, kw_only=True)
 
 
 Operation = TypeVar("Operation", bound=_OperatorConfig)
 
 
-@frozen
-class _ReadingConfig(_OperatorConfig):
+class _ReadingConfig(_OperatorConfig, frozen=True):
     """The settings of commands that show something of one job, or of all."""
 
     job: str | None
     json: bool
 
 
-@frozen
-class StatusConfig(_ReadingConfig):
+class StatusConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient status`; without a job it shows all of them."""
 
     watch: bool = False
@@ -78,8 +79,7 @@ class StatusConfig(_ReadingConfig):
     """Show every node, and every job that has ended, also on a terminal."""
 
 
-@frozen
-class EventsConfig(_ReadingConfig):
+class EventsConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient events`; without a job it shows all events, also those that belong to no job."""
 
     follow: bool
@@ -91,8 +91,7 @@ class EventsConfig(_ReadingConfig):
     """The kinds of events, as the coordinator calls them; empty: all."""
 
 
-@frozen
-class LogsConfig(_ReadingConfig):
+class LogsConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient logs`; without a job it reads the logs of the only one."""
 
     ranks: str
@@ -108,8 +107,7 @@ class LogsConfig(_ReadingConfig):
     follow: bool
 
 
-@frozen
-class StacksConfig(_ReadingConfig):
+class StacksConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient stacks`; without a job it asks the only one that has not ended."""
 
     ranks: str
@@ -118,26 +116,22 @@ class StacksConfig(_ReadingConfig):
     """A folder with files of torch's flight recorder, which are judged instead; no coordinator is asked then."""
 
 
-@frozen
-class ReportConfig(_ReadingConfig):
+class ReportConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient report`; without a job it shows the report of the only one."""
 
 
-@frozen
-class WaitConfig(_OperatorConfig):
+class WaitConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient wait`; without a job it waits for the only one that has not ended."""
 
     job: str | None
     timeout_s: float | None
 
 
-@frozen
-class PageConfig(_OperatorConfig):
+class PageConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient page`."""
 
 
-@frozen
-class CommandConfig(_OperatorConfig):
+class CommandConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient drain` and its like."""
 
     verb: Verb

@@ -7,7 +7,8 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings import SettingsParser, joined, port
 from nodeclient.access.endpoint import Endpoint, read_endpoint
@@ -57,8 +58,7 @@ _STORE_TYPE = "tcp"
 """The only accepted store type: the other one, `file`, has no address where a coordinator could be."""
 
 
-@frozen
-class Rendezvous:
+class Rendezvous(Struct, frozen=True):
     """Where this node meets the others; without coordinators it is a job of one host."""
 
     coordinators: tuple[Endpoint, ...] = ()

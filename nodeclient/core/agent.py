@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from signal import Signals
 from typing import Any
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.exit_codes import ExitCode

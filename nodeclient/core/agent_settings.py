@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
 
 JOIN_TIMEOUT_S = 600.0
 """How long nodes look for a coordinator and wait for a round by default, as in torchrun."""
@@ -42,8 +42,7 @@ whole on the disk. A standby leads after six seconds or so, and a daemon that wa
 sooner. What is left of 30 s of notice is enough to save."""
 
 
-@frozen
-class Settings:
+class Settings(Struct, frozen=True):
     """The settings of an agent; durations in seconds."""
 
     workers: int

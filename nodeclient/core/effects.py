@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import KeptCopy, Resume
 from coordinatord.protocol.messages import Assignment, Observed, Report
@@ -19,8 +20,7 @@ class Level(StrEnum):
     ERROR = "error"
 
 
-@frozen
-class Probe:
+class Probe(Struct, frozen=True):
     """Find out whether the master of a round can be reached; answered by `Reached` or `Unreached`."""
 
     run: str
@@ -33,8 +33,7 @@ class Probe:
     listens, so a node where all stay gives no way."""
 
 
-@frozen
-class Start:
+class Start(Struct, frozen=True):
     """Start the workers of a round; answered by `WorkersStarted` or `StartFailed`."""
 
     run: str
@@ -46,8 +45,7 @@ class Start:
     """The local ranks that are not started: processes of an earlier round go on with them."""
 
 
-@frozen
-class Restore:
+class Restore(Struct, frozen=True):
     """Get what the workers of a round resume from. Another `Restore` follows when more of it is known."""
 
     run: str
@@ -56,39 +54,34 @@ class Restore:
     """None if they begin from nothing."""
 
 
-@frozen
-class Protect:
+class Protect(Struct, frozen=True):
     """Let no worker overwrite what is kept of these steps, and of no others."""
 
     run: str
     steps: tuple[KeptStep, ...]
 
 
-@frozen
-class Persist:
+class Persist(Struct, frozen=True):
     """Write parts of a step to the disk, in the background; None ends that."""
 
     run: str
     order: PersistOrder | None
 
 
-@frozen
-class CopyKept:
+class CopyKept(Struct, frozen=True):
     """Get these parts of other nodes' state, and no others, and keep them as copies."""
 
     run: str
     copies: tuple[KeptCopy, ...]
 
 
-@frozen
-class TellAlike:
+class TellAlike(Struct, frozen=True):
     """Tell the workers of the round whether all ranks had the same state after its first step."""
 
     alike: bool
 
 
-@frozen
-class SaveKept:
+class SaveKept(Struct, frozen=True):
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
     planned: bool
@@ -97,8 +90,7 @@ class SaveKept:
     """Whether workers have not come to such a step, and half of their time to end is over."""
 
 
-@frozen
-class HaltWorkers:
+class HaltWorkers(Struct, frozen=True):
     """Have all workers that keep state stand still after this step and save it; answered by `KeptSaved`."""
 
     step: int | None
@@ -106,43 +98,37 @@ class HaltWorkers:
     node reports that step."""
 
 
-@frozen
-class LeaveRound:
+class LeaveRound(Struct, frozen=True):
     """Ask all workers of the round to leave it, and to wait for the next one; answered by `WorkerLeft`."""
 
     planned: bool = False
     """Whether nothing has gone wrong."""
 
 
-@frozen
-class Hold:
+class Hold(Struct, frozen=True):
     """Do not end this worker with those of its round: it is out of the round, and waits for the next one."""
 
     local_rank: int
 
 
-@frozen
-class Dismiss:
+class Dismiss(Struct, frozen=True):
     """End workers that wait for a round, because they will not be in one."""
 
     local_ranks: tuple[int, ...]
 
 
-@frozen
-class Terminate:
+class Terminate(Struct, frozen=True):
     """Send all workers the signal to end."""
 
     signum: int
     """The signal that made this node leave, if one did; SIGTERM otherwise."""
 
 
-@frozen
-class Kill:
+class Kill(Struct, frozen=True):
     """End all workers, with SIGKILL."""
 
 
-@frozen
-class Sweep:
+class Sweep(Struct, frozen=True):
     """End everything that the workers left behind, then reserve a port; answered by `Swept`."""
 
     looks_at_gpus: bool = True
@@ -150,22 +136,19 @@ class Sweep:
     answer."""
 
 
-@frozen
-class SendObserved:
+class SendObserved(Struct, frozen=True):
     """Send this to the coordinator if it can be reached. The next message makes up for a lost one."""
 
     observed: Observed
 
 
-@frozen
-class Reconnect:
+class Reconnect(Struct, frozen=True):
     """Close the session and connect anew."""
 
     reason: str
 
 
-@frozen
-class Notice:
+class Notice(Struct, frozen=True):
     """Show the user a notice, once."""
 
     level: Level
@@ -174,15 +157,13 @@ class Notice:
     """What has happened, as an identifier for programs. It stays the same when the text changes."""
 
 
-@frozen
-class Show:
+class Show(Struct, frozen=True):
     """Show the user why a round failed."""
 
     report: Report
 
 
-@frozen
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Show the user what the node waits for, and until when at most, by the agent's clock."""
 
     reason: str
@@ -192,8 +173,7 @@ class Waiting:
     level: Level = Level.INFO
 
 
-@frozen
-class Exit:
+class Exit(Struct, frozen=True):
     """End the program."""
 
     code: int

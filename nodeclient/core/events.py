@@ -4,51 +4,45 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.messages import Degraded, Desired, Refused
 from coordinatord.protocol.worker_starts import WhyCold
 
 
-@frozen
-class SearchBegan:
+class SearchBegan(Struct, frozen=True):
     """The search for a coordinator begins: before, the node waited for its guard and its disk."""
 
 
-@frozen
-class Prepared:
+class Prepared(Struct, frozen=True):
     """Workers can be started: the modules of `--preload` are imported, or will not be."""
 
 
-@frozen
-class SessionOpened:
+class SessionOpened(Struct, frozen=True):
     """The coordinator was reached, and the node has sent its `Join`."""
 
     coordinator: str
 
 
-@frozen
-class SessionClosed:
+class SessionClosed(Struct, frozen=True):
     """The coordinator cannot be reached, or the session has ended."""
 
     reason: str
 
 
-@frozen
-class DesiredReceived:
+class DesiredReceived(Struct, frozen=True):
     """The coordinator sent the desired state."""
 
     desired: Desired
 
 
-@frozen
-class CoordinatorDegraded:
+class CoordinatorDegraded(Struct, frozen=True):
     """The coordinator lives, but cannot decide anything at present."""
 
     degraded: Degraded
 
 
-@frozen
-class TurnedAway:
+class TurnedAway(Struct, frozen=True):
     """The coordinator refuses this node."""
 
     refused: Refused
@@ -56,16 +50,14 @@ class TurnedAway:
     """The refusal is final after so many seconds, if it stays the same."""
 
 
-@frozen
-class Reached:
+class Reached(Struct, frozen=True):
     """The master of a round answers at its address."""
 
     run: str
     round: int
 
 
-@frozen
-class Unreached:
+class Unreached(Struct, frozen=True):
     """The workers of a round cannot be started: its master does not answer, or another run uses the disk."""
 
     run: str
@@ -73,8 +65,7 @@ class Unreached:
     message: str
 
 
-@frozen
-class WorkersStarted:
+class WorkersStarted(Struct, frozen=True):
     """All workers of the round have been started."""
 
     warm: int = 0
@@ -85,8 +76,7 @@ class WorkersStarted:
     """Their processes, by local rank."""
 
 
-@frozen
-class StartFailed:
+class StartFailed(Struct, frozen=True):
     """A worker could not be started; those with a lower local rank were."""
 
     local_rank: int
@@ -95,8 +85,7 @@ class StartFailed:
     message: str
 
 
-@frozen
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """Why a worker ended, as far as is known beyond its exit code; texts of any length and any characters."""
 
     pid: int = 0
@@ -115,8 +104,7 @@ class Diagnosis:
     """Whether no restart mends the error, by the worker's own word."""
 
 
-@frozen
-class WorkerExited:
+class WorkerExited(Struct, frozen=True):
     """A worker's process ended; `exit_code` is as `subprocess` has it."""
 
     local_rank: int
@@ -126,16 +114,14 @@ class WorkerExited:
     """How long ago it ended; the diagnosis takes a moment."""
 
 
-@frozen
-class WorkerStays:
+class WorkerStays(Struct, frozen=True):
     """A worker can go into another round as the same process, or no longer can: `able` says which."""
 
     local_rank: int
     able: bool = True
 
 
-@frozen
-class CollectiveFailed:
+class CollectiveFailed(Struct, frozen=True):
     """A collective has failed in a worker that leaves its round for that, and may stay for the next one.
 
     It counts as a failure like an exit with `exit_code`, yet the worker is in its round until `WorkerLeft`: the end of
@@ -150,15 +136,13 @@ class CollectiveFailed:
     """How long ago it failed: the shell submits earlier exits of this node's workers first."""
 
 
-@frozen
-class WorkerLeft:
+class WorkerLeft(Struct, frozen=True):
     """A worker is out of its round: nothing of the round is left in the process, which waits for the next one."""
 
     local_rank: int
 
 
-@frozen
-class WorkerAborts:
+class WorkerAborts(Struct, frozen=True):
     """A worker aborts its communicators of NCCL so that it can leave its round, or has done so."""
 
     local_rank: int
@@ -166,8 +150,7 @@ class WorkerAborts:
     """How long it took; None while it goes on."""
 
 
-@frozen
-class WorkerRefuses:
+class WorkerRefuses(Struct, frozen=True):
     """A worker was asked to leave its round, and cannot."""
 
     local_rank: int
@@ -180,8 +163,7 @@ WorkerEnd = StartFailed | WorkerExited | CollectiveFailed | WorkerLeft
 WORKER_ENDS: tuple[type[WorkerEnd], ...] = (StartFailed, WorkerExited, CollectiveFailed, WorkerLeft)
 
 
-@frozen
-class Keeping:
+class Keeping(Struct, frozen=True):
     """Workers of the round keep state in memory of this node, which they are to save before they end."""
 
     save_within_s: float
@@ -190,36 +172,31 @@ class Keeping:
     """Their script writes a checkpoint of its own before a planned end, which takes longer."""
 
 
-@frozen
-class KeptSaved:
+class KeptSaved(Struct, frozen=True):
     """Every worker that keeps state has saved it, or has reported why it cannot, or has ended."""
 
     put_off: bool = False
     """Whether a script first goes on to a step of its own choice. It may not come to that, and then saves nothing."""
 
 
-@frozen
-class KeptChanged:
+class KeptChanged(Struct, frozen=True):
     """The node no longer holds what it reported of workers' state: a part is withdrawn, or cannot be had."""
 
 
-@frozen
-class Swept:
+class Swept(Struct, frozen=True):
     """No process of the round lives, nor any that its workers left behind."""
 
     port: int
     """The port that is newly reserved for the next round."""
 
 
-@frozen
-class SweepFailed:
+class SweepFailed(Struct, frozen=True):
     """A process of the round outlives SIGKILL."""
 
     message: str
 
 
-@frozen
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """A process that uses GPUs, and is no worker of the node that sees it."""
 
     pid: int
@@ -229,8 +206,7 @@ class GpuProcess:
     """Whether it may be left of a round: it is ending, or its parent has ended."""
 
 
-@frozen
-class GpuUse:
+class GpuUse(Struct, frozen=True):
     """A GPU with memory in use."""
 
     name: str
@@ -239,8 +215,7 @@ class GpuUse:
     """Those that may have the memory, as far as the node sees them."""
 
 
-@frozen
-class GpusInUse:
+class GpusInUse(Struct, frozen=True):
     """Memory of GPUs of this node is in use, though no worker lives: it is not given back yet, or others'.
 
     It comes once before the first round, and then as an answer to `Sweep`.
@@ -249,23 +224,20 @@ class GpusInUse:
     gpus: tuple[GpuUse, ...]
 
 
-@frozen
-class EmbeddedCoordinatorEnded:
+class EmbeddedCoordinatorEnded(Struct, frozen=True):
     """The coordinator that serves this host alone has ended, and nothing starts another."""
 
     how: str
 
 
-@frozen
-class LeaveRequested:
+class LeaveRequested(Struct, frozen=True):
     """The user or the system wants this node to leave."""
 
     signum: int
     """The signal that asked for it; 0 if none did."""
 
 
-@frozen
-class Tick:
+class Tick(Struct, frozen=True):
     """The time that `next_deadline` named has come."""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_parts import KeptParts
 from coordinatord.protocol.kept_state import PARTS_MAX

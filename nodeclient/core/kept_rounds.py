@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import Count, Counter, Name
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import ReadLog
-from coordinatord.protocol.schema import Range
+from coordinatord.protocol.schema import Strict
 
 AT_MAX = 1e11
 """The latest time, in seconds since 1970."""
 
 
-@frozen
-class KeptRound:
+class KeptRound(Strict, frozen=True):
     """The log files that one node has written of its workers in one round."""
 
     host: Name
@@ -30,7 +30,7 @@ class KeptRound:
     round: Counter
     first_rank: Count
     workers: Count
-    begun_at: Annotated[float, Range(0, AT_MAX)]
+    begun_at: Annotated[float, Meta(ge=0, le=AT_MAX)]
     """The time in seconds since 1970 by the clock of the host."""
     failed: bool = False
     """Whether the round failed by itself, or the node was killed in it."""

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from signal import Signals
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import Table
-from coordinatord.protocol.frozen_class import frozen
 
 BESIDE_S = 15.0
 """How long leftovers may live beside a later round. A tracker or a copy ends within seconds; one that takes longer uses
@@ -110,8 +111,7 @@ class Leftovers:
         return until if stage is LeftoverStage.ASKED else since + UNASKED_SHARE * (until - since)
 
 
-@frozen
-class Leftover:
+class Leftover(Struct, frozen=True):
     """A process that a worker has left behind."""
 
     pid: int

@@ -12,10 +12,11 @@ When a step has become whole on the disk, older ones are deleted there.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from enum import Enum, auto
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+from msgspec.structs import replace
+
 from coordinatord.protocol.persisted_state import PersistOrder, PersistReport, PersistState
 
 
@@ -107,8 +108,7 @@ def _for_files(order: PersistOrder) -> PersistOrder:
     return replace(order, commit=False, in_use=None, small=0, in_vain=())
 
 
-@frozen
-class StepOnDisk:
+class StepOnDisk(Struct, frozen=True):
     """A whole step of a job, as a node finds it on the disk."""
 
     serial: int

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 
+from msgspec import Struct
+
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.worker_starts import WorkerStarts
@@ -77,8 +78,7 @@ class Leave(Enum):
     """The node waits no longer: workers that are still in the round are ended."""
 
 
-@frozen
-class RoundEnd:
+class RoundEnd(Struct, frozen=True):
     """How the workers of a round are to leave it or end."""
 
     leave_within_s: float | None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import Table
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Desired, Goal, Phase
 
 
@@ -83,8 +84,7 @@ class Act(StrEnum):
     LEAVE = "leave"
 
 
-@frozen
-class Row:
+class Row(Struct, frozen=True):
     """What is done, and the phase that it leads to; None where the end of the workers decides."""
 
     act: Act

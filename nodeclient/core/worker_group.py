@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from signal import Signals
+
+from msgspec import structs
 
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import shell_exit_code
@@ -222,11 +223,11 @@ class WorkerGroup:
                 self._failure, self._failed_at = late, at
         elif by_itself and lost_connection(first):
             followers = (Follower(first.rank, first.exit_code, left=first.left), *first.followers)[:CONSEQUENCES_MAX]
-            self._failure, self._failed_at = dataclasses.replace(late, followers=followers), at
+            self._failure, self._failed_at = structs.replace(late, followers=followers), at
         elif not self._may_be_asked(exit_code) and len(first.followers) < CONSEQUENCES_MAX:
             same = is_same_error(diagnosis.error or diagnosis.message, first.error or first.message)
             follower = Follower(late.rank, exit_code, same, late.left)
-            self._failure = dataclasses.replace(first, followers=(*first.followers, follower))
+            self._failure = structs.replace(first, followers=(*first.followers, follower))
 
     def _may_be_asked(self, exit_code: int) -> bool:
         """Whether an exit code may be that of a worker which this node asked to end, or killed."""
@@ -245,7 +246,7 @@ class WorkerGroup:
         """
         self.alive.discard(local_rank)
         if self._failure is not None and self._failure.local_rank == local_rank:
-            self._failure = dataclasses.replace(self._failure, left=False)  # it did not leave in time
+            self._failure = structs.replace(self._failure, left=False)  # it did not leave in time
         unasked = self._stopped_at is None or at < self._stopped_at
         if exit_code == 0 and unasked and len(self._ended) < CONSEQUENCES_MAX:
             self._ended.append((self.rank(local_rank), at))
@@ -258,4 +259,4 @@ class WorkerGroup:
         """Return the first failure with its age as of now."""
         if self._failure is None:
             return None
-        return dataclasses.replace(self._failure, age_s=min(now - self._failed_at, DURATION_S_MAX))
+        return structs.replace(self._failure, age_s=min(now - self._failed_at, DURATION_S_MAX))

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
-from coordinatord.protocol.frozen_class import frozen
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import kernel_log, oom, tracebacks
 from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, without_native_frames
@@ -124,8 +125,7 @@ FILE_BYTES_MAX = 4 * 1024 * 1024
 """The largest file that is read: a call stack takes some KiB, and an exception may quote data."""
 
 
-@frozen
-class Recorded:
+class Recorded(Struct, frozen=True):
     """The content of the file; each part may be empty."""
 
     message: str

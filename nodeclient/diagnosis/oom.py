@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from nodeclient.diagnosis.stderr_text import gibibytes
 from nodeclient.host.process_state import read_if_there
 
@@ -22,19 +22,17 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 """The kernel's escape sequence for a space in /proc/self/mountinfo."""
 
 
-@frozen
-class OomKills:
+class OomKills(Struct, frozen=True):
     """How many processes the OOM killer has ended so far; None if that is not known."""
 
     cgroup: int | None = None
     """The kills in this process's cgroup, for whatever limit."""
     host: int | None = None
-    limit_hits: Mapping[Path, int] = field(default_factory=dict)
+    limit_hits: Mapping[Path, int] = {}
     """How often the limit of a cgroup, this process's or one above it, made the kernel call the OOM killer."""
 
 
-@frozen
-class OomKill:
+class OomKill(Struct, frozen=True):
     """A process that the OOM killer ended."""
 
     reason: str

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks
 from nodeclient.diagnosis.stack_text import locate
 from workerlib import recorders
@@ -51,8 +52,7 @@ class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 - the one in Python ha
     dispatch = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _PLAIN}  # noqa: RUF012, SLF001
 
 
-@frozen
-class Dump:
+class Dump(Struct, frozen=True):
     """What one rank has recorded."""
 
     entries: tuple[dict[str, Any], ...]

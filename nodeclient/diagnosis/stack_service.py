@@ -20,9 +20,10 @@ from functools import partial
 from io import FileIO
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals, WorkerArrivals
 from coordinatord.protocol.fields import LINE_MAX, STEP_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import (
     BRIEF_BYTES_MAX,
     PACKED_BYTES_MAX,
@@ -104,8 +105,7 @@ class _Responder:
     in which it answers them. If it ends, each gets an empty answer."""
 
 
-@frozen
-class _Inspection:
+class _Inspection(Struct, frozen=True):
     """The stacks of a worker, or why there are none."""
 
     origin: StackOrigin = StackOrigin.NONE

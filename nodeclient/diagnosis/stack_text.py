@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, GroupArrivals, pack_ages
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, STEP_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.group_places import pack_places
 from coordinatord.protocol.stack_messages import FRAME_MAX, Collective, CollectiveState, Thread
 from coordinatord.protocol.stack_place import find_place
@@ -60,8 +61,7 @@ def read_hello(packet: bytes) -> tuple[int, int]:
         raise MalformedAnswerError("it is no worker of this round") from error
 
 
-@frozen
-class WorkerAnswer:
+class WorkerAnswer(Struct, frozen=True):
     """The answer of a worker to the question where it stands."""
 
     threads: tuple[Thread, ...] = ()

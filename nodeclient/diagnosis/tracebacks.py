@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import takewhile
 
+from msgspec import Struct
+
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.frozen_class import frozen
 from nodeclient.diagnosis.stderr_text import is_log_line, is_native_frame
 
 FOLLOWING_LINES_MAX = 20
@@ -82,8 +83,7 @@ class _ErrorOrigin(IntEnum):
     NATIVE = 3
 
 
-@frozen
-class Trace:
+class Trace(Struct, frozen=True):
     """One error with all that belongs to it, as a range of lines."""
 
     error: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from subprocess import SubprocessError
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.text import clip

@@ -9,9 +9,10 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import WORKERS_MAX
-from coordinatord.protocol.frozen_class import frozen
 
 _UUID_BYTES = 96
 """The value of NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h."""
@@ -34,8 +35,7 @@ class WorkersPerNodeError(OperationalError):
     """`--nproc-per-node` has no valid value, or asks for GPUs where there are none."""
 
 
-@frozen
-class Host:
+class Host(Struct, frozen=True):
     """Where the kernel and the driver describe the devices."""
 
     devices: Path = Path("/dev")
@@ -45,8 +45,7 @@ class Host:
     processes: Path = Path("/proc")
 
 
-@frozen
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One GPU, as its host describes it."""
 
     name: str

@@ -6,7 +6,8 @@ import re
 import resource
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 
@@ -17,8 +18,7 @@ _NO_LIMIT = 1 << 60
 """More than any host has. Version 1 of the control groups writes such a number for no limit."""
 
 
-@frozen
-class Memory:
+class Memory(Struct, frozen=True):
     """Sizes in bytes."""
 
     total: int

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 
@@ -54,8 +55,7 @@ def bindings(
     return tuple(bind(local_rank) for local_rank in range(workers))
 
 
-@frozen
-class _Seats:
+class _Seats(Struct, frozen=True):
     """The places that workers are bound to: one for each GPU, or one for each worker if there are more workers."""
 
     nodes: Mapping[int, frozenset[int]]

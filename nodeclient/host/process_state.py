@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
 
 RUNNING = "running"
 SLEEPING = "sleeping"
@@ -53,8 +53,7 @@ SOCKET_ADDRESS, SOCKET_PEER, SOCKET_STATE, SOCKET_INODE = 1, 2, 3, 9
 """Columns of a socket, see `sockets`: the address and port of each end, the state, and the number of the socket."""
 
 
-@frozen
-class ProcessState:
+class ProcessState(Struct, frozen=True):
     """A look at one process."""
 
     state: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.frozen_class import frozen
 
 SLURM_STEP_MAX = 0xFFFF_FFF0
 """The value of SLURM_MAX_NORMAL_STEP_ID in slurm.h: greater ids belong to no step of srun, but to the batch script, an
@@ -26,8 +27,7 @@ class SchedulerError(OperationalError):
     """The scheduler starts nodeclients in a wrong way; the text says how to put it right."""
 
 
-@frozen
-class SchedulerValue:
+class SchedulerValue(Struct, frozen=True):
     """One value that a scheduler has set."""
 
     value: str

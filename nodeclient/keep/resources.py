@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.effects import Level
 from nodeclient.core.events import Event, KeptChanged
@@ -20,8 +21,7 @@ Notify = Callable[[Level, str, str], None]
 """Shows the user a line: its log level, the text, and the name of the event."""
 
 
-@frozen
-class KeepResources:
+class KeepResources(Struct, frozen=True):
     """The memory, the threads, and the callbacks into nodeclient; all of it lives as long as nodeclient does."""
 
     settings: KeepSettings

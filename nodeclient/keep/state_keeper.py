@@ -6,9 +6,10 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
 from coordinatord.protocol.kept_state import Holding, Keeper, Restoring

@@ -20,13 +20,13 @@ from http import HTTPMethod, HTTPStatus
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-import msgpack
+from msgspec import msgpack
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
-from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
+from coordinatord.protocol.schema import ERRORS, SchemaError, check
 from nodeclient.access.contact_points import ADDRESSES_MAX, ELSEWHERE, ContactPoint, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
@@ -81,7 +81,7 @@ STREAM = "text/event-stream"
 def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
     """Return decoded data as a record of `protocol.http`. Raises `AnswerError`, which names the field."""
     try:
-        return reader_for(kind)(data, where)
+        return check(data, kind, where)
     except SchemaError as error:
         raise AnswerError(str(error)) from error
 
@@ -145,7 +145,7 @@ class Client:
             with self._connected(contact, Role.ADMIN) as (connection, token):
                 try:
                     headers = {"Accept": MSGPACK, "Content-Type": MSGPACK, **token}
-                    connection.request(HTTPMethod.POST, path, msgpack.packb(fields_of(body)), headers)
+                    connection.request(HTTPMethod.POST, path, msgpack.encode(body), headers)
                     return _decoded(connection.getresponse())
                 except (OSError, http.client.HTTPException) as error:
                     raise _UnknownOutcomeError(
@@ -294,8 +294,8 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
     if answer.status == ELSEWHERE:
         raise _StandbyError(leader_in(answer.getheader("Location") or ""))
     try:
-        decoded = msgpack.unpackb(body)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        decoded = msgpack.decode(body)
+    except ERRORS as error:
         if answer.status == HTTPStatus.OK:
             raise _WrongAnswerError("does not answer as a coordinatord does") from error
         decoded = None

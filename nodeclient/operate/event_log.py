@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlencode
 
+from msgspec.structs import asdict
+
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
-from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config.operate import EventsConfig
 from nodeclient.operate.client import RESUME_AFTER_S, Client, read
@@ -115,7 +116,7 @@ class _EventPrinter:
     def print(self, events: Sequence[ApiEvent]) -> None:
         """Write some events."""
         if self._as_json:
-            write([json.dumps(fields_of(event)) for event in events])
+            write([json.dumps(asdict(event)) for event in events])
             return
         widths = [job_width for event in events if (job_width := width(event.job)) <= JOB_WIDTH_MAX]
         self._job_width = max(self._job_width, *widths, 1)

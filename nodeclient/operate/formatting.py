@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.http.api import RestartsStatus
 from coordinatord.protocol.http.start_answers import WorkerStartsStatus
 from nodeclient.operate.terminal_info import TerminalInfo, cut, width
@@ -79,8 +80,7 @@ NAME_MIN = 8
 """The least width of any other column when no more can be left out."""
 
 
-@frozen
-class Column:
+class Column(Struct, frozen=True):
     """One column; the last one of a table takes what is left of a line."""
 
     title: str

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import Any
 from urllib.parse import quote
 
+from msgspec import Struct
+
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.api import DrainedStatus, JobsAnswer, JobStatus
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from nodeclient.operate.client import Client, read
@@ -15,8 +16,7 @@ from nodeclient.operate.formatting import listed, nearest
 from nodeclient.operate.request_errors import RequestError, UnknownNameError
 
 
-@frozen
-class Status:
+class Status(Struct, frozen=True):
     """The jobs of a coordinator."""
 
     jobs: tuple[JobStatus, ...]

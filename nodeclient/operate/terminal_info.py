@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from enum import StrEnum
 from signal import SIGPIPE
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OutputError
-from coordinatord.protocol.frozen_class import frozen
 
 NARROW = 20
 """The least width in columns that lines are made for, also on a narrower terminal."""
@@ -31,8 +32,7 @@ class Colour(StrEnum):
     CHANGING = "33"
 
 
-@frozen
-class TerminalInfo:
+class TerminalInfo(Struct, frozen=True):
     """What standard output is."""
 
     columns: int | None

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
+from msgspec.structs import asdict
+
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.log_answers import LogPart
-from coordinatord.protocol.schema import fields_of
 from nodeclient.config.operate import Last, LogsConfig
 from nodeclient.operate.client import RESUME_AFTER_S, Client, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
@@ -136,7 +137,7 @@ class _LogPrinter:
         if part.text:
             self._read += 1
         if self._as_json:
-            write_text(f"{json.dumps(fields_of(part))}\n")
+            write_text(f"{json.dumps(asdict(part))}\n")
             return
         if part.note:
             self._noted += part.node != ""

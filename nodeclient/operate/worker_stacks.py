@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from urllib.parse import urlencode
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer

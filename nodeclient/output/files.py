@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from nodeclient.output.lines import LINE_BYTES_MAX
 
 TRY_AGAIN_S = 5.0
@@ -42,8 +43,7 @@ class LogFileErrors:
             )
 
 
-@frozen
-class Rotation:
+class Rotation(Struct, frozen=True):
     """When a file is rotated, and how many old files are kept."""
 
     size: int

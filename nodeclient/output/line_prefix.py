@@ -5,14 +5,13 @@ from __future__ import annotations
 import ipaddress
 from string import Template
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 """Colours of the foreground (ECMA-48, SGR), without red, which is for errors; neighbouring ranks differ."""
 
 
-@frozen
-class WorkerLabel:
+class WorkerLabel(Struct, frozen=True):
     """The worker that lines belong to."""
 
     rank: int

@@ -14,12 +14,13 @@ import re
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
 from itertools import count, takewhile
 from pathlib import Path
 from urllib.parse import unquote
 
-from coordinatord.protocol.schema import SchemaError, check_for
+from msgspec.structs import asdict, replace
+
+from coordinatord.protocol.schema import SchemaError, check
 from nodeclient.core.kept_rounds import KeptRound
 from nodeclient.output.log_paths import LogPaths, quoted
 
@@ -36,8 +37,6 @@ _OURS = re.compile(r"(?:stdout|stderr)\.log(?:\.\d{1,6})?", re.ASCII)
 _FILTERED = re.compile(r"filtered_(?:stdout|stderr)\.log(?:\.\d{1,6})?", re.ASCII)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-_check = check_for(KeptRound)
 
 
 @contextmanager
@@ -93,7 +92,7 @@ class LogCatalogue:
                     found = os.fstat(fd)
                     if not text and not is_locked and stat.S_ISREG(found.st_mode):
                         empty[name] = found.st_mtime
-                kept = _check(json.loads(text), "note")
+                kept = check(json.loads(text), KeptRound, "note")
                 known[name] = replace(kept, failed=kept.failed and not is_locked)
         claimed = {rank for kept in known.values() for rank in kept.ranks}
         for name, begun_at in empty.items():
@@ -125,7 +124,7 @@ class LogCatalogue:
             "begun_at": begun_at,
             "failed": False,
         }
-        return _check(values, "note")
+        return check(values, KeptRound, "note")
 
     def note(self, kept: KeptRound) -> None:
         """Write the note of the round that begins, and keep it locked from now on. Raises `OSError`.

@@ -12,7 +12,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
 
 NAME_BYTES_MAX = 200
 """The longest name of a directory in bytes; file systems take 255 (NAME_MAX in limits.h)."""
@@ -22,8 +22,7 @@ _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
 """Characters in a name that could lead out of the directory, hide an entry, or look like a quoted character."""
 
 
-@frozen
-class LogPaths:
+class LogPaths(Struct, frozen=True):
     """The round that output belongs to."""
 
     job: str

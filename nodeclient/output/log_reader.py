@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_CHUNK_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.text import clip
 from nodeclient.output.log_catalogue import opened, opened_in
@@ -40,8 +41,7 @@ NOWHERE = LogPlace(0, 0)
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-@frozen
-class _OpenLogFile:
+class _OpenLogFile(Struct, frozen=True):
     """One of the files of a log."""
 
     fd: int

@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.runtime.line_writer import LineWriter
 from nodeclient.output.descriptors import copy_size, same_place
 from nodeclient.output.file_thread import FileThread
@@ -29,8 +30,7 @@ ANSWER_WITHIN_S = 1.0
 lease of the node."""
 
 
-@frozen
-class WorkerStreams:
+class WorkerStreams(Struct, frozen=True):
     """What a worker is started with."""
 
     stdout: int

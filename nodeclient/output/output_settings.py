@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import IntFlag
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
 
 ROTATIONS_KEPT = 5
 """How many old files are kept by default, as in logrotate's examples."""
@@ -22,12 +21,11 @@ class Streams(IntFlag):
     BOTH = 3
 
 
-@frozen
-class Choice:
+class Choice(Struct, frozen=True):
     """Some streams of each worker."""
 
     default: Streams = Streams.NONE
-    by_local_rank: Mapping[int, Streams] = field(default_factory=dict)
+    by_local_rank: Mapping[int, Streams] = {}
     """The streams where they differ from the default."""
 
     def of(self, local_rank: int) -> Streams:
@@ -35,8 +33,7 @@ class Choice:
         return self.by_local_rank.get(local_rank, self.default)
 
 
-@frozen
-class OutputSettings:
+class OutputSettings(Struct, frozen=True):
     """Where output goes. With a directory, all of it goes into files there, and to the terminal as well."""
 
     log_dir: Path | None = None

@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from threading import Lock
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts
 from nodeclient.host.memory import address_space_left
 from nodeclient.parts.digests import Digests, is_comparable
@@ -54,8 +55,7 @@ SAVE_RATE = 0.5e9
 """A save may take `SAVE_BASE_S`, and a second more for each `SAVE_RATE` bytes: half of what a busy host copies."""
 
 
-@frozen
-class KeepSettings:
+class KeepSettings(Struct, frozen=True):
     """How much may be kept, and how long a save may take."""
 
     limit_bytes: int
@@ -77,8 +77,7 @@ class NoMemoryError(OperationalError):
     """There is no memory for an arena; the text says why, and what to do."""
 
 
-@frozen
-class Held:
+class Held(Struct, frozen=True):
     """What one place holds."""
 
     file: int

@@ -10,7 +10,8 @@ import os
 from enum import Enum, auto
 from threading import Lock
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from nodeclient.parts.arenas import Arenas, NoMemoryError, read_only, size_in_words
 from nodeclient.parts.part_fetch import FetchError
 from nodeclient.parts.part_messages import Kind
@@ -28,8 +29,7 @@ class _Empty(Enum):
     """The part was taken, or given up."""
 
 
-@frozen
-class _PartMemory:
+class _PartMemory(Struct, frozen=True):
     """The memory of a part that comes in."""
 
     commit: Commit
@@ -38,8 +38,7 @@ class _PartMemory:
     """The bytes that count towards the node's limit."""
 
 
-@frozen
-class Landed:
+class Landed(Struct, frozen=True):
     """A part that is on this host by now."""
 
     commit: Commit

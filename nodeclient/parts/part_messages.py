@@ -22,7 +22,8 @@ import hmac
 import struct
 from enum import IntEnum
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from workerlib.keep.arena import BYTES_MAX, Commit
 
 NONCE_BYTES = 32
@@ -50,8 +51,7 @@ class Kind(IntEnum):
     """The state that is saved at each step."""
 
 
-@frozen
-class PartName:
+class PartName(Struct, frozen=True):
     """The name of a part among all that a node may hold."""
 
     run: str

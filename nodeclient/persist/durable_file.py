@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 
 CHUNK_BYTES = 4 << 20
 """How many bytes are written or read in one go: that takes a fast disk a few milliseconds, and progress is seen after
@@ -58,8 +59,7 @@ class Progress:
             raise GivenUpError("it is not wanted any more")
 
 
-@frozen
-class Written:
+class Written(Struct, frozen=True):
     """What was written."""
 
     size: int

@@ -17,10 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+from msgspec.structs import asdict
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import Name
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length, SchemaError, check_for, fields_of
+from coordinatord.protocol.schema import SchemaError, Strict, check, printable
 from nodeclient.persist.durable_file import make_folder
 
 CLAIM = "claim.json"
@@ -37,15 +38,11 @@ class FolderInUseError(OperationalError):
     """Another run that has not ended has the folder; the text names it."""
 
 
-@frozen
-class RunAndHost:
+class RunAndHost(Strict, frozen=True):
     """What the file contains: the run that has the folder, and the host of the node that claimed it first."""
 
     run: Name
-    host: Annotated[str, Length(1, 255)]
-
-
-_check = check_for(RunAndHost)
+    host: Annotated[str, printable(255, least=1)]
 
 
 class FolderClaim:
@@ -89,7 +86,7 @@ class FolderClaim:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if (owner := _read(file)) is None or owner.run != run:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only where no other process has a share
-                text = json.dumps(fields_of(RunAndHost(run, socket.gethostname()))).encode()
+                text = json.dumps(asdict(RunAndHost(run, socket.gethostname()))).encode()
                 os.truncate(file, os.pwrite(file, text, 0))
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -116,7 +113,6 @@ class FolderClaim:
 def _read(file: int) -> RunAndHost | None:
     """Return what the file contains; None if that is nothing or not to be understood. Raises `OSError`."""
     try:
-        found: RunAndHost = _check(json.loads(os.pread(file, CLAIM_MAX, 0)), CLAIM)
+        return check(json.loads(os.pread(file, CLAIM_MAX, 0)), RunAndHost, CLAIM)
     except (SchemaError, ValueError, RecursionError):
         return None
-    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from nodeclient.persist.durable_file import Progress, open_regular, read_into
 from nodeclient.persist.step_folder import Contents, Manifest, PartFile, StepName, UnusableError

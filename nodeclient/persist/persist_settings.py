@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.persisted_state import PersistOffer
 
 PERSIST_EVERY_S = 600.0
@@ -15,8 +16,7 @@ PERSIST_KEEP = 2
 """How many steps stay on the disk by default: one more than is needed, in case the newest proves to be damaged."""
 
 
-@frozen
-class PersistSettings:
+class PersistSettings(Struct, frozen=True):
     """Where steps are written, and how often."""
 
     root: Path

@@ -17,15 +17,17 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
+
+from msgspec import Meta
+from msgspec.structs import asdict
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep, Size
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
-from coordinatord.protocol.schema import Length, Range, SchemaError, check_for, fields_of
+from coordinatord.protocol.schema import SchemaError, Strict, check, printable
 from nodeclient.persist.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
 
 MANIFEST = "manifest.json"
@@ -71,30 +73,28 @@ class Contents(StrEnum):
     """The small state of one rank, with the bytes that it had in memory."""
 
 
-@frozen
-class PartFile:
+class PartFile(Strict, frozen=True):
     """A file of a step."""
 
-    name: Annotated[str, Length(1, 80)]
+    name: Annotated[str, printable(80, least=1)]
     contents: Contents
     rank: Count
     """The rank whose state this is."""
     shard: Count
     bytes: Size
-    crc32: Annotated[int, Range(0, 2**32 - 1)]
+    crc32: Annotated[int, Meta(ge=0, le=2**32 - 1)]
     """The digest of all its bytes."""
 
 
-@frozen
-class StepName:
+class StepName(Strict, frozen=True):
     """Which step a folder holds. The number of the step is not enough: runs and rounds may repeat it."""
 
     run: Name
     round: Counter
     step: Step
-    world_size: Annotated[int, Range(1, RANKS_MAX)]
-    shards: Annotated[int, Range(1, RANKS_MAX)]
-    attempt: Annotated[str, Length(0, 16)] = ""
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    attempt: Annotated[str, printable(16)] = ""
     """The attempt that writes the step, in lower-case letters and digits. Two attempts at one step share no file, so
     what is left of one that failed can be deleted while another one writes."""
 
@@ -110,24 +110,22 @@ class StepName:
         return f"step-{self.step}-round-{self.round}-{run}" + (f"-{self.attempt}" if self.attempt else "")
 
 
-@frozen
-class Note:
+class Note(Strict, frozen=True):
     """What the note beside a file contains."""
 
     of: StepName
     file: PartFile
 
 
-@frozen
-class Manifest:
+class Manifest(Strict, frozen=True):
     """All files of a whole step."""
 
-    format: Annotated[int, Range(_FORMAT, _FORMAT)]
-    serial: Annotated[int, Range(1, SERIAL_MAX)]
+    format: Annotated[int, Meta(ge=_FORMAT, le=_FORMAT)]
+    serial: Annotated[int, Meta(ge=1, le=SERIAL_MAX)]
     """Counts the steps of a job over all of its runs: a later step has a higher number."""
     of: StepName
-    files: Annotated[tuple[PartFile, ...], Length(1, 2 * RANKS_MAX)]
-    command: Annotated[str, Length(0, 16)] = ""
+    files: Annotated[tuple[PartFile, ...], Meta(min_length=1, max_length=2 * RANKS_MAX)]
+    command: Annotated[str, printable(16)] = ""
     """The digest of the command that did the step; empty if not known."""
 
     def find(self, contents: Contents, rank: int) -> PartFile | None:
@@ -156,8 +154,7 @@ class Manifest:
         ]
 
 
-_read_note = check_for(Note)
-_check_manifest = check_for(Manifest)
+Noted = TypeVar("Noted", Note, Manifest)
 
 
 def job_folder(root: Path, job: str) -> Path:
@@ -219,7 +216,7 @@ def find_whole(
 
 def read_manifest(folder: Path, progress: Progress) -> Manifest:
     """Return what a whole step consists of. Raises `FileNotFoundError`, `OSError` and `UnusableError`."""
-    manifest: Manifest = _read(folder / MANIFEST, _read_manifest, MANIFEST_MAX, progress)
+    manifest = _read(folder / MANIFEST, Manifest, MANIFEST_MAX, progress)
     if manifest.of.folder != folder.name:
         raise UnusableError("its manifest is that of another step")
     _check_whole(manifest.of, manifest.files)
@@ -239,7 +236,7 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, command: s
     except FileNotFoundError:
         pass
     paths = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
-    notes: list[Note] = [_read(path, _read_note, NOTE_MAX, progress) for path in paths]
+    notes = [_read(path, Note, NOTE_MAX, progress) for path in paths]
     files = tuple(sorted((note.file for note in notes if note.of == name), key=lambda file: file.name))
     _check_all_written(name, files, small, job.parent)
     _check_whole(name, files)
@@ -365,22 +362,14 @@ _NAMES: dict[Contents, Callable[[PartFile], str]] = {
 }
 
 
-def _read(path: Path, check: Any, limit: int, progress: Progress) -> Any:
+def _read(path: Path, kind: type[Noted], limit: int, progress: Progress) -> Noted:
     try:
         text = read_small_file(path, limit)
         progress.note(len(text))
-        return check(json.loads(text), path.name)
+        return check(json.loads(text), kind, path.name)
     except (SchemaError, ValueError, RecursionError) as error:
         raise UnusableError(f"{path.name} cannot be read: {error}") from None
 
 
-def _read_manifest(value: object, path: str) -> Manifest:
-    """Check a manifest. Those without an attempt are from before attempts had folders of their own."""
-    of = value.get("of") if isinstance(value, dict) else None
-    if isinstance(of, dict):
-        of.setdefault("attempt", "")
-    return _check_manifest(value, path)
-
-
 def _json(message: Any) -> bytes:
-    return json.dumps(message, default=fields_of, indent=1).encode()
+    return json.dumps(message, default=asdict, indent=1).encode()

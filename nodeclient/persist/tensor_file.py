@@ -14,8 +14,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
 from workerlib.keep.manifest import Layout, ManifestError, Piece, lay_out, read_piece
 
@@ -58,8 +59,7 @@ class TensorFileError(OperationalError):
     """A file does not have the form that is written here; the text says what is wrong with it."""
 
 
-@frozen
-class Span:
+class Span(Struct, frozen=True):
     """Bytes that lie at one place in a file and at another one in memory."""
 
     in_file: int
@@ -68,8 +68,7 @@ class Span:
     length: int
 
 
-@frozen
-class TensorFile:
+class TensorFile(Struct, frozen=True):
     """What a file of tensors consists of."""
 
     header: bytes

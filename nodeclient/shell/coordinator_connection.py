@@ -9,7 +9,6 @@ at once.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import math
 import os
@@ -19,6 +18,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+
+from msgspec import structs
 
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
@@ -321,7 +322,7 @@ class CoordinatorConnection:
     def begin(self, session: _CoordinatorSession, coordinator: Endpoint) -> None:
         """Send the first message of a session that is open now."""
         self._session = session
-        session.put(encode(dataclasses.replace(self._make_join(), version=self._version), self._version))
+        session.put(encode(structs.replace(self._make_join(), version=self._version), self._version))
         self._submit(SessionOpened(str(coordinator)))
 
     def receive(self, session: _CoordinatorSession, kind: int, message: bytes) -> str | Refused | None:
@@ -330,7 +331,7 @@ class CoordinatorConnection:
             return "the coordinator sent a text frame"
         try:
             kinds = (Desired, Degraded, Refused, ReadLog, AskStacks, AskArrivals)
-            received = decode(message, *kinds, version=self._version)
+            received = decode(message, *kinds)
         except SchemaError as error:
             return f"the coordinator sent what is no message: {error}"
         if isinstance(received, Refused) and received.code is RefusalCode.VERSION:

@@ -8,7 +8,6 @@ Other nodes and jobs may use that one, so it ends when none of them needs it any
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import ipaddress
 import logging
@@ -21,10 +20,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec import Struct, structs
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.own_python import isolated
 from nodeclient.access.endpoint import Endpoint
@@ -75,8 +75,7 @@ class EmbeddedCoordinatorError(OperationalError):
         self.exit_code = exit_code if exit_code > 0 else ExitCode.UNAVAILABLE
 
 
-@frozen
-class EmbeddedCoordinator:
+class EmbeddedCoordinator(Struct, frozen=True):
     """The coordinator that a node has started, or none."""
 
     pid: int | None = None
@@ -109,7 +108,7 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
     if config.standalone:
         await child.start(*STANDALONE, shared=False)
         endpoint = Endpoint("127.0.0.1", child.port)
-        return dataclasses.replace(config, coordinators=(endpoint,), access=CLEAR, join_timeout_s=PATIENCE_S)
+        return structs.replace(config, coordinators=(endpoint,), access=CLEAR, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
     if not config.own_coordinator or not await _is_here(endpoint.host) or not await _start_at(child, endpoint.port):
         return config
@@ -118,7 +117,7 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
         "as nodes need it, in the clear and for whoever reaches it, as torchrun's own store does. A coordinatord that "
         "is started apart serves only nodes with a token, and survives the loss of this host"
     )
-    return dataclasses.replace(config, remarks=(*config.remarks, remark))
+    return structs.replace(config, remarks=(*config.remarks, remark))
 
 
 async def _is_here(host: str) -> bool:

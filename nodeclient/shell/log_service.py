@@ -13,8 +13,9 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.fields import LOG_MAX
 from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog

@@ -7,8 +7,9 @@ import os
 import secrets
 import signal
 import socket
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Assignment, Join, Observed

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from coordinatord.protocol.fields import COUNTER_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.settings import seconds
 from nodeclient.access.endpoint import Endpoint
@@ -49,8 +49,7 @@ _TORCHRUN_NAMES = {
 _FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _TORCHRUN_NAMES))
 
 
-@frozen
-class TorchrunConfig:
+class TorchrunConfig(Struct, frozen=True):
     """The settings of this backend; durations in seconds."""
 
     coordinators: tuple[Endpoint, ...]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerExited, WorkerLeft

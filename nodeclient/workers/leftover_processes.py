@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from signal import Signals
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.timers import DeadlineTimer
@@ -45,8 +46,7 @@ _LISTENS = "0A"
 """The state of a listening socket in /proc/net/tcp (proc_pid_net(5)): TCP_LISTEN of linux/tcp_states.h."""
 
 
-@frozen
-class EndedWorker:
+class EndedWorker(Struct, frozen=True):
     """A worker that has ended."""
 
     mark: str

@@ -13,7 +13,9 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers import process_tree

@@ -15,9 +15,10 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.process_limits import INHERITED_CORE, INHERITED_FILES
 
 EXIT_NOT_FOUND = 127
@@ -35,8 +36,7 @@ _LIBC = ctypes.CDLL(None)
 """Loaded at import, since nothing should be loaded between fork and exec."""
 
 
-@frozen
-class WorkerCommand:
+class WorkerCommand(Struct, frozen=True):
     """One worker: its command line, whose first word is looked up in PATH, and its whole environment."""
 
     argv: tuple[str, ...]

@@ -12,7 +12,8 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
 from coordinatord.protocol.messages import Observed

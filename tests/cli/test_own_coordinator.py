@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import ipaddress
 import os
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Phase
@@ -158,7 +158,7 @@ async def test_a_coordinator_that_does_not_start_gives_its_exit_code(
     port: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(EmbeddedCoordinatorError, match="did not start") as raised:
-        async with coordinator_for(dataclasses.replace(config_at(port), log_format="morse")):
+        async with coordinator_for(structs.replace(config_at(port), log_format="morse")):
             pass
     assert raised.value.exit_code == ExitCode.USAGE
     assert "morse" in capfd.readouterr().err
@@ -221,7 +221,7 @@ async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port:
             await peer.report(Phase.STOPPED, await peer.receive_goal(Goal.STOP))
             await peer.receive_goal(Goal.EXIT)
         ending = tasks.create_task(own.aclose())
-        async with connect(url, join("spare", observed=dataclasses.replace(IDLE, run=received.run))) as spare:
+        async with connect(url, join("spare", observed=structs.replace(IDLE, run=received.run))) as spare:
             outcome = (await spare.receive_goal(Goal.EXIT)).outcome
         assert outcome is not None
         assert outcome.exit_code == ExitCode.STOPPED

@@ -341,6 +341,7 @@ def test_both_programs_say_their_version() -> None:
         assert (ended.returncode, ended.stdout.split()[0]) == (0, program)
 
 
+@pytest.mark.slow
 def test_a_slip_in_the_name_of_a_variable_is_said_at_the_start() -> None:
     environ = {
         "COORDINATORD_SETLE": "3",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,9 +10,11 @@ from contextlib import asynccontextmanager
 import msgpack
 import pytest
 from aiohttp import web
+from msgspec import structs
 
-from coordinatord.protocol.codec import Dialect, encode
+from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Goal, Message, Observed, Outcome, RefusalCode, Refused, Result
+from coordinatord.protocol.schema import lacking
 from coordinatord.protocol.versions import SUPPORTED, later_than
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.support.programs import BIN, Program
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
 FULL = Refused(RefusalCode.LIMIT, "this coordinator already has 1 nodes, its limit", retry=True)
 
-DONE = dataclasses.replace(WAIT, goal=Goal.EXIT, outcome=Outcome(Result.SUCCEEDED, 0, "all workers succeeded"))
+DONE = structs.replace(WAIT, goal=Goal.EXIT, outcome=Outcome(Result.SUCCEEDED, 0, "all workers succeeded"))
 
 
 def tries_at_most(seconds: float) -> int:
@@ -74,24 +75,22 @@ async def test_another_version_is_a_refusal_once_each_of_the_node_was_tried() ->
 async def test_a_coordinator_that_speaks_only_the_version_before_is_spoken_to_in_that() -> None:
     newest = LATER_ADDED[-1].version
     older = newest - 1
-    dialect = Dialect(later_than(older, LATER_ADDED))
+    later = later_than(older, LATER_ADDED)
     observed: list[bytes] = []
 
     async def serve_older(socket: web.WebSocketResponse) -> None:
         if msgpack.unpackb(joins[-1])["version"] != older:
             await socket.send_bytes(encode(OTHER_VERSION))
             return
-        await socket.send_bytes(dialect.packed(dataclasses.replace(WAIT, heartbeat_s=0.1)))
+        await socket.send_bytes(msgpack.packb(lacking(structs.replace(WAIT, heartbeat_s=0.1), later)))
         observed.append(await socket.receive_bytes())
-        await socket.send_bytes(dialect.packed(DONE))
+        await socket.send_bytes(msgpack.packb(lacking(DONE, later)))
 
     async with joining(serve_older, prefix=of_version(newest)) as (node, joins):
         assert await end_of(node) == 0
         assert "refused" not in node.output
     assert [msgpack.unpackb(join)["version"] for join in joins] == [newest, older]
-    body = msgpack.unpackb(observed[0])
-    assert body.pop("type") == "Observed"
-    assert dialect.checked(body, Observed).beat
+    assert decode(observed[0], Observed).beat
 
 
 async def test_a_refusal_that_may_pass_is_tried_again_until_the_node_is_let_in() -> None:
@@ -144,7 +143,7 @@ async def test_a_coordinator_that_grants_no_time_at_all_does_not_make_the_node_s
     heard: list[int] = []
 
     async def count(socket: web.WebSocketResponse) -> None:
-        hasty = dataclasses.replace(WAIT, heartbeat_s=0.0, lease_s=lease_s)
+        hasty = structs.replace(WAIT, heartbeat_s=0.0, lease_s=lease_s)
         await socket.send_bytes(encode(hasty))
         heard.append(0)
         async for _ in socket:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import fcntl
 import os
 import pty
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 
 import pytest
 from aiohttp import web
+from msgspec import structs
 
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.fields import HEARTBEAT_S_MIN
@@ -102,16 +102,16 @@ async def test_a_node_whose_terminal_has_gone_goes_on() -> None:
     let_in, gone = asyncio.Event(), asyncio.Event()
 
     async def behave(socket: web.WebSocketResponse) -> None:
-        hasty = dataclasses.replace(WAIT, heartbeat_s=HEARTBEAT_S_MIN, wait_s=100.0)
+        hasty = structs.replace(WAIT, heartbeat_s=HEARTBEAT_S_MIN, wait_s=100.0)
         await socket.send_bytes(encode(hasty))
         let_in.set()
         await gone.wait()
         for number in range(5):
             await socket.receive_bytes()  # so that the node has received, and shown, the message before
-            await socket.send_bytes(encode(dataclasses.replace(hasty, reason=f"words {number}")))
+            await socket.send_bytes(encode(structs.replace(hasty, reason=f"words {number}")))
         outcome = Outcome(Result.SUCCEEDED, 0, "all workers succeeded")
         await socket.receive_bytes()
-        await socket.send_bytes(encode(dataclasses.replace(hasty, goal=Goal.EXIT, wait_s=None, outcome=outcome)))
+        await socket.send_bytes(encode(structs.replace(hasty, goal=Goal.EXIT, wait_s=None, outcome=outcome)))
 
     async with strange_coordinator(behave) as (endpoint, _):
         with on_a_terminal(endpoint) as (node, controller):

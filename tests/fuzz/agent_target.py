@@ -104,7 +104,7 @@ class Host:
         version = self._choices.of(SUPPORTED)
         try:
             kind: type[Any] = self._choices.of((Desired, Desired, Desired, Desired, Desired, Degraded, Refused))
-            said: Any = decode(encode(self._draw(kind), version), kind, version=version)
+            said: Any = decode(encode(self._draw(kind), version), kind)
         except SchemaError:
             self._close()  # as the shell does
             return

@@ -5,10 +5,10 @@ A target raises nothing, whatever the input is, unless a property does not hold.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
-from coordinatord.protocol.codec import TYPES, decode, encode
-from coordinatord.protocol.messages import FRAME_BYTES_MAX, Join
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import FRAME_BYTES_MAX, Join, Message
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTROL_BYTES_MAX, PING, PONG, TEXT, FrameReader
@@ -95,11 +95,11 @@ def message(data: bytes) -> None:
     """Decode a message: what is legal comes back as it was, and what is not has an error that says so briefly."""
     choices = Choices(data)
     version = choices.of(SUPPORTED)
-    kinds: tuple[type[Any], ...] = tuple(TYPES.values())
+    kinds: tuple[type[Any], ...] = get_args(Message)
     expected = choices.of((kinds, *((kind,) for kind in kinds)))
     frame = choices.rest()
     try:
-        found = decode(frame, *expected, version=version)
+        found = decode(frame, *expected)
     except SchemaError as error:
         check_brief(error)
         return
@@ -107,4 +107,4 @@ def message(data: bytes) -> None:
     spoken = found.version if isinstance(found, Join) else version
     again = encode(found, spoken)
     assert len(again) <= FRAME_BYTES_MAX
-    assert decode(again, type(found), version=spoken) == found
+    assert decode(again, type(found)) == found

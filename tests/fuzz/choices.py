@@ -6,14 +6,13 @@ of what there is to choose from when no byte is left. So every input is legal, a
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from coordinatord.protocol.schema import Length, Range
+from msgspec import Meta
 
 Item = TypeVar("Item")
 
@@ -89,7 +88,7 @@ Draw = Callable[[Choices, Drawn], Any]
 @cache
 def _ways_to_draw(kind: type[Any]) -> tuple[tuple[str, Draw], ...]:
     hints = get_type_hints(kind, include_extras=True)
-    return tuple((field.name, _way_to_draw(hints[field.name])) for field in dataclasses.fields(kind))
+    return tuple((name, _way_to_draw(hints[name])) for name in kind.__struct_fields__)
 
 
 def _way_to_draw(annotation: Any) -> Draw:
@@ -115,30 +114,30 @@ def _way_to_draw_bounded(kind: Any, bound: Any) -> Draw:
     return lambda choices, _: _number(choices, kind, bound)
 
 
-def _number(choices: Choices, kind: type[int | float], bound: Range) -> Any:
+def _number(choices: Choices, kind: type[int | float], bound: Meta) -> Any:
     """Draw a number: a small one mostly, and now and then one at the edge of what is legal."""
-    near = kind(choices.byte())
-    edges = (bound.least + near, bound.least, bound.most, bound.most - near)
+    near, least, most = kind(choices.byte()), bound.ge or 0, bound.le or 0
+    edges = (least + near, least, most, most - near)
     number = edges[0 if (place := choices.byte()) < MOSTLY else place % len(edges)]
     if choices.wild:
-        return bound.most + 1
-    return min(max(number, bound.least), bound.most)
+        return most + 1
+    return min(max(number, least), most)
 
 
-def _text(choices: Choices, bound: Length, kind: type[str | bytes]) -> str | bytes:
+def _text(choices: Choices, bound: Meta, kind: type[str | bytes]) -> str | bytes:
     """Draw a text: a few letters mostly, and now and then one as long as is legal."""
-    size = choices.byte()
+    size, least, most = choices.byte(), bound.min_length or 0, bound.max_length or 0
     if choices.wild:
-        text = LETTERS[size % len(LETTERS)] * (bound.most + size % 2)
+        text = LETTERS[size % len(LETTERS)] * (most + size % 2)
     elif size > MOSTLY:
-        text = PLAIN[size % len(PLAIN)] * bound.most
+        text = PLAIN[size % len(PLAIN)] * most
     else:
-        text = "".join(PLAIN[byte % len(PLAIN)] for byte in choices.take(size % 4)) or PLAIN[0] * bound.least
+        text = "".join(PLAIN[byte % len(PLAIN)] for byte in choices.take(size % 4)) or PLAIN[0] * least
     return text if kind is str else text.encode()
 
 
-def _several(choices: Choices, item: Draw, bound: Length, drawn: Drawn) -> tuple[Any, ...]:
+def _several(choices: Choices, item: Draw, bound: Meta, drawn: Drawn) -> tuple[Any, ...]:
     size = choices.byte()
     if size == LONG:
-        return (item(choices, drawn),) * (bound.most + choices.wild)
-    return tuple(item(choices, drawn) for _ in range(max(size % 3, bound.least)))
+        return (item(choices, drawn),) * ((bound.max_length or 0) + choices.wild)
+    return tuple(item(choices, drawn) for _ in range(max(size % 3, bound.min_length or 0)))

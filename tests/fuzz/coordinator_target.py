@@ -163,7 +163,7 @@ class Peers:
         version = SUPPORTED[0] if known is None else known[0].version
         last = None if known is None else known[1]
         try:
-            observed = decode(encode(self._draw(Observed, last=last), version), Observed, version=version)
+            observed = decode(encode(self._draw(Observed, last=last), version), Observed)
         except SchemaError:
             return
         if known is None:
@@ -295,7 +295,7 @@ class Peers:
     def _check_legal(self, message: Desired | Degraded | Refused, version: int) -> None:
         frame = encode(message, version)
         assert len(frame) <= FRAME_BYTES_MAX
-        decode(frame, Desired, Degraded, Refused, version=version)
+        decode(frame, Desired, Degraded, Refused)
 
     def _check_records(self, records: tuple[Record, ...]) -> None:
         if not records:

@@ -8,10 +8,11 @@ from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
-from coordinatord.protocol.frozen_class import is_frozen
+from msgspec import Struct
+
 from coordinatord.runtime.object_graph import attributes
 
-CONSTANT = (type(None), int, float, str, bytes, type, Enum, FunctionType, MethodType)
+CONSTANT = (type(None), int, float, str, bytes, type, Enum, Struct, FunctionType, MethodType)
 
 
 def fingerprint(root: Any) -> Any:
@@ -39,4 +40,4 @@ def fingerprint(root: Any) -> Any:
 @cache
 def _is_constant(kind: type) -> bool:
     """Whether objects of a class never change, and are compared by what they hold."""
-    return is_frozen(kind) or issubclass(kind, CONSTANT)
+    return issubclass(kind, CONSTANT)

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.schema import SchemaError, check
 from coordinatord.protocol.stack_messages import StackOrigin, Stacks, WorkerStacks, pack_stacks, unpack_stacks
 from nodeclient.diagnosis.stack_text import MalformedAnswerError, read_answer, read_dump, read_hello
 from nodeclient.parts.part_messages import ANSWER_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange, read_request
 from nodeclient.persist import step_folder
-from nodeclient.persist.step_folder import UnusableError
+from nodeclient.persist.step_folder import Manifest, Note, UnusableError
 from nodeclient.persist.tensor_file import TensorFileError, read_header
 from tests.fuzz.byte_targets import check_brief
 from tests.fuzz.choices import Choices
@@ -124,10 +124,10 @@ def _check_layout(found: Layout) -> None:
 
 def _manifest(choices: Choices) -> None:
     text = choices.rest()
-    check: Any
-    for check in (step_folder._read_manifest, step_folder._read_note):
+    kind: Any
+    for kind in (Manifest, Note):
         try:
-            found = check(json.loads(text), "manifest.json")
+            found = check(json.loads(text), kind, "manifest.json")
             files = getattr(found, "files", None) or (found.file,)
             step_folder._check_whole(found.of, files)
         except (SchemaError, ValueError, RecursionError, UnusableError) as error:

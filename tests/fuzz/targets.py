@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from coordinatord.protocol.access_token import BEARER, AccessToken
 from coordinatord.protocol.codec import encode
-from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, framed
 from coordinatord.runtime.websocket.handshake import accepted, answer_to, headers_of, request_for
 from coordinatord.security.identity import own_identity
@@ -135,7 +136,7 @@ def _disks() -> Iterator[bytes]:
     shard = PartFile(shard_file(0), Contents.SHARD, 0, 0, 24, 1)
     small = PartFile(small_file(0), Contents.SMALL, 0, 0, 4096, 1)
     for file in (Manifest(1, 1, of, (shard, small)), Note(of, shard)):
-        yield b"\2" + json.dumps(file, default=fields_of).encode()
+        yield b"\2" + json.dumps(file, default=asdict).encode()
 
 
 def _parts() -> Iterator[bytes]:

@@ -19,7 +19,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from coordinatord.core.effects import Batch, Look, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Looked, Reported, Tick

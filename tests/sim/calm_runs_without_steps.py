@@ -6,7 +6,7 @@ collective.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from coordinatord.core.events import Compared
 from coordinatord.core.queries.arrivals import ARRIVALS_MIN, EVERY_S, arrival_sources, can_be_compared

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from msgspec import structs
+
 from coordinatord.core.state.durable import State
 from tests.sim.etcd import LEASE_S
 from tests.sim.faults import happen
@@ -26,7 +28,7 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(drawn.workers, work_s=600.0)
-    policy = replace(drawn.policy, outage_grace_s=300.0)
+    policy = structs.replace(drawn.policy, outage_grace_s=300.0)
     scenario = replace(
         drawn,
         policy=policy,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
+
+from msgspec.structs import replace
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.state.durable import DurableCluster, DurableRun

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import Holding
 from nodeclient.core.effects import KeptOrder, TellAlike

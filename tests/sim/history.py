@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import replace
 
+from msgspec import structs
+
 from coordinatord.core.values.admin_requests import UndrainNode
 from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long
@@ -204,7 +206,7 @@ def hanging_world(
     hang_timeout_s = chance.choice([None, None, None, 0.0, 15.0])
     scenario = replace(
         drawn,
-        policy=replace(drawn.policy, heartbeat_s=heartbeat_s),
+        policy=structs.replace(drawn.policy, heartbeat_s=heartbeat_s),
         nodes_min=2,
         nodes_max=3,
         hosts=3,

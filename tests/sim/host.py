@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import signal
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, Observed, Refused
 from nodeclient.access.endpoint import Endpoint

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from coordinatord.protocol.fields import STEP_MAX
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import KeptCopy
@@ -129,7 +131,7 @@ class KeptCopies:
         if memory is None or stored is None or not free:
             self._memory.later(AGAIN_S, self._begin_next)
             return
-        own = replace(stored.parts, first_rank=rank, ranks=1, first_shard=rank % stored.parts.shards)
+        own = structs.replace(stored.parts, first_rank=rank, ranks=1, first_shard=rank % stored.parts.shards)
         coming = replace(stored, parts=own, whole=False)
         places[free[0]] = coming
         self._memory.later(COPY_S, self._end, rank, coming, stored, memory)

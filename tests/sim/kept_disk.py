@@ -7,9 +7,11 @@ for a while. A host without the mount sees an empty directory of its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Resume

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Holding, KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Observed
@@ -91,7 +93,7 @@ class KeptMemory:
         """Return what the node holds of its run, for a report."""
         here = (observed.run, observed.round) == self.key
         held = {(kept.parts.at, kept.parts.first_rank): kept.parts for kept in self.stored if kept.run == observed.run}
-        parts = tuple(replace(parts, protected=parts.at in self.protected) for parts in held.values())
+        parts = tuple(structs.replace(parts, protected=parts.at in self.protected) for parts in held.values())
         restoring = self._restoring if here else Restoring.NOTHING
         can_halt = here and self.resumed is not None and bool(self._host.workers.alive)
         on_disk = self.disk.found or self.disk.unusable or self.disk.report is not None
@@ -347,7 +349,7 @@ class KeptMemory:
             if self._world.chance.random() < GARBLED:
                 self._fail("digest")
                 return None
-            own = replace(stored.parts, first_rank=rank, ranks=1, first_shard=rank % stored.parts.shards)
+            own = structs.replace(stored.parts, first_rank=rank, ranks=1, first_shard=rank % stored.parts.shards)
             self.fetched.append(replace(stored, parts=own))
         return stored
 

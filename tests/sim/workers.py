@@ -6,8 +6,9 @@ A `Training` is the worker group of a round: when it is done, and whether it is 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Observed

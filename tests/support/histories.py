@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from coordinatord.core.state.durable import DurableCluster, DurableRun
 from coordinatord.core.transitions.apply import apply
@@ -48,7 +48,7 @@ def records() -> st.SearchStrategy[Any]:
 
 def _record(kind: type[Record]) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind, include_extras=True)
-    return st.builds(kind, **{field.name: values(hints[field.name]) for field in dataclasses.fields(kind)})
+    return st.builds(kind, **{name: values(hints[name]) for name in kind.__struct_fields__})
 
 
 def an_opening(job: str = JOB, run: str = RUN, **spec: int) -> RunOpened:
@@ -139,7 +139,7 @@ class Life:
         self._at += self._random.random()
         activity = self._run.ledger.activity if JOB in self._cluster.jobs else None
         if isinstance(record, RoundFormed | RoundStarted | TrainingBegan | RoundStopped | RoundEnded):
-            record = dataclasses.replace(record, spent=self._run.ledger.split(self._at, activity, activity, self._at))
+            record = structs.replace(record, spent=self._run.ledger.split(self._at, activity, activity, self._at))
         apply(self._cluster, record, self._at)
         return Entry(self._at, record)
 

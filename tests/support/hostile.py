@@ -18,9 +18,11 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.codec import encode
 from coordinatord.runtime.pinned_tls import pinned_context

@@ -41,10 +41,10 @@ PURE_STDLIB = frozenset(
 """Modules, and names out of modules, that depend on nothing but their arguments."""
 
 PURE_ROOMS = {
-    "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.protocol"),
-    "coordinatord/hints": ("coordinatord.hints", "coordinatord.protocol"),
-    "coordinatord/protocol": ("coordinatord.protocol", "msgpack"),
-    "nodeclient/core": ("nodeclient.core", "coordinatord.hints", "coordinatord.protocol"),
+    "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.protocol", "msgspec"),
+    "coordinatord/hints": ("coordinatord.hints", "coordinatord.protocol", "msgspec"),
+    "coordinatord/protocol": ("coordinatord.protocol", "msgspec"),
+    "nodeclient/core": ("nodeclient.core", "coordinatord.hints", "coordinatord.protocol", "msgspec"),
 }
 """The rooms that do no IO, and what each of them may import beside the standard library."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from operator import attrgetter
 from typing import Any
+
+from msgspec import json
 
 from coordinatord.protocol.http.api import (
     ApiEvent,
@@ -17,7 +18,8 @@ from coordinatord.protocol.http.api import (
     SecondsStatus,
 )
 from coordinatord.protocol.http.failure_answers import FailureStatus
-from coordinatord.protocol.http.page_events import NodeTable, PageJob, SeriesStatus
+from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, SeriesStatus
+from coordinatord.protocol.schema import lacking
 from coordinatord.server.http import live_updates
 from tests.support.browser import Page
 
@@ -53,7 +55,7 @@ def show(page: Page, job: PageJob, *events: ApiEvent) -> None:
 
 
 def _json(shown: object) -> str:
-    return json.dumps(shown, default=live_updates._take_apart)
+    return json.encode(lacking(shown, ON_PAGE)).decode()
 
 
 def a_node(number: int, **facts: Any) -> NodeStatus:

@@ -9,12 +9,14 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from coordinatord.protocol.schema import Clipped, Length, Range, Token, Verbatim
+from msgspec import Meta, Struct
+from msgspec.structs import fields
+
+from coordinatord.protocol.schema import PRINTABLE
 
 Schema = dict[str, Any]
 
@@ -35,7 +37,7 @@ class Schemas:
 
     def of_body(self, kind: type[Any]) -> Schema:
         """Return a reference to the schema of a record that is received: fields with a default may be left out."""
-        needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
+        needed = [field.name for field in fields(kind) if field.required]
         reference = self._of(kind, needed)
         self.made[kind.__name__]["additionalProperties"] = False
         return reference
@@ -63,7 +65,7 @@ class Schemas:
             return {"type": "array", "items": self._of_field(get_args(annotation)[0])}
         if isinstance(annotation, type) and issubclass(annotation, StrEnum):
             return {"type": "string", "enum": list(annotation)}
-        if is_dataclass(annotation) and isinstance(annotation, type):
+        if isinstance(annotation, type) and issubclass(annotation, Struct):
             return self.of_answer(annotation)
         return {"type": _TYPES[annotation]}
 
@@ -71,23 +73,20 @@ class Schemas:
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def _bounds(bound: object) -> Schema:
-    match bound:
-        case Length(least, most):
-            return {"minLength": least, "maxLength": most}
-        case Range(least, most):
-            return {"minimum": least, "maximum": most}
-        case Token(most):
-            return {"pattern": "^[!-~]+$", "maxLength": most}
-        case Verbatim(most):
-            return {"maxLength": most}
-        case Clipped():
-            return {}  # a text is cut where it is read
-    raise TypeError(bound)
+def _bounds(bound: Meta) -> Schema:
+    pattern = None if bound.pattern is None or bound.pattern == PRINTABLE else bound.pattern.replace(r"\Z", "$")
+    written = {
+        "minimum": bound.ge,
+        "maximum": bound.le,
+        "minLength": bound.min_length or None,
+        "maxLength": bound.max_length,
+        "pattern": pattern,
+    }
+    return {name: value for name, value in written.items() if value is not None}
 
 
-def _items(bound: Length) -> Schema:
-    return {"minItems": bound.least, "maxItems": bound.most}
+def _items(bound: Meta) -> Schema:
+    return {"minItems": bound.min_length or 0, "maxItems": bound.max_length}
 
 
 def _fields_without(kind: type[Any], omitted: Collection[str]) -> list[str]:

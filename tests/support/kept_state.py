@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_parts import KeptParts
 from coordinatord.protocol.kept_state import Holding, Keeper, Resume

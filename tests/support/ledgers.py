@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import asdict
 
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.http.api import JobStatus
-from coordinatord.protocol.schema import fields_of
 from tests.support.script import Stage
 
 PAIR = """
@@ -41,7 +41,7 @@ def shown(stage: Stage) -> JobStatus:
 def ledger(stage: Stage) -> dict[str, float]:
     """Return the status's ledger, without the zeros; it adds up to the time since the run was opened."""
     view = shown(stage)
-    seconds = fields_of(view.ledger.seconds)
+    seconds = asdict(view.ledger.seconds)
     assert sum(seconds.values()) == pytest.approx(view.ledger.total) == view.opened_s
     assert set(seconds) == {str(activity) for activity in Activity}
     return {activity: took for activity, took in seconds.items() if took}

@@ -5,7 +5,7 @@ It shows when workers have arrived in their last collectives, too.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from coordinatord.core.values.lateness import NodeArrivals
 from coordinatord.hints.seen_worker import SeenWorker

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec import Meta, Struct, to_builtins
 
 from coordinatord.protocol.kept_parts import KeptParts
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
-from coordinatord.protocol.schema import Length, Range
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 
 MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused, ReadLog, LogChunk, AskStacks, Stacks)
@@ -28,7 +27,7 @@ PRINTABLE = st.characters(codec="utf-8", exclude_categories=("C", "Z"), include_
 def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Draw any legal message of a class."""
     hints = get_type_hints(kind, include_extras=True)
-    drawn = st.fixed_dictionaries({field.name: values(hints[field.name]) for field in dataclasses.fields(kind)})
+    drawn = st.fixed_dictionaries({name: values(hints[name]) for name in kind.__struct_fields__})
     return drawn.map(lambda chosen: kind(**_coherent(kind, chosen)))
 
 
@@ -43,35 +42,37 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     return st.booleans() if annotation is bool else messages(annotation)
 
 
-def _bounded_values(kind: Any, bound: Length | Range) -> st.SearchStrategy[Any]:
-    if get_origin(kind) is tuple:
-        item = values(get_args(kind)[0])
-        return st.lists(item, min_size=int(bound.least), max_size=min(int(bound.most), 4)).map(tuple)
-    if kind is bytes:
-        return st.binary(min_size=int(bound.least), max_size=int(bound.most))
-    if isinstance(bound, Length):
-        return st.text(PRINTABLE, min_size=bound.least, max_size=bound.most)
+def _bounded_values(kind: Any, bound: Meta) -> st.SearchStrategy[Any]:
     if kind is float:
-        return st.floats(bound.least, bound.most)
-    return st.integers(int(bound.least), int(bound.most))
+        return st.floats(bound.ge, bound.le)
+    if kind is int:
+        assert bound.ge is not None
+        assert bound.le is not None
+        return st.integers(int(bound.ge), int(bound.le))
+    least, most = bound.min_length or 0, bound.max_length or 0
+    if get_origin(kind) is tuple:
+        return st.lists(values(get_args(kind)[0]), min_size=least, max_size=min(most, 4)).map(tuple)
+    if kind is bytes:
+        return st.binary(min_size=least, max_size=most)
+    return st.text(PRINTABLE, min_size=least, max_size=most)
 
 
 def largest(kind: type[Any], goal: Goal = Goal.EXIT) -> Any:
     """Build the legal message of a class that takes the most bytes; of `Desired`, the one for a goal."""
     hints = get_type_hints(kind, include_extras=True)
-    chosen = {field.name: _largest(hints[field.name]) for field in dataclasses.fields(kind)}
+    chosen = {name: _largest(hints[name]) for name in kind.__struct_fields__}
     return kind(**_coherent(kind, chosen | ({"goal": goal} if kind is Desired else {})))
 
 
 def fields_of(kind: type[Any], path: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
     """Iterate over the fields of a message and of those within it: keys from the top, path as a text, annotation."""
     hints = get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        annotation = inner_of(hints[field.name])
-        yield (field.name,), f"{path}.{field.name}", hints[field.name]
-        if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-            for keys, inner_path, inner in fields_of(annotation, f"{path}.{field.name}"):
-                yield (field.name, *keys), inner_path, inner
+    for name in kind.__struct_fields__:
+        annotation = inner_of(hints[name])
+        yield (name,), f"{path}.{name}", hints[name]
+        if isinstance(annotation, type) and issubclass(annotation, Struct):
+            for keys, inner_path, inner in fields_of(annotation, f"{path}.{name}"):
+                yield (name, *keys), inner_path, inner
 
 
 def inner_of(annotation: Any) -> Any:
@@ -83,14 +84,9 @@ def inner_of(annotation: Any) -> Any:
 
 def as_map(message: Message | Assignment) -> dict[str, Any]:
     """Return what goes over the wire for a message, less its type; tuples arrive as lists."""
-    arrived: dict[str, Any] = _as_arrived(dataclasses.asdict(message))
-    return arrived
-
-
-def _as_arrived(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _as_arrived(inner) for name, inner in value.items()}
-    return [_as_arrived(inner) for inner in value] if isinstance(value, list | tuple) else value
+    plain: dict[str, Any] = to_builtins(message, builtin_types=(bytes,))
+    plain.pop("type", None)
+    return plain
 
 
 def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:
@@ -120,13 +116,11 @@ def _largest(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         kind, bound = get_args(annotation)
         if get_origin(kind) is tuple:
-            return tuple([_largest(get_args(kind)[0])] * bound.most)
-        if kind is bytes:
-            return b"x" * bound.most
-        if isinstance(bound, Length):
-            return WIDEST * bound.most
+            return tuple([_largest(get_args(kind)[0])] * bound.max_length)
+        if kind in {bytes, str}:
+            return (b"x" if kind is bytes else WIDEST) * bound.max_length
         # A float takes nine bytes whatever it is.
-        return min(0.1, bound.most) if isinstance(bound, Range) and kind is float else int(bound.most)
+        return min(0.1, bound.le) if kind is float else int(bound.le)
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return max(annotation, key=len)
     return True if annotation is bool else largest(annotation)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
+from msgspec import Struct
+
 from coordinatord.core.values.records import KINDS
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.api import (
     IN_LIST,
     AdminAnswer,
@@ -68,8 +67,7 @@ UNKNOWN_JOB = {404: "There is no such job."}
 MALFORMED = {400: "A parameter is wrong."}
 
 
-@frozen
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A parameter in the query or in a header."""
 
     name: str
@@ -78,8 +76,7 @@ class Parameter:
     place: str = "query"
 
 
-@frozen
-class Operation:
+class Operation(Struct, frozen=True):
     """What one request does."""
 
     method: str
@@ -93,7 +90,7 @@ class Operation:
     """The data of each server-sent event, for those who accept a stream."""
     parameters: tuple[Parameter, ...] = ()
     body: type[Any] | None = None
-    errors: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    errors: Mapping[int, str] = {}
     open: bool = False
     """It is for everybody."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgpack
 from aiohttp import AddrInfoType, ClientSession, ClientWebSocketResponse, TCPConnector, WSMsgType
+from msgspec import structs
 from yarl import URL
 
 from coordinatord.protocol.codec import decode, encode
@@ -63,7 +63,7 @@ def join(node: str = "a", *, job: str = "job", nodes: int = 1, **changes: Any) -
         offer=OFFER,
         observed=IDLE,
     )
-    return dataclasses.replace(message, **changes)
+    return structs.replace(message, **changes)
 
 
 class Peer:
@@ -81,14 +81,14 @@ class Peer:
         self, phase: Phase, desired: Desired, failure: Failure | None = None, begun: WorkerStarts | None = None
     ) -> None:
         """Report this phase of the round, and how its workers were begun."""
-        self._observed = dataclasses.replace(
+        self._observed = structs.replace(
             IDLE, run=desired.run, round=desired.round, phase=phase, failure=failure, begun=begun, beat=False
         )
         await self.send(self._observed)
 
     async def beat(self) -> None:
         """Repeat the report as a heartbeat, which is answered."""
-        await self.send(dataclasses.replace(self._observed, beat=True))
+        await self.send(structs.replace(self._observed, beat=True))
 
     async def receive(self, kind: type[Kind]) -> Kind:
         """Return the next message."""

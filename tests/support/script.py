@@ -7,10 +7,11 @@ coordinator's clock begins at 0.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from coordinatord.core.effects import Answer, Close, Effect, Look, Refuse, Send
 from coordinatord.core.events import (
@@ -168,7 +169,7 @@ class Stage:
         puppet.silent, puppet.shown = False, ""
         self._sessions[puppet.session] = puppet
         self._open.add(puppet.session)
-        join = dataclasses.replace(puppet.join, observed=self._aged(puppet))
+        join = structs.replace(puppet.join, observed=self._aged(puppet))
         address = f"10.0.0.{number_of(puppet.join.node)}"
         self._handle(Connected(puppet.session, join, address, "10.0.0.254"))
 
@@ -206,7 +207,7 @@ class Stage:
         node, step = words
         puppet = self.puppets[node]
         age_s = seconds_of(options.get("age", "0s"))
-        puppet.observed = dataclasses.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
+        puppet.observed = structs.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
         puppet.stepped_at = self.now - age_s
         self._resend(puppet)
 
@@ -214,7 +215,7 @@ class Stage:
         """Have a node report the section that its workers are in: `section n1 eval limit=60s`; `section n1` ends it."""
         puppet = self.puppets[words[0]]
         section = Section(words[1], seconds_of(options["limit"]), 0.0, 0) if words[1:] else None
-        puppet.observed, puppet.section_at = dataclasses.replace(puppet.observed, section=section), self.now
+        puppet.observed, puppet.section_at = structs.replace(puppet.observed, section=section), self.now
         self._resend(puppet)
 
     def _seen(self, words: list[str], options: dict[str, str]) -> None:
@@ -247,13 +248,13 @@ class Stage:
         member = self.coordinator.jobs[puppet.join.job].durable.members.get(puppet.join.node)
         part = member.assignment if member else None
         kept = a_holding(words[1:], options, part, puppet.join.offer.workers)
-        puppet.observed = dataclasses.replace(puppet.observed, kept=kept)
+        puppet.observed = structs.replace(puppet.observed, kept=kept)
 
     def _fetch(self, words: list[str], options: dict[str, str]) -> None:
         """Have a node report how far its restoration has come: `fetch n1 failed why=checksum`."""
         puppet = self.puppets[words[0]]
         kept = puppet.observed.kept or Holding(())
-        kept = dataclasses.replace(kept, restoring=Restoring(words[1]), problem=options.get("why", ""))
+        kept = structs.replace(kept, restoring=Restoring(words[1]), problem=options.get("why", ""))
         self._report(puppet, phase=Phase.STARTING, kept=kept)
 
     def _die(self, seconds: float) -> None:
@@ -337,7 +338,7 @@ class Stage:
         self._send(puppet, **changes)
 
     def _send(self, puppet: Puppet, **changes: Any) -> None:
-        puppet.observed = dataclasses.replace(puppet.observed, **changes)
+        puppet.observed = structs.replace(puppet.observed, **changes)
         self._handle(Reported(puppet.session, self._aged(puppet)))
 
     def _aged(self, puppet: Puppet, **changes: Any) -> Observed:
@@ -345,8 +346,8 @@ class Stage:
         age_s = None if puppet.observed.step_age_s is None else self.now - puppet.stepped_at
         section = puppet.observed.section
         if section is not None:
-            section = dataclasses.replace(section, age_s=self.now - puppet.section_at)
-        return dataclasses.replace(puppet.observed, step_age_s=age_s, section=section, **changes)
+            section = structs.replace(section, age_s=self.now - puppet.section_at)
+        return structs.replace(puppet.observed, step_age_s=age_s, section=section, **changes)
 
     def _resend(self, puppet: Puppet) -> None:
         self._handle(Reported(puppet.session, self._aged(puppet, beat=True)))

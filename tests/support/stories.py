@@ -9,10 +9,11 @@ from __future__ import annotations
 import shlex
 from ast import literal_eval
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import groupby
 from signal import Signals
 from typing import Any
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Halt, Resume
@@ -74,7 +75,7 @@ class Story:
 
 def _begin(*states_and_values: Any) -> Bench:
     *states, values = states_and_values
-    settings = {name: values.pop(name) for name in list(values) if name in Settings.__dataclass_fields__}
+    settings = {name: values.pop(name) for name in list(values) if name in Settings.__struct_fields__}
     bench = Bench(replace(SETTINGS, **settings))
     if states:
         bench.running(**_desired(values))
@@ -112,8 +113,8 @@ def _value(text: str) -> Any:
 
 def _desired(values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a desired state, for which options stand: those of a part, a step, a result and so on."""
-    found = {name: value for name, value in values.items() if name not in Assignment.__dataclass_fields__}
-    if part := {name: value for name, value in values.items() if name in Assignment.__dataclass_fields__}:
+    found = {name: value for name, value in values.items() if name not in Assignment.__struct_fields__}
+    if part := {name: value for name, value in values.items() if name in Assignment.__struct_fields__}:
         found["assignment"] = an_assignment(**part)
     if "halt" in found:
         found["halt"] = Halt(found["halt"])

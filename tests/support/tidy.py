@@ -74,11 +74,10 @@ def impure_calls(source: Source) -> Iterator[Finding]:
 
 
 def stock_frozen_classes(source: Source) -> Iterator[Finding]:
-    """Find frozen dataclasses of the standard library; only they can be ordered."""
+    """Find frozen dataclasses of the standard library: a `Struct` is made in less time."""
     for node in source.definitions:
         for decorator in node.decorator_list:
-            words = {keyword.arg for keyword in getattr(decorator, "keywords", ())}
-            if "frozen" in words and "order" not in words:
+            if "frozen" in {keyword.arg for keyword in getattr(decorator, "keywords", ())}:
                 yield node.lineno, f"{node.name} is made by {ast.unparse(decorator)}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from coordinatord.core.queries.hanging import reports_no_steps
 from coordinatord.core.queries.stack_groups import WORKERS_AT_ONCE_MAX
 from coordinatord.core.state.durable import State
@@ -10,7 +12,6 @@ from coordinatord.core.state.run import Health, Run
 from coordinatord.core.state.watches import AGREEING
 from coordinatord.core.values.lateness import Laggard, Lateness, RankLateness
 from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.lateness_answers import LaggardStatus, LateStatus
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
@@ -30,8 +31,7 @@ follow soon: the first may be too vague, since it covers the beginning of the tr
 from one answer alone. Three looks are within 50 steps."""
 
 
-@frozen
-class ArrivalSource:
+class ArrivalSource(Struct, frozen=True):
     """Some workers of a node, which are asked together."""
 
     node: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import asdict, replace
 
 from coordinatord.core.queries.arrivals import laggard_view, late_views
 from coordinatord.core.queries.copying import copy_problem
@@ -39,7 +40,6 @@ from coordinatord.protocol.http.lateness_answers import LateStatus
 from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
 from coordinatord.protocol.scale_up import ScaleUp
-from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.text import NAMES_MAX
 
 SPARE = "spare"
@@ -212,7 +212,7 @@ def _ledger(run: Run, now: float) -> LedgerStatus:
 
 def _ledger_of(time: Spent) -> LedgerStatus:
     seconds = _seconds(time)
-    total = round(sum(fields_of(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
+    total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
     stepped = trained or seconds.redone or seconds.stalled
     goodput = round(trained / total, 6) if stepped else None  # goodput is not known where no step was ever reported

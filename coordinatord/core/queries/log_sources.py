@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import islice, takewhile
 
+from msgspec import Struct
+
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LogStream
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.node_offer import NodeOffer
@@ -27,8 +28,7 @@ class NoLogError(OperationalError):
     """There is no such round, node or rank. Nothing has changed."""
 
 
-@frozen
-class LogChoice:
+class LogChoice(Struct, frozen=True):
     """The workers whose logs are wanted; an empty choice is all of them."""
 
     ranks: tuple[range, ...] = ()
@@ -37,8 +37,7 @@ class LogChoice:
     streams: tuple[LogStream, ...] = tuple(LogStream)
 
 
-@frozen
-class LogSource:
+class LogSource(Struct, frozen=True):
     """One log of one worker, and the node that can send it."""
 
     run: str
@@ -57,8 +56,7 @@ class LogSource:
     """Why no node can be asked, and what to do; empty if one can."""
 
 
-@frozen
-class LogSources:
+class LogSources(Struct, frozen=True):
     """The logs of the chosen workers."""
 
     sources: tuple[LogSource, ...]

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.member import Member, MemberState

@@ -7,7 +7,9 @@ first, since it is not known how far an older round went on. All nodes resume fr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.persistence import (
@@ -22,7 +24,6 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import HOLDERS_NAMED, ResumePoint, are_whole
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep, WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Goal
@@ -47,8 +48,7 @@ def differing_step(run: Run, point: ResumePoint | None) -> KeptStep | None:
     return None if at is None or (point is not None and point.at > at) else at
 
 
-@frozen
-class DiskObstacle:
+class DiskObstacle(Struct, frozen=True):
     """Why no round is formed: it would begin anew, although there is something on the disk."""
 
     node: Member

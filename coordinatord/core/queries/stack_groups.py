@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec.structs import asdict
+
 from coordinatord.core.effects import StackSource
 from coordinatord.core.queries.log_sources import merged, ranks_of
 from coordinatord.core.state.run import Run
@@ -12,7 +14,6 @@ from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
 from coordinatord.protocol.messages import Launcher
-from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, StackOrigin, WorkerStacks, unpack_stacks
 
 WORKERS_AT_ONCE_MAX = 16_384
@@ -106,5 +107,5 @@ def _stacked(source: StackSource, worker: WorkerStacks) -> StackedWorker:
         waits_in=worker.waits_in,
         pid=worker.pid,
         cpus=worker.cpus,
-        collective=None if collective is None else CollectiveStatus(**fields_of(collective)),
+        collective=None if collective is None else CollectiveStatus(**asdict(collective)),
     )

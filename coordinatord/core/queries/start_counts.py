@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.fields import MESSAGE_MAX

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct
+
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import Reason
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.messages import Assignment, JobSpec, Outcome, Report
 from coordinatord.protocol.node_offer import NodeOffer
@@ -88,8 +89,7 @@ class DurableMember:
         return self.assignment is not None
 
 
-@frozen
-class LostMember:
+class LostMember(Struct, frozen=True):
     """A node that a run has lost, in a round or not."""
 
     node: str
@@ -100,8 +100,7 @@ class LostMember:
     at: float
 
 
-@frozen
-class SpoiledStep:
+class SpoiledStep(Struct, frozen=True):
     """A step that a round could not resume from, though nodes had all of it."""
 
     at: KeptStep
@@ -109,8 +108,7 @@ class SpoiledStep:
     """The round that could not resume from it."""
 
 
-@frozen
-class EarlierRun:
+class EarlierRun(Struct, frozen=True):
     """The end of an earlier run of a job."""
 
     run: str

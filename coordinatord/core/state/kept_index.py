@@ -12,7 +12,8 @@ waits for its copies too, so the old step and its copies stay until the new one 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.state.persisting import Persisting

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.kept_parts import KeptStep, WantedParts
 from coordinatord.protocol.persisted_state import IN_VAIN_MAX, PersistedStep, PersistReport, PersistState
 
@@ -21,8 +22,7 @@ STUCK_S = 60.0
 seconds, and workers have one place less to save in while an attempt is on."""
 
 
-@frozen
-class StepWriter:
+class StepWriter(Struct, frozen=True):
     """A node that writes a part of a step."""
 
     incarnation: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.conditions import furthest_promised

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from itertools import islice
+
+from msgspec import Struct
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.reasons import Reasons
@@ -29,18 +30,16 @@ from coordinatord.core.values.admin_requests import (
 )
 from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Result
 from coordinatord.protocol.text import NAMES_MAX, clip, name_some
 
 
-@frozen
-class Reply:
+class Reply(Struct, frozen=True):
     """The answer to a request, and the runs in which something may follow."""
 
     result: AdminResult
     text: str
-    touched: list[Run] = field(default_factory=list)
+    touched: list[Run] = []
 
 
 def carry_out(request: Request, decision: Decision) -> Reply:

@@ -6,7 +6,9 @@ state that a node keeps, so it is decided anew here which steps must not be over
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from coordinatord.core.events import Connected
 from coordinatord.core.queries import conditions
@@ -46,7 +48,7 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
     if run.durable.state.ended:  # a node that comes for the outcome is not worth a record
         if run.durable.outcome is not None and observed.run != run.id:
             outcome = replace(run.durable.outcome, summary=clip(Reasons(run).came_late(decision.now)))
-            member = Member(replace(member.durable, outcome=outcome))
+            member = Member(dataclasses.replace(member.durable, outcome=outcome))
         run.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"

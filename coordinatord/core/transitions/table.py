@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from coordinatord.core.queries import conditions, persistence
 from coordinatord.core.queries.conditions import Condition
 from coordinatord.core.queries.reasons import Reasons
@@ -18,7 +20,6 @@ from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import Reason
 from coordinatord.protocol.errors import InternalError
-from coordinatord.protocol.frozen_class import frozen
 
 TRANSITIONS_MAX = 16
 """The most steps that one event can cause in one run: a longer chain than there are states is a loop in the table."""
@@ -26,8 +27,7 @@ TRANSITIONS_MAX = 16
 Action = Callable[[Run, Reason, Decision], None]
 
 
-@frozen
-class Transition:
+class Transition(Struct, frozen=True):
     """One transition."""
 
     source: State

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
 
 
-@frozen
-class Request:
+class Request(Struct, frozen=True):
     """A person's request. The person's name is not checked."""
 
     target: str
@@ -24,23 +23,19 @@ class Request:
         return f"{done} by {self.by}" + (f": {self.why}" if self.why else "")
 
 
-@frozen
-class StopJob(Request):
+class StopJob(Request, frozen=True):
     """End the run of a job: workers save their state, nodes go."""
 
 
-@frozen
-class RestartJob(Request):
+class RestartJob(Request, frozen=True):
     """Let the workers of a job save their state, and form another round."""
 
 
-@frozen
-class ForgetJob(Request):
+class ForgetJob(Request, frozen=True):
     """Remove all that is known of a job."""
 
 
-@frozen
-class DrainNode(Request):
+class DrainNode(Request, frozen=True):
     """Make a node, or all nodes of a host, leave their jobs, and let them in no more."""
 
     ahead: bool = False
@@ -49,8 +44,7 @@ class DrainNode(Request):
     """The names that a dry run would drain before this one."""
 
 
-@frozen
-class UndrainNode(Request):
+class UndrainNode(Request, frozen=True):
     """Let a drained node in again."""
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from coordinatord.core.values.resume_plan import grouped
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
 
 Held = Mapping[str, Collection[KeptParts]]
@@ -101,8 +102,7 @@ TAKES_MAX = 8
 """The most nodes of which one node takes copies: each needs memory for two steps of the other's state."""
 
 
-@frozen
-class Buddy:
+class Buddy(Struct, frozen=True):
     """A node that keeps state, and that can take copies of what others keep."""
 
     node: str

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from statistics import median, median_low
 
+from msgspec import Struct
+
 from coordinatord.core.values.training_progress import STALL_GAPS, STALL_S_MIN, STALL_STEPS
 from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
-from coordinatord.protocol.frozen_class import frozen
 
 COLLECTIVES_MIN = 16
 """The fewest collectives that are compared: of fewer, chance would name a worker."""
@@ -35,8 +36,7 @@ DRIFT = 100e-6
 """How many seconds two clocks may drift apart in a second: quartz clocks drift half as much."""
 
 
-@frozen
-class NodeArrivals:
+class NodeArrivals(Struct, frozen=True):
     """The answer of one node."""
 
     node: str
@@ -49,8 +49,7 @@ class NodeArrivals:
     workers: tuple[WorkerArrivals, ...]
 
 
-@frozen
-class Offset:
+class Offset(Struct, frozen=True):
     """The coordinator's clock less the clock of a node, by one answer of the node."""
 
     shift_s: float
@@ -74,8 +73,7 @@ def better_offset(known: Offset | None, answer: NodeArrivals) -> Offset:
     return new if abs(known.shift_s - new.shift_s) > new.error_s + known.error_at(new.at) else known
 
 
-@frozen
-class Arrival:
+class Arrival(Struct, frozen=True):
     """The arrivals of one worker in the collectives of one process group."""
 
     rank: int
@@ -88,8 +86,7 @@ class Arrival:
     """When the worker arrived in each of the collectives, which follow on one another, by the coordinator's clock."""
 
 
-@frozen
-class RankLateness:
+class RankLateness(Struct, frozen=True):
     """How late one worker is."""
 
     rank: int
@@ -101,8 +98,7 @@ class RankLateness:
     within each."""
 
 
-@frozen
-class Laggard:
+class Laggard(Struct, frozen=True):
     """A worker that holds up all others, or a node whose workers take turns in that."""
 
     node: str
@@ -112,8 +108,7 @@ class Laggard:
     late_s: float
 
 
-@frozen
-class Lateness:
+class Lateness(Struct, frozen=True):
     """How late the workers of a round are, by one look."""
 
     ranks: tuple[RankLateness, ...]

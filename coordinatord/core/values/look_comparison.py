@@ -7,7 +7,8 @@ look to the next, and all of them could be seen.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
 from coordinatord.hints.seen_worker import TRACED, SeenWorker, outside_of

@@ -15,8 +15,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, count
 
+from msgspec import Struct
+
 from coordinatord.protocol.fields import Count, Name
-from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.schema import Strict
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -25,8 +27,7 @@ KEYS_MAX = 65_536
 sorted for the reason of a round, for its ranks, and again in every later round."""
 
 
-@frozen
-class Seat:
+class Seat(Struct, frozen=True):
     """A node that gets ranks."""
 
     node: str
@@ -38,8 +39,7 @@ class Seat:
     """The group rank that its user asks for."""
 
 
-@frozen
-class Ranks:
+class Ranks(Strict, frozen=True):
     """The ranks of one node's workers: from `first_rank` upward, in the order of their local ranks."""
 
     node: Name

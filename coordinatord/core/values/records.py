@@ -10,36 +10,36 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, ClassVar
 
+from msgspec import Meta, Struct
+
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.messages import Failure, JobSpec, Outcome, Report
 from coordinatord.protocol.node_offer import NodeOffer
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Strict, printable
 from coordinatord.protocol.worker_starts import WorkerStarts
 
 REASON_MAX = 4_096
 """The length in characters: the longest sentence names eight nodes, quotes a worker's message, and has the consequences
 of both."""
 
-Incarnation = Annotated[int, Range(0, 2**63 - 1)]
-Seen = Annotated[str, Length(1, 253)]
+Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seen = Annotated[str, printable(253, least=1)]
 """An address as a connection showed it."""
 AGE_MAX = SPAN_MAX
-Age = Annotated[float, Range(0, AGE_MAX)]
+Age = Annotated[float, Meta(ge=0, le=AGE_MAX)]
 """An age in seconds before the record was made."""
 
-TokenName = Annotated[str, Length(0, 128)]
+TokenName = Annotated[str, printable(128)]
 
-Condition = Annotated[str, Length(0, 64)]
+Condition = Annotated[str, printable(64)]
 """The condition that the reason is an instance of, as one word (see `reason`); empty in old records."""
 
 
-@frozen
-class Record:
+class Record(Strict, frozen=True):
     """One fact in the history of a run."""
 
     KIND: ClassVar[str]
@@ -47,7 +47,7 @@ class Record:
 
     job: Name
     run: Name
-    reason: Annotated[str, Length(1, REASON_MAX)]
+    reason: Annotated[str, printable(REASON_MAX, least=1)]
 
     @classmethod
     @cache
@@ -57,8 +57,7 @@ class Record:
         return tuple(spaced.split())
 
 
-@frozen
-class RunOpened(Record):
+class RunOpened(Record, frozen=True):
     """The first node of a run came; the run takes the place of the job's last one."""
 
     KIND = "RunOpened"
@@ -67,8 +66,7 @@ class RunOpened(Record):
     spec: JobSpec
 
 
-@frozen
-class NodeJoined(Record):
+class NodeJoined(Record, frozen=True):
     """A node became a member of a run."""
 
     KIND = "NodeJoined"
@@ -84,8 +82,7 @@ class NodeJoined(Record):
     """The name of the access token that it came with; empty where none was wanted, and in old records."""
 
 
-@frozen
-class NodeLost(Record):
+class NodeLost(Record, frozen=True):
     """A member was lost: it fell silent, or another process took its name."""
 
     KIND = "NodeLost"
@@ -98,8 +95,7 @@ class NodeLost(Record):
     """Whether it had announced that it would leave, and was gone before the answer."""
 
 
-@frozen
-class NodeReleased(Record):
+class NodeReleased(Record, frozen=True):
     """A member was released while the run goes on: it asked to leave, or waited in vain."""
 
     KIND = "NodeReleased"
@@ -109,8 +105,7 @@ class NodeReleased(Record):
     outcome: Outcome
 
 
-@frozen
-class NodeSucceeded(Record):
+class NodeSucceeded(Record, frozen=True):
     """All workers of one node exited with 0: its part of the round is done, whatever happens to the node."""
 
     KIND = "NodeSucceeded"
@@ -120,8 +115,7 @@ class NodeSucceeded(Record):
     round: Counter
 
 
-@frozen
-class NodeLeftBehind(Record):
+class NodeLeftBehind(Record, frozen=True):
     """A node could not end its workers in time: it stays a member, but the round ends without it."""
 
     KIND = "NodeLeftBehind"
@@ -132,14 +126,13 @@ class NodeLeftBehind(Record):
     silent_s: Age
 
 
-@frozen
-class RoundFormed(Record):
+class RoundFormed(Record, frozen=True):
     """A round got its nodes and ranks; it is never edited."""
 
     KIND = "RoundFormed"
 
     round: Counter
-    nodes: Annotated[tuple[Ranks, ...], Length(1, RANKS_MAX)]
+    nodes: Annotated[tuple[Ranks, ...], Meta(min_length=1, max_length=RANKS_MAX)]
     """The ranks by group rank."""
     master_address: Address
     master_port: Port
@@ -151,8 +144,7 @@ class RoundFormed(Record):
     """A newer step that nodes keep, and that is left out because ranks have different states of it; None if none is."""
 
 
-@frozen
-class RoundRemembered(Record):
+class RoundRemembered(Record, frozen=True):
     """The part of a `RoundFormed` that a history of rounds needs: how large the round was, without its nodes.
 
     It is read in place of the whole once a run has ended, and never stored.
@@ -166,8 +158,7 @@ class RoundRemembered(Record):
     spent: Spent
 
 
-@frozen
-class RoundsMissed(Record):
+class RoundsMissed(Record, frozen=True):
     """Nodes know of a later round than the records have: so the records are an old copy of the history."""
 
     KIND = "RoundsMissed"
@@ -176,8 +167,7 @@ class RoundsMissed(Record):
     """The latest that is known; the next one has a higher number."""
 
 
-@frozen
-class RoundStarted(Record):
+class RoundStarted(Record, frozen=True):
     """All workers of a round are started."""
 
     KIND = "RoundStarted"
@@ -190,8 +180,7 @@ class RoundStarted(Record):
     """How they were begun; None if all are cold and could not be otherwise, and in old records."""
 
 
-@frozen
-class TrainingBegan(Record):
+class TrainingBegan(Record, frozen=True):
     """A worker has reported the first step of a round; the time before belongs to its start."""
 
     KIND = "TrainingBegan"
@@ -202,8 +191,7 @@ class TrainingBegan(Record):
     """The step; None in old records."""
 
 
-@frozen
-class FirstStepOverdue(Record):
+class FirstStepOverdue(Record, frozen=True):
     """No worker of a round has done its first step in time; if no round before had one, there may never be any."""
 
     KIND = "FirstStepOverdue"
@@ -212,8 +200,7 @@ class FirstStepOverdue(Record):
     spent: Spent
 
 
-@frozen
-class TrainingCaughtUp(Record):
+class TrainingCaughtUp(Record, frozen=True):
     """The workers of a round have come to the furthest step of the rounds before; what they did so far was redone."""
 
     KIND = "TrainingCaughtUp"
@@ -222,8 +209,7 @@ class TrainingCaughtUp(Record):
     spent: Spent
 
 
-@frozen
-class TrainingStalled(Record):
+class TrainingStalled(Record, frozen=True):
     """No worker of a round has done a step for much longer than steps have taken recently."""
 
     KIND = "TrainingStalled"
@@ -232,8 +218,7 @@ class TrainingStalled(Record):
     spent: Spent
 
 
-@frozen
-class TrainingResumed(Record):
+class TrainingResumed(Record, frozen=True):
     """A worker of a round that had stalled has done a step."""
 
     KIND = "TrainingResumed"
@@ -242,8 +227,7 @@ class TrainingResumed(Record):
     spent: Spent
 
 
-@frozen
-class BusyWorkerAwaited(Record):
+class BusyWorkerAwaited(Record, frozen=True):
     """All workers of a stalled round wait for one that computes, or may do so; nothing is done about it."""
 
     KIND = "BusyWorkerAwaited"
@@ -251,8 +235,7 @@ class BusyWorkerAwaited(Record):
     round: Counter
 
 
-@frozen
-class NodesSilent(Record):
+class NodesSilent(Record, frozen=True):
     """No node of a round is heard: they are gone, or the coordinator is cut off."""
 
     KIND = "NodesSilent"
@@ -262,8 +245,7 @@ class NodesSilent(Record):
     """The time up to when the last of them was heard; None in old records."""
 
 
-@frozen
-class NodesHeard(Record):
+class NodesHeard(Record, frozen=True):
     """A node of a round is heard again, after all had been silent."""
 
     KIND = "NodesHeard"
@@ -273,8 +255,7 @@ class NodesHeard(Record):
     """The time of the run so far; None in old records."""
 
 
-@frozen
-class FirstFailure:
+class FirstFailure(Strict, frozen=True):
     """The earliest failure of a worker that was known when its round was stopped."""
 
     node: Name
@@ -283,8 +264,7 @@ class FirstFailure:
     """The failure with its age as of the record."""
 
 
-@frozen
-class RoundStopped(Record):
+class RoundStopped(Record, frozen=True):
     """A round is to end; the reason is the trigger, which need not be the root cause."""
 
     KIND = "RoundStopped"
@@ -298,8 +278,7 @@ class RoundStopped(Record):
     condition: Condition
 
 
-@frozen
-class RoundEnded(Record):
+class RoundEnded(Record, frozen=True):
     """All workers of a round are gone, and the root cause is judged."""
 
     KIND = "RoundEnded"
@@ -316,8 +295,7 @@ class RoundEnded(Record):
     """The furthest step that any worker of this round or an earlier one has reported, as far as it is known."""
 
 
-@frozen
-class RunEnded(Record):
+class RunEnded(Record, frozen=True):
     """A run is over."""
 
     KIND = "RunEnded"
@@ -331,39 +309,34 @@ class RunEnded(Record):
     """The step that all workers had come to, as far as any was known."""
 
 
-@frozen
-class JobStopAsked(Record):
+class JobStopAsked(Record, frozen=True):
     """An operator wants the run to end: its workers save their state, and no round follows."""
 
     KIND = "JobStopAsked"
 
 
-@frozen
-class JobForgotten(Record):
+class JobForgotten(Record, frozen=True):
     """A job that had ended made room for another, or an operator wanted it gone."""
 
     KIND = "JobForgotten"
 
 
-@frozen
-class ClusterRecord(Record):
+class ClusterRecord(Record, frozen=True):
     """A fact about the whole cluster, of no job and no run."""
 
-    job: Annotated[str, Length(0, 0)]
-    run: Annotated[str, Length(0, 0)]
+    job: Annotated[str, printable(0)]
+    run: Annotated[str, printable(0)]
     node: Name
     """A node id or the name of a host."""
 
 
-@frozen
-class NodeDrained(ClusterRecord):
+class NodeDrained(ClusterRecord, frozen=True):
     """An operator wants a node, or all nodes of a host, to leave its jobs and be let in by none."""
 
     KIND = "NodeDrained"
 
 
-@frozen
-class NodeUndrained(ClusterRecord):
+class NodeUndrained(ClusterRecord, frozen=True):
     """Jobs let the node in again."""
 
     KIND = "NodeUndrained"
@@ -401,8 +374,7 @@ KINDS: dict[str, type[Record]] = {
 """Every record by the name that it is stored under."""
 
 
-@frozen
-class Reason:
+class Reason(Struct, frozen=True):
     """The condition that held, and its text in this case."""
 
     condition: str

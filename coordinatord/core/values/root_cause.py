@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec import Struct
+
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import describe_exit
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.text import clip
 
@@ -23,8 +24,7 @@ CLOCK_DRIFT = 0.001
 0.0005 (adjtimex(2))."""
 
 
-@frozen
-class WorkerFailure:
+class WorkerFailure(Struct, frozen=True):
     """A node's first failed worker, at a time of the coordinator's clock."""
 
     node: str
@@ -48,16 +48,14 @@ class WorkerFailure:
         return f"rank {failure.rank} on node {self.node} failed: {problem}"
 
 
-@frozen
-class LostNode:
+class LostNode(Struct, frozen=True):
     """A node of the round that was lost."""
 
     node: str
     silent_since: float
 
 
-@frozen
-class RoundVerdict:
+class RoundVerdict(Struct, frozen=True):
     """What ended the round, and whether it counts against the budget of restarts."""
 
     reason: str

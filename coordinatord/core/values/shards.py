@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
+from msgspec import Meta
+
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.persisted_state import DiskStep
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Strict
 
 HOLDERS_NAMED = 8
 """The most holders of a step that are named; the others are counted."""
 
 
-@frozen
-class ResumePoint:
+class ResumePoint(Strict, frozen=True):
     """The step that a round resumes from."""
 
     round: Counter
     """The round in which the step was done."""
     step: Step
-    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     """How many ranks that round had."""
-    shards: Annotated[int, Range(1, RANKS_MAX)]
+    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     redone: Step | None
     """How many steps are done again, as far as workers have reported steps."""
-    nodes: Annotated[tuple[Name, ...], Length(0, HOLDERS_NAMED)] = ()
+    nodes: Annotated[tuple[Name, ...], Meta(max_length=HOLDERS_NAMED)] = ()
     """The first few nodes whose memory holds its big state; none in a record of an older release."""
     others: Count = 0
     """How many more nodes hold it."""

@@ -10,16 +10,17 @@ clock that is set, a coordinator that is away and rounds that are forgotten leav
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import Annotated
 
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Range, fields_of
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
+
+from coordinatord.protocol.schema import Strict
 
 SPAN_MAX = 10**9
 """The limit in seconds: some 30 years, in place of no limit."""
-Span = Annotated[float, Range(0, SPAN_MAX)]
+Span = Annotated[float, Meta(ge=0, le=SPAN_MAX)]
 """A span of time in seconds."""
 
 
@@ -49,8 +50,7 @@ class Activity(StrEnum):
     """The round's workers end, and save their state."""
 
 
-@frozen
-class Spent:
+class Spent(Strict, frozen=True):
     """Seconds by activity, of a run or of one round."""
 
     training: Span = 0.0
@@ -76,7 +76,7 @@ class Spent:
 
     def by_activity(self) -> dict[str, float]:
         """Return the seconds by the name of the activity."""
-        return fields_of(self)
+        return asdict(self)
 
     def plus(self, activity: Activity, seconds: float) -> Spent:
         """Return a copy with so many more seconds for one activity."""
@@ -87,13 +87,12 @@ class Spent:
         return Spent(**{name: max(0.0, now - getattr(earlier, name)) for name, now in self.by_activity().items()})
 
 
-@frozen
-class Ledger:
+class Ledger(Struct, frozen=True):
     """The seconds of one run: those that are settled, and the time since, which goes to one activity so far."""
 
     settled_at: float
     """When the last of them ended, in the coordinator's clock."""
-    settled: Spent = field(default_factory=Spent)
+    settled: Spent = Spent()
     """Up to the last boundary between two activities."""
     activity: Activity | None = Activity.WAITING
     """What the time since goes to, as far as records show; None once the run is over."""

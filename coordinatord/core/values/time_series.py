@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from array import array
 
+from msgspec import Struct
+
 from coordinatord.core.values.training_progress import WINDOW_S
-from coordinatord.protocol.frozen_class import frozen
 
 POINTS_MAX = 240
 """The most points; there are at least half as many once the run is older than that in seconds. A chart that is 500
@@ -20,8 +21,7 @@ SPAN_S = 1.0
 """How long a point is at first. Nodes report their steps once a second."""
 
 
-@frozen
-class Sample:
+class Sample(Struct, frozen=True):
     """The progress of a run at one moment."""
 
     at: float

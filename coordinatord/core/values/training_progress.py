@@ -12,13 +12,13 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.section import Section
 
 
-@frozen
-class OpenSection:
+class OpenSection(Struct, frozen=True):
     """The section of the workers of one node."""
 
     section: Section
@@ -272,8 +272,7 @@ def _has_stepped(observed: Observed, before: Observed) -> bool:
     return observed.step_age_s is not None and observed.step_age_s < before.step_age_s
 
 
-@frozen
-class StragglingWorker:
+class StragglingWorker(Struct, frozen=True):
     """The worker of a round that has come the least far, of those that report their steps."""
 
     node: str

@@ -1,8 +1,8 @@
 """The requests and answers of the HTTP API, as records: the server writes answers, the command lines read them.
 
-`schema.fields_of` turns them into plain data for JSON or msgpack; `check_for` and `reader_for` read that. The order of
-the fields is that of the JSON. Names end in `Answer` where a record is the whole body of an answer, and in `Status`
-where it shows something as it is at the moment. Ages and durations are in seconds and count up to that moment.
+`msgspec` turns them into JSON or msgpack, and `schema.check` reads that. The order of the fields is that of the JSON.
+Names end in `Answer` where a record is the whole body of an answer, and in `Status` where it shows something as it is
+at the moment. Ages and durations are in seconds and count up to that moment.
 
 An older release may lack fields that have a default; a reader then takes the default. A newer one may have more
 fields, states and kinds than there are here. Dashboards, the live page and people with curl rely on the names: none
@@ -11,26 +11,25 @@ changes its meaning, and none goes away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import Meta, Struct
+
 from coordinatord.protocol.fields import Name, Sentence
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.protocol.http.failure_answers import FailureStatus
 from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus
 from coordinatord.protocol.http.lateness_answers import LaggardStatus, LateStatus
 from coordinatord.protocol.http.start_answers import WorkerStartsStatus
-from coordinatord.protocol.schema import Length, Token, Verbatim, Without
+from coordinatord.protocol.schema import Strict, Without, printable
 from coordinatord.protocol.text import NAMES_MAX, TEXT_MAX
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """States of a job that it does not leave by itself."""
 
 
-@frozen(kw_only=True)
-class HealthAnswer:
+class HealthAnswer(Struct, frozen=True, kw_only=True):
     """`GET /healthz`: whether the coordinator does its work."""
 
     status: AnyText
@@ -46,15 +45,13 @@ class HealthAnswer:
     """Whether everybody who reaches the coordinator is let in, in the clear."""
 
 
-@frozen(kw_only=True)
-class LivenessAnswer:
+class LivenessAnswer(Struct, frozen=True, kw_only=True):
     """`GET /healthz` without a token: no more than the HTTP status shows."""
 
     status: AnyText
 
 
-@frozen(kw_only=True)
-class StandbyAnswer:
+class StandbyAnswer(Struct, frozen=True, kw_only=True):
     """`GET /healthz` of a coordinator that stands by, for callers whom it lets in."""
 
     status: AnyText
@@ -62,8 +59,7 @@ class StandbyAnswer:
     reason: AnyText
 
 
-@frozen(kw_only=True)
-class ErrorAnswer:
+class ErrorAnswer(Struct, frozen=True, kw_only=True):
     """The answer to a request that is not carried out, with an HTTP status of 400 or more."""
 
     error: AnyText
@@ -72,8 +68,7 @@ class ErrorAnswer:
     """One sentence for people."""
 
 
-@frozen
-class AdminBody:
+class AdminBody(Strict, frozen=True):
     """The body of an operator's request; path and method name the request."""
 
     by: Name
@@ -87,8 +82,7 @@ DRAINED_BEFORE_MAX = 500
 """The body of a request has room for so many names."""
 
 
-@frozen
-class DrainBody:
+class DrainBody(Strict, frozen=True):
     """The body of a drain; the first three fields mean what they do in `AdminBody`."""
 
     by: Name
@@ -96,17 +90,15 @@ class DrainBody:
     dry_run: bool = False
     ahead: bool = False
     """Whether the name may be one that no node has yet."""
-    after: Annotated[tuple[Name, ...], Length(0, DRAINED_BEFORE_MAX)] = ()
+    after: Annotated[tuple[Name, ...], Meta(max_length=DRAINED_BEFORE_MAX)] = ()
     """The names that a dry run would drain before this one."""
 
 
-@frozen
-class PageLinkBody:
+class PageLinkBody(Strict, frozen=True):
     """The body of a request for a link to the live page: it is empty."""
 
 
-@frozen(kw_only=True)
-class PageLinkAnswer:
+class PageLinkAnswer(Struct, frozen=True, kw_only=True):
     """A link to the live page."""
 
     code: AnyText
@@ -117,15 +109,13 @@ class PageLinkAnswer:
     """The role of the token, which is also the page's."""
 
 
-@frozen
-class PageSessionBody:
+class PageSessionBody(Strict, frozen=True):
     """The body of a browser's request to be let in."""
 
-    code: Annotated[str, Length(1, 64)]
+    code: Annotated[str, printable(64, least=1)]
 
 
-@frozen(kw_only=True)
-class PageSessionAnswer:
+class PageSessionAnswer(Struct, frozen=True, kw_only=True):
     """A browser was let in; the header `Set-Cookie` has its session."""
 
     token: AnyText
@@ -133,21 +123,19 @@ class PageSessionAnswer:
     role: AnyText
 
 
-@frozen(kw_only=True)
-class AdminAnswer:
+class AdminAnswer(Struct, frozen=True, kw_only=True):
     """The result of an operator's request."""
 
     done: bool
     """False if nothing had to be changed, or nothing was to."""
-    message: Annotated[str, Verbatim(TEXT_MAX * (NAMES_MAX + 2))]
+    message: Annotated[str, Meta(max_length=TEXT_MAX * (NAMES_MAX + 2))]
     """One line; for a drain, one for each of the jobs, of which it names the first few."""
 
 
-@frozen(kw_only=True)
-class ApiEvent:
+class ApiEvent(Struct, frozen=True, kw_only=True):
     """Something that happened, to a job or to none."""
 
-    id: Annotated[str, Token(128)]
+    id: Annotated[str, Meta(pattern=r"^[!-~]+\Z", max_length=128)]
     """A client sends it back as `Last-Event-ID` or `after`, and gets the events since. It has no other meaning."""
     number: Whole
     """Grows from event to event of one coordinator; another one may begin anew."""
@@ -165,19 +153,17 @@ class ApiEvent:
     reason: AnyText
 
 
-@frozen(kw_only=True)
-class EventsAnswer:
+class EventsAnswer(Struct, frozen=True, kw_only=True):
     """`GET /v1/events` and `GET /v1/jobs/{job}/events`, oldest first."""
 
     job: AnyText | None
     """None for all jobs."""
-    events: Annotated[tuple[ApiEvent, ...], Length(0, ITEMS_MAX)]
+    events: Annotated[tuple[ApiEvent, ...], Meta(max_length=ITEMS_MAX)]
     upto: AnyText = ""
     """The id of the last event that was looked at: a reader that goes on after it misses nothing."""
 
 
-@frozen(kw_only=True)
-class SecondsStatus:
+class SecondsStatus(Struct, frozen=True, kw_only=True):
     """Where the time of a run or round went, in seconds by activity."""
 
     training: Number = 0.0
@@ -196,8 +182,7 @@ class SecondsStatus:
     stopping: Number = 0.0
 
 
-@frozen(kw_only=True)
-class LedgerStatus:
+class LedgerStatus(Struct, frozen=True, kw_only=True):
     """The time of a run so far."""
 
     seconds: SecondsStatus = SecondsStatus()
@@ -208,8 +193,7 @@ class LedgerStatus:
     no part of it."""
 
 
-@frozen(kw_only=True)
-class ProgressStatus:
+class ProgressStatus(Struct, frozen=True, kw_only=True):
     """How far the workers have come, as far as they report it."""
 
     step: Whole | None = None
@@ -224,8 +208,7 @@ class ProgressStatus:
     """How long a step took recently; None where that is not known."""
 
 
-@frozen(kw_only=True)
-class RestartsStatus:
+class RestartsStatus(Struct, frozen=True, kw_only=True):
     """The budget of restarts."""
 
     used: Whole
@@ -233,17 +216,15 @@ class RestartsStatus:
     """None where torchrun's agents count for themselves."""
 
 
-@frozen(kw_only=True)
-class MissingStatus:
+class MissingStatus(Struct, frozen=True, kw_only=True):
     """Nodes that the last round had and that are not back."""
 
     count: Whole = 0
-    nodes: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)] = ()
+    nodes: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The first few of them."""
 
 
-@frozen(kw_only=True)
-class LostStatus:
+class LostStatus(Struct, frozen=True, kw_only=True):
     """A node that was lost and is not back."""
 
     node: AnyText
@@ -255,8 +236,7 @@ class LostStatus:
     """How long ago."""
 
 
-@frozen(kw_only=True)
-class EarlierRunStatus:
+class EarlierRunStatus(Struct, frozen=True, kw_only=True):
     """A run of the job before the present one."""
 
     run: AnyText
@@ -274,13 +254,8 @@ class EarlierRunStatus:
     """The exit code of its nodes, as a shell has it."""
 
 
-@dataclass(kw_only=True)
-class NodeStatus:
-    """A node of a job.
-
-    An answer may have ten thousand of them. A frozen class, or one with slots, takes three times as long to make, or to
-    take apart.
-    """
+class NodeStatus(Struct, frozen=True, kw_only=True):
+    """A node of a job."""
 
     node: AnyText
     host: AnyText
@@ -293,7 +268,7 @@ class NodeStatus:
     """Whether an operator wants it to leave."""
     group_rank: Whole | None = None
     """None outside a round."""
-    ranks: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)] = ()
+    ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
     last_seen_s: Number
     release: AnyText | None = None
     """The release of nodeclient; None if not known."""
@@ -302,10 +277,10 @@ class NodeStatus:
     log_dir: AnyText | None = None
     """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if it keeps none, or it is
     not known."""
-    pids: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)] = ()
+    pids: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The process of each of its workers by local rank, and 0 for one that has ended; empty if it has none, or they are
     not known."""
-    steps: Annotated[tuple[Whole | None, ...], Length(0, ITEMS_MAX)] = ()
+    steps: Annotated[tuple[Whole | None, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The last step of each of its workers by local rank; empty if none reports any."""
     step_age_s: Number | None = None
     """How long ago the newest of these steps was done."""
@@ -319,8 +294,7 @@ class NodeStatus:
     """How its workers of the round were begun; None if all are cold and could not be otherwise, or none is started."""
 
 
-@frozen(kw_only=True)
-class RoundStatus:
+class RoundStatus(Struct, frozen=True, kw_only=True):
     """One of the last rounds of a run; None for what is not known, or has not happened."""
 
     round: Whole
@@ -345,8 +319,7 @@ class RoundStatus:
     """How its workers were begun; None if all were cold and could not be otherwise, or they never were all started."""
 
 
-@frozen(kw_only=True)
-class JobStatus:
+class JobStatus(Struct, frozen=True, kw_only=True):
     """`GET /v1/jobs/{job}`: the live or last run of a job."""
 
     job: AnyText
@@ -376,16 +349,16 @@ class JobStatus:
     restarts: RestartsStatus
     spares: Whole = 0
     missing: MissingStatus = MissingStatus()
-    lost: Annotated[tuple[LostStatus, ...], Length(0, ITEMS_MAX)] = ()
+    lost: Annotated[tuple[LostStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The nodes that were lost in the last hour, while the run goes on; the last one first."""
-    earlier: Annotated[tuple[EarlierRunStatus, ...], Length(0, ITEMS_MAX)] = ()
+    earlier: Annotated[tuple[EarlierRunStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The runs of the job before this one, the last one first."""
     failure: FailureStatus | None = None
     laggard: LaggardStatus | None = None
     """None if all workers are equally fast, or that is not known."""
-    nodes: Annotated[tuple[NodeStatus, ...], Length(0, ITEMS_MAX)] = ()
+    nodes: Annotated[tuple[NodeStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The nodes of the round first, by rank."""
-    rounds: Annotated[tuple[RoundStatus, ...], Length(0, ITEMS_MAX)] = ()
+    rounds: Annotated[tuple[RoundStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The last rounds, oldest first. A list of jobs does not have them."""
 
     @property
@@ -394,20 +367,18 @@ class JobStatus:
         return self.state in ENDED
 
 
-@frozen(kw_only=True)
-class DrainedStatus:
+class DrainedStatus(Struct, frozen=True, kw_only=True):
     """An operator's drain of a node or host: no round takes it."""
 
     node: AnyText
     reason: AnyText
 
 
-@frozen(kw_only=True)
-class JobsAnswer:
+class JobsAnswer(Struct, frozen=True, kw_only=True):
     """The answer to `GET /v1/jobs`."""
 
-    jobs: Annotated[tuple[JobStatus, ...], Length(0, ITEMS_MAX)]
-    drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)] = ()
+    jobs: Annotated[tuple[JobStatus, ...], Meta(max_length=ITEMS_MAX)]
+    drained: Annotated[tuple[DrainedStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     insecure: bool = False
     """Whether everybody who reaches the coordinator is let in, in the clear."""
     shared: SharedStatus | None = None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Meta, Struct
+
 from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number
-from coordinatord.protocol.schema import Length
 
 
-@frozen(kw_only=True)
-class CoordinatorStatus:
+class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     """A coordinator that shares its store with others."""
 
     host: AnyText
@@ -20,12 +19,11 @@ class CoordinatorStatus:
     """When it began to lead or to stand by, in seconds since 1970 by its host's clock."""
 
 
-@frozen(kw_only=True)
-class SharedStatus:
+class SharedStatus(Struct, frozen=True, kw_only=True):
     """The coordinators that share a store, by the account of the one that leads."""
 
     leader: CoordinatorStatus
-    standbys: Annotated[tuple[CoordinatorStatus, ...], Length(0, ITEMS_MAX)] = ()
+    standbys: Annotated[tuple[CoordinatorStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """Those that were there when it looked last."""
     lease_s: Number
     """How long the leader's lease lasts yet."""

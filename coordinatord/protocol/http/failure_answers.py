@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Meta, Struct
+
 from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyLine, AnyText, Number, Whole
-from coordinatord.protocol.schema import Length
 
 
-@frozen(kw_only=True)
-class OtherFailureStatus:
+class OtherFailureStatus(Struct, frozen=True, kw_only=True):
     """A worker that failed after the first one."""
 
     node: AnyText
@@ -22,8 +21,7 @@ class OtherFailureStatus:
     same_error: bool = False
 
 
-@frozen(kw_only=True)
-class EarlyEndStatus:
+class EarlyEndStatus(Struct, frozen=True, kw_only=True):
     """A worker that had ended with 0 when another one failed."""
 
     node: AnyText
@@ -31,8 +29,7 @@ class EarlyEndStatus:
     before_s: Number
 
 
-@frozen(kw_only=True)
-class StragglerStatus:
+class StragglerStatus(Struct, frozen=True, kw_only=True):
     """A worker whose last step is behind those of others."""
 
     node: AnyText
@@ -40,8 +37,7 @@ class StragglerStatus:
     step: Whole
 
 
-@frozen(kw_only=True)
-class FailureStatus:
+class FailureStatus(Struct, frozen=True, kw_only=True):
     """Why the last round that failed did so."""
 
     round: Whole
@@ -59,25 +55,25 @@ class FailureStatus:
     """The exit code in words, which distinguishes 134 from SIGABRT; of a worker that hung, the kind of the hang."""
     hang: AnyText = ""
     """Set if the worker had not ended: `absent`, `stuck`, `busy`, `mismatched` or `network`."""
-    hang_ranks: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)] = ()
+    hang_ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The first few ranks that hung, if there are several, such as those that wait at different places."""
     message: AnyText
     """What the node found out beyond the code."""
     error: AnyText
     """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
-    last_lines: Annotated[tuple[AnyLine, ...], Length(0, ITEMS_MAX)] = ()
+    last_lines: Annotated[tuple[AnyLine, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The end of the traceback, or of the worker's output on stderr; of a worker that hung, its stack."""
     age_s: Number
-    consequences: Annotated[tuple[OtherFailureStatus, ...], Length(0, ITEMS_MAX)] = ()
+    consequences: Annotated[tuple[OtherFailureStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The first workers that failed later."""
     consequences_count: Whole
     """The number of all workers that are known to have failed later."""
     same_error_count: Whole = 0
     """The number of these that failed with the same error."""
-    early: Annotated[tuple[EarlyEndStatus, ...], Length(0, ITEMS_MAX)] = ()
+    early: Annotated[tuple[EarlyEndStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     step: Whole | None = None
     """The furthest step that any worker had reported."""
-    stragglers: Annotated[tuple[StragglerStatus, ...], Length(0, ITEMS_MAX)] = ()
+    stragglers: Annotated[tuple[StragglerStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     log: AnyText | None = None
     """The file with all that the worker wrote to stderr, on its host."""
     hint: AnyText = ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.http.answer_fields import AnyText, Number, Whole
 
 
-@frozen(kw_only=True)
-class KeptStatus:
+class KeptStatus(Struct, frozen=True, kw_only=True):
     """The state that the nodes of a job keep, and what its round resumed from."""
 
     step: Whole | None = None
@@ -43,8 +43,7 @@ class KeptStatus:
     """Why the last attempt to write a step failed; empty if it did not."""
 
 
-@frozen(kw_only=True)
-class NodeKeptStatus:
+class NodeKeptStatus(Struct, frozen=True, kw_only=True):
     """The state that one node keeps."""
 
     used_bytes: Whole = 0

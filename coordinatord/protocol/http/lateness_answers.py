@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.http.answer_fields import AnyText, Number, Whole
 
 
-@frozen(kw_only=True)
-class LateStatus:
+class LateStatus(Struct, frozen=True, kw_only=True):
     """How late one worker of a node is: the one that arrives last in collectives most often."""
 
     rank: Whole
@@ -17,8 +17,7 @@ class LateStatus:
     """Its usual lateness of a step; 0 if it comes before the worker in the middle."""
 
 
-@frozen(kw_only=True)
-class LaggardStatus:
+class LaggardStatus(Struct, frozen=True, kw_only=True):
     """The worker that arrives last in most collectives, so that all others wait for it; or a node of such workers."""
 
     rank: Whole | None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Meta, Struct
+
 from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Whole
 from coordinatord.protocol.log_messages import LOG_CHUNK_BYTES_MAX
-from coordinatord.protocol.schema import Length, Verbatim
 
 LOG_TEXT_MAX = 1024 * 1024
 """The text of one whole answer, in characters: what a browser or a script takes at once. A stream has more."""
 
 
-@frozen(kw_only=True)
-class LogPart:
+class LogPart(Struct, frozen=True, kw_only=True):
     """The data of the event `log` of a stream: the next piece of one log, or a note."""
 
     run: AnyText = ""
@@ -28,7 +27,7 @@ class LogPart:
     """`stdout` or `stderr`."""
     file: AnyText = ""
     """The file on that host; empty if none is kept."""
-    text: Annotated[str, Verbatim(LOG_CHUNK_BYTES_MAX)] = ""
+    text: Annotated[str, Meta(max_length=LOG_CHUNK_BYTES_MAX)] = ""
     """What was written; a piece may end within a line. Bytes that are no UTF-8 are replaced."""
     place: AnyText = ""
     """Where the text ends: a reader whose connection broke goes on from there with `after`. Empty in a note."""
@@ -38,8 +37,7 @@ class LogPart:
     """Whether it is the last part of the answer."""
 
 
-@frozen(kw_only=True)
-class LogStatus:
+class LogStatus(Struct, frozen=True, kw_only=True):
     """One stream of one worker; the fields mean what they do in `LogPart`."""
 
     rank: Whole
@@ -47,17 +45,16 @@ class LogStatus:
     host: AnyText
     stream: AnyText
     file: AnyText
-    text: Annotated[str, Verbatim(LOG_TEXT_MAX)] = ""
+    text: Annotated[str, Meta(max_length=LOG_TEXT_MAX)] = ""
     note: AnyText = ""
 
 
-@frozen(kw_only=True)
-class LogsAnswer:
+class LogsAnswer(Struct, frozen=True, kw_only=True):
     """`GET /v1/jobs/{job}/logs`: the logs of a round, by rank."""
 
     job: AnyText
     run: AnyText
     round: Whole
-    logs: Annotated[tuple[LogStatus, ...], Length(0, ITEMS_MAX)]
+    logs: Annotated[tuple[LogStatus, ...], Meta(max_length=ITEMS_MAX)]
     note: AnyText = ""
     """What is left out; empty if nothing is."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Meta, Struct
+
 from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
 from coordinatord.protocol.http.api import DrainedStatus, JobStatus, ProgressStatus, RestartsStatus
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
-from coordinatord.protocol.schema import Length, Without
+from coordinatord.protocol.schema import Without
 
 
-@frozen(kw_only=True)
-class JobSummary:
+class JobSummary(Struct, frozen=True, kw_only=True):
     """A job in the list of the live page; the fields mean what they do in `JobStatus`."""
 
     job: AnyText
@@ -33,8 +33,7 @@ class JobSummary:
     goodput: Number | None
 
 
-@frozen(kw_only=True)
-class PageViewer:
+class PageViewer(Struct, frozen=True, kw_only=True):
     """The event `viewer` of `GET /v1/stream`, the first one: who looks at the page."""
 
     token: AnyText
@@ -43,46 +42,42 @@ class PageViewer:
     """Whether the page may carry out operators' requests."""
 
 
-@frozen(kw_only=True)
-class PageStatus:
+class PageStatus(Struct, frozen=True, kw_only=True):
     """The event `jobs` of `GET /v1/stream`."""
 
     version: AnyText
     """The release of the coordinator."""
-    jobs: Annotated[tuple[JobSummary, ...], Length(0, ITEMS_MAX)]
-    drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)]
+    jobs: Annotated[tuple[JobSummary, ...], Meta(max_length=ITEMS_MAX)]
+    drained: Annotated[tuple[DrainedStatus, ...], Meta(max_length=ITEMS_MAX)]
     insecure: bool = False
     """Whether everybody who reaches the coordinator is let in, in the clear."""
     shared: SharedStatus | None = None
     """Who leads and who stands by; None for a coordinator with a store of its own."""
 
 
-@frozen(kw_only=True)
-class NodeTable:
+class NodeTable(Struct, frozen=True, kw_only=True):
     """The nodes of a job: the names of the fields of `NodeStatus` once, and not with each of a thousand nodes."""
 
     columns: tuple[AnyText, ...]
     rows: tuple[tuple[Any, ...], ...]
 
 
-@frozen(kw_only=True)
-class SeriesStatus:
+class SeriesStatus(Struct, frozen=True, kw_only=True):
     """A run over time, for charts: an item for each point, oldest first."""
 
     span_s: Number
     """How long a point is, in seconds of the run; the last one may be shorter."""
     upto_s: Number
     """The age of the run at the end of the last point."""
-    steps_per_s: Annotated[tuple[Number | None, ...], Length(0, ITEMS_MAX)]
+    steps_per_s: Annotated[tuple[Number | None, ...], Meta(max_length=ITEMS_MAX)]
     """The mean of each point; None where it is not known."""
-    training_s: Annotated[tuple[Number, ...], Length(0, ITEMS_MAX)]
+    training_s: Annotated[tuple[Number, ...], Meta(max_length=ITEMS_MAX)]
     """How many seconds had gone into training by the end of each point."""
-    restarts: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)]
+    restarts: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)]
     """How many restarts had been used by then."""
 
 
-@frozen(kw_only=True)
-class PageJob:
+class PageJob(Struct, frozen=True, kw_only=True):
     """The event `job` of `GET /v1/stream`."""
 
     job: AnyText

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Meta, Struct
+
 from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
-from coordinatord.protocol.schema import Length
 
 
-@frozen(kw_only=True)
-class ThreadStatus:
+class ThreadStatus(Struct, frozen=True, kw_only=True):
     """The Python stack of one thread."""
 
     name: AnyText
-    frames: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)]
+    frames: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)]
     """They are written as `function (file:line)`, the innermost first."""
 
 
-@frozen(kw_only=True)
-class CollectiveStatus:
+class CollectiveStatus(Struct, frozen=True, kw_only=True):
     """The collective at which a worker is, by torch's flight recorder."""
 
     group: AnyText
@@ -33,8 +31,7 @@ class CollectiveStatus:
     """How long ago the worker has begun it."""
 
 
-@frozen(kw_only=True)
-class StackedWorker:
+class StackedWorker(Struct, frozen=True, kw_only=True):
     """One worker of a group of equal stacks."""
 
     rank: Whole
@@ -54,32 +51,29 @@ class StackedWorker:
     """None if its torch has no flight recorder, or there was no collective."""
 
 
-@frozen(kw_only=True)
-class StackGroup:
+class StackGroup(Struct, frozen=True, kw_only=True):
     """Workers that stand at the same place: their stacks are equal."""
 
-    threads: Annotated[tuple[ThreadStatus, ...], Length(0, ITEMS_MAX)]
+    threads: Annotated[tuple[ThreadStatus, ...], Meta(max_length=ITEMS_MAX)]
     """The main thread is first."""
-    workers: Annotated[tuple[StackedWorker, ...], Length(0, ITEMS_MAX)]
+    workers: Annotated[tuple[StackedWorker, ...], Meta(max_length=ITEMS_MAX)]
     problem: AnyText = ""
     """Why there is no stack; empty if there is one."""
 
 
-@frozen(kw_only=True)
-class HangStatus:
+class HangStatus(Struct, frozen=True, kw_only=True):
     """Which workers hold up all others, by one look, or by two where one cannot distinguish a hang from slow work."""
 
     kind: AnyText
     """`absent`, `stuck`, `busy`, `mismatched` or `network`."""
     sentence: AnyText
-    ranks: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)]
+    ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)]
     """The workers that are to blame; with `network` those that wait, which is all of them."""
     waiting: Whole
     """How many workers wait in a collective."""
 
 
-@frozen(kw_only=True)
-class StacksAnswer:
+class StacksAnswer(Struct, frozen=True, kw_only=True):
     """`GET /v1/jobs/{job}/stacks`: where the workers of the present round stand."""
 
     job: AnyText
@@ -87,7 +81,7 @@ class StacksAnswer:
     round: Whole
     verdict: HangStatus | None = None
     """None if no worker is seen to wait, if a worker gets on, or if only some ranks were asked for."""
-    groups: Annotated[tuple[StackGroup, ...], Length(0, ITEMS_MAX)]
+    groups: Annotated[tuple[StackGroup, ...], Meta(max_length=ITEMS_MAX)]
     """The largest group is first."""
-    notes: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)] = ()
+    notes: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)] = ()
     """Which stacks are missing, and why; or why there is no verdict though one look shows a hang."""

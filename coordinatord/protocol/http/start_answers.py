@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.protocol.http.answer_fields import AnyText, Whole
 
 
-@frozen(kw_only=True)
-class WorkerStartsStatus:
+class WorkerStartsStatus(Struct, frozen=True, kw_only=True):
     """The workers of a node or round, by the way in which each was begun."""
 
     in_place: Whole

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+from msgspec.structs import fields
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    pass
 
-Made = TypeVar("Made", bound="DataclassInstance")
+Made = TypeVar("Made", bound=Struct)
 
 
 class Rank(IntEnum):
@@ -25,8 +25,7 @@ class Rank(IntEnum):
     FLAG = 3
 
 
-@frozen
-class InForce:
+class InForce(Struct, frozen=True):
     """The value of a setting, as a file would have it, and a text with its source."""
 
     rank: Rank
@@ -35,8 +34,7 @@ class InForce:
     """None for no value."""
 
 
-@frozen
-class Setting:
+class Setting(Struct, frozen=True):
     """A flag, or the command after all flags."""
 
     action: argparse.Action

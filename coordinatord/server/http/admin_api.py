@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import MISSING, fields, replace
 from functools import partial
 from itertools import count
 
 from aiohttp import web
+from msgspec import Struct
+from msgspec.structs import replace
 
 from coordinatord.core.effects import Answer
 from coordinatord.core.events import AdminRequested
@@ -21,9 +22,8 @@ from coordinatord.core.values.admin_requests import (
     UndrainNode,
 )
 from coordinatord.protocol.fields import Name
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
-from coordinatord.protocol.schema import check_for
+from coordinatord.protocol.schema import check
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.request_body import read_body
@@ -50,14 +50,8 @@ _STATUSES = {
 }
 
 
-@frozen
-class _Target:
+class _Target(Struct, frozen=True):
     target: Name
-
-
-_check_body = check_for(AdminBody)
-_check_drain_body = check_for(DrainBody)
-_check_target = check_for(_Target)
 
 
 class Requests:
@@ -125,7 +119,7 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
 
     def make(body: object) -> Request:
         (name,) = request.match_info.values()
-        return _wanted(kind, _check_target({"target": name}, "request").target, body)
+        return _wanted(kind, check({"target": name}, _Target, "request").target, body)
 
     return await read_body(request, make)
 
@@ -133,14 +127,7 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
 def _wanted(kind: type[Request], target: str, body: object) -> Request:
     """Make a request from its body. Raises `SchemaError`."""
     if issubclass(kind, DrainNode):
-        drain = _check_drain_body(_completed(body, DrainBody), "request")
+        drain = check(body, DrainBody, "request")
         return kind(target, drain.by, drain.reason, drain.dry_run, drain.ahead, drain.after)
-    checked = _check_body(_completed(body, AdminBody), "request")
+    checked = check(body, AdminBody, "request")
     return kind(target, checked.by, checked.reason, checked.dry_run)
-
-
-def _completed(body: object, kind: type[AdminBody | DrainBody]) -> object:
-    """Return a body with its optional fields filled in."""
-    defaults = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
-    missing = {name: [] if default == () else default for name, default in defaults.items()}  # as parsers return lists
-    return missing | body if type(body) is dict else body

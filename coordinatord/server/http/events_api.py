@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 from aiohttp import web
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from coordinatord.core.values.records import KINDS, JobForgotten
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
-from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import (
@@ -44,8 +44,7 @@ _ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.A
 """The id of an event: the store's token and a number. An id without a token is taken for this store's."""
 
 
-@frozen
-class _Selection:
+class _Selection(Struct, frozen=True):
     """The events that a client wants."""
 
     job: str | None
@@ -151,7 +150,7 @@ class EventsApi:
 
     def _encoded(self, logged: LoggedEvent) -> bytes:
         event = self._event(logged)
-        return f"id: {event.id}\nevent: record\ndata: {json.dumps(fields_of(event))}\n\n".encode()
+        return f"id: {event.id}\nevent: record\ndata: {json.dumps(asdict(event))}\n\n".encode()
 
     def _id(self, number: int) -> str:
         return f"{self._store.identity}-{number}"

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from aiohttp import web
+from msgspec import Struct
 
 from coordinatord.core.queries.job_view import drained_view, job_view, unheard, whole_view
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.schema import lacking
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.security.token_store import ALL_JOBS
@@ -37,8 +38,7 @@ Key = tuple[str | None, str, str]
 """The job, or None for all jobs that match a pattern; this pattern; and the encoding."""
 
 
-@frozen
-class _Made:
+class _Made(Struct, frozen=True):
     body: bytes
     version: tuple[int, str | None]
     rests_until: float
@@ -158,7 +158,7 @@ class Api:
         ]
         drained = drained_view(driver.machine.cluster.durable) if caller.jobs == ALL_JOBS else ()
         answer = JobsAnswer(jobs=tuple(jobs), drained=drained, insecure=self._insecure, shared=self._shared())
-        return encoded(answer, kind, IN_LIST)
+        return encoded(lacking(answer, IN_LIST), kind)
 
     async def _show(self, job: str, kind: str) -> bytes | None:
         found = await self._rounds_reader.find(job)

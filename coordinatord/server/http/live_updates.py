@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import logging
 import math
 import time
@@ -21,6 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 from aiohttp import web
+from msgspec import json
 
 from coordinatord.core.queries.job_view import drained_view, summary_view, whole_view
 from coordinatord.core.state.run import Run
@@ -29,7 +28,7 @@ from coordinatord.core.values.time_series import TimeSeries
 from coordinatord.protocol.http.api import NodeStatus
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
-from coordinatord.protocol.schema import fields_of
+from coordinatord.protocol.schema import lacking
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.security.gatekeeper import ANYBODY, Caller
@@ -71,12 +70,10 @@ connection of a viewer that does not read at all (`app.UNACKNOWLEDGED_MS`)."""
 RETRY_MS = 1_000
 """The pause after which a browser comes back, as nodes do."""
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(NodeStatus))
+COLUMNS = NodeStatus.__struct_fields__
 """The fields of each node that are shown."""
 
 _row = attrgetter(*COLUMNS)
-
-_take_apart = partial(fields_of, without=ON_PAGE)
 
 Show = Callable[[], Awaitable[tuple[Any, bool]]]
 """Returns the record that is to be shown now, and whether it changes with the clock alone."""
@@ -101,8 +98,7 @@ class _Topic:
     async def make(self, version: int, store_error: str | None, now: float) -> None:
         began = time.perf_counter()
         shown, self.is_live = await self.show()
-        text = json.dumps(shown, default=_take_apart, ensure_ascii=False, separators=(",", ":"))
-        self.frame = f"event: {self.name}\ndata: {text}\n\n".encode()
+        self.frame = b"event: %s\ndata: %s\n\n" % (self.name.encode(), json.encode(lacking(shown, ON_PAGE)))
         self.version, self.store_error, self.made_at = version, store_error, now
         self.cost_s = time.perf_counter() - began
 
@@ -162,8 +158,8 @@ class LiveUpdates:
             contextlib.suppress(ConnectionError),
         ):
             await response.prepare(request)
-            viewer = json.dumps(fields_of(viewer_of(request)))
-            await response.write(f"retry: {RETRY_MS}\n\nevent: viewer\ndata: {viewer}\n\n".encode())
+            viewer = json.encode(viewer_of(request))
+            await response.write(b"retry: %d\n\nevent: viewer\ndata: %s\n\n" % (RETRY_MS, viewer))
             await self._update(response, topics)
         return response
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from msgspec import Struct
 from multidict import MultiMapping
 
 from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX, LogChoice
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_BYTES_MAX, LOG_LINES_MAX, LogPlace, LogStream
 
 LAST_LINES = 100
@@ -31,8 +31,7 @@ _PLACE = re.compile(r"(\d{1,19}):(\d{1,7}):(stdout|stderr):([0-9a-f]{1,16}):(\d{
 _RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
 
-@frozen
-class LogQuery:
+class LogQuery(Struct, frozen=True):
     """What a reader wants."""
 
     choice: LogChoice

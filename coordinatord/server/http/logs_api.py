@@ -10,11 +10,11 @@ import json
 from contextlib import aclosing
 
 from aiohttp import web
+from msgspec.structs import asdict
 
 from coordinatord.core.queries.log_sources import LogSources, NoLogError
 from coordinatord.protocol.http.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
-from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
@@ -103,7 +103,7 @@ def _query(request: web.Request, *, streams: bool) -> LogQuery:
 
 
 def _encoded(part: LogPart) -> bytes:
-    return f"event: log\ndata: {json.dumps(fields_of(part))}\n\n".encode()
+    return f"event: log\ndata: {json.dumps(asdict(part))}\n\n".encode()
 
 
 async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
@@ -136,7 +136,7 @@ async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswe
         run=reading.run,
         round=reading.round,
         logs=tuple(
-            LogStatus(**fields_of(log) | {"text": "".join(texts[key]), "note": "; ".join(notes[key])})
+            LogStatus(**asdict(log) | {"text": "".join(texts[key]), "note": "; ".join(notes[key])})
             for key, log in logs.items()
         ),
         note="; ".join(general),

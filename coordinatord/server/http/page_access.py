@@ -15,7 +15,7 @@ from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.http.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
 from coordinatord.protocol.http.page_events import PageViewer
-from coordinatord.protocol.schema import check_for
+from coordinatord.protocol.schema import check
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import LINK_S, SESSION_S
 from coordinatord.security.gatekeeper import DeniedError, Gatekeeper
@@ -28,9 +28,6 @@ log = logging.getLogger(__name__)
 
 LINK_PATH = "/v1/page/link"
 SESSION_PATH = "/v1/page/session"
-
-_check_link = check_for(PageLinkBody)
-_check_session = check_for(PageSessionBody)
 
 
 def cookie_name(pin: str) -> str:
@@ -67,7 +64,7 @@ class PageAccess:
         return [web.post(LINK_PATH, self._make_link), web.post(SESSION_PATH, self._open_session)]
 
     async def _make_link(self, request: web.Request) -> web.Response:
-        await read_body(request, lambda body: _check_link(body, "request"))
+        await read_body(request, lambda body: check(body, PageLinkBody, "request"))
         caller = CALLER.get()
         if self._gatekeeper is None or caller.token is None:
             return respond(request, PageLinkAnswer(code="", valid_s=0, role="admin"))
@@ -79,7 +76,7 @@ class PageAccess:
         return respond(request, PageLinkAnswer(code=code, valid_s=LINK_S, role=caller.token.role))
 
     async def _open_session(self, request: web.Request) -> web.Response:
-        wanted = await read_body(request, lambda body: _check_session(body, "request"))
+        wanted = await read_body(request, lambda body: check(body, PageSessionBody, "request"))
         if self._gatekeeper is None:
             return respond(request, PageSessionAnswer(token="", role="admin"))
         peer = plain(request.remote or "")

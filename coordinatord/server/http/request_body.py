@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgpack
 from aiohttp import web
+from msgspec import json, msgpack
 
-from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.schema import ERRORS, SchemaError
 from coordinatord.server.http.responses import TurnedDownError
 
 BODY_WITHIN_S = 10.0
 """The limit from the head of a request to its end: it is a sentence, mostly in the same packet."""
 
-PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpackb}
+PARSERS: dict[str, Callable[[bytes], object]] = {"application/json": json.decode, "application/msgpack": msgpack.decode}
 """The parsers by Content-Type. A browser asks for permission first (CORS) before another site's page may send one of
 these, and gets none. (`browser_guard` refuses requests of such pages in any case.)"""
 
@@ -37,14 +36,14 @@ async def read_body(request: web.Request, make: Callable[[object], Made]) -> Mad
     except TimeoutError as error:
         text = f"the rest of the request has not come within {BODY_WITHIN_S:g} s"
         raise TurnedDownError(408, "incomplete", text) from error
-    except (SchemaError, ValueError, RecursionError, msgpack.UnpackException, web.RequestPayloadError) as error:
+    except (SchemaError, *ERRORS, web.RequestPayloadError) as error:
         raise TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
 
 
 def _why(error: Exception) -> str:
-    """Return what is wrong with a body; msgpack's own errors have no text."""
-    if isinstance(error, RecursionError | msgpack.StackError):
+    """Return what is wrong with a body."""
+    if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, web.RequestPayloadError):
         return "its body is not as its headers say"
-    return str(error) or "it is no msgpack"
+    return str(error)

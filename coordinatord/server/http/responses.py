@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from types import MappingProxyType
 from typing import Any
 
-import msgpack
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from msgspec import json, msgpack
 
 from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.http.api import ErrorAnswer
-from coordinatord.protocol.schema import Without, fields_of
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.websocket.handshake import REASON
 
@@ -43,13 +40,9 @@ def wanted(request: web.Request) -> str:
     return MSGPACK if MSGPACK in request.headers.get("Accept", "") else JSON
 
 
-def encoded(answer: Any, content_type: str, without: Without = MappingProxyType({})) -> bytes:
-    """Encode a record of `protocol.http`, leaving out some fields of the records within it."""
-    take_apart = partial(fields_of, without=without)
-    if content_type == JSON:
-        return f"{json.dumps(answer, default=take_apart, check_circular=False)}\n".encode()
-    # What a request has in its head is repeated in errors, and may be no text.
-    return bytes(msgpack.packb(answer, default=take_apart, unicode_errors="replace"))
+def encoded(answer: Any, content_type: str) -> bytes:
+    """Encode a record of `protocol.http`."""
+    return json.encode(answer) + b"\n" if content_type == JSON else msgpack.encode(answer)
 
 
 def respond(request: web.Request, answer: Any, status: int = 200) -> web.Response:
@@ -60,7 +53,8 @@ def respond(request: web.Request, answer: Any, status: int = 200) -> web.Respons
 
 def complain(request: web.Request, status: int, code: str, message: str) -> web.Response:
     """Answer with an error: a code for programs, and a sentence for people."""
-    return respond(request, ErrorAnswer(error=code, message=message), status)
+    # What a request has in its head is repeated here, and may be no text.
+    return respond(request, ErrorAnswer(error=code, message=clip(message)), status)
 
 
 class TurnedDownError(OperationalError):

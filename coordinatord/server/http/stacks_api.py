@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from aiohttp import web
+from msgspec.structs import asdict
 
 from coordinatord.core.queries.stack_groups import NoStacksError, group_stacks, stack_sources
 from coordinatord.core.values.look_comparison import APART_S, judge_again, may_be_slow
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
-from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
@@ -70,7 +70,7 @@ class StacksApi:
             job=job,
             run=run_id,
             round=number,
-            verdict=None if hang is None else HangStatus(**fields_of(hang)),
+            verdict=None if hang is None else HangStatus(**asdict(hang)),
             groups=group_stacks(answered),
             notes=tuple(dict.fromkeys(notes)),
         )

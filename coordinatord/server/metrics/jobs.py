@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,7 +19,6 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.time_ledger import Activity
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.worker_starts import ColdCause
 from coordinatord.server.metrics.rounds import REASONS, JobTally
@@ -28,8 +28,7 @@ ENDED_SHOWN_S = 900.0
 remembers a thousand jobs does not export them for ever."""
 
 
-@frozen
-class JobFigures:
+class JobFigures(Struct, frozen=True):
     """One job at one moment."""
 
     job: str

@@ -10,8 +10,7 @@ import hashlib
 from pathlib import Path
 
 from aiohttp import web
-
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
 
 KINDS = {
     ".html": "text/html",
@@ -34,8 +33,7 @@ HEADERS = {
 }
 
 
-@frozen
-class _PageFile:
+class _PageFile(Struct, frozen=True):
     """One file of the page."""
 
     body: bytes

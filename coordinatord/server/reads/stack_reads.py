@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from coordinatord.core.effects import Look, StackSource
 from coordinatord.core.events import Looked
 from coordinatord.core.queries.stack_groups import seen_workers
 from coordinatord.hints.seen_worker import SeenWorker
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver
@@ -19,8 +20,7 @@ ANSWER_WITHIN_S = 5.0
 """A node takes a second at most; a person at a job that hangs wants to know soon that a node is silent."""
 
 
-@frozen
-class SourceStacks:
+class SourceStacks(Struct, frozen=True):
     """Where the workers of one source stand."""
 
     source: StackSource

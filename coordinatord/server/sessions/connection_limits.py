@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.runtime.timers import Patience
 
 ASK_WITHIN_S = 30.0
@@ -43,8 +44,7 @@ SHARE_OF_TURNED_AWAY = 1 / 2
 """The part of the sessions without a `Join` that may be about to end, because they were refused."""
 
 
-@frozen
-class ConnectionLimits:
+class ConnectionLimits(Struct, frozen=True):
     """The number of connections of each kind that no other kind can use up."""
 
     silent: int

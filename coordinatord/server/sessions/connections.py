@@ -15,7 +15,6 @@ heartbeats of those that have begun.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import socket
 from collections import Counter, deque
@@ -26,6 +25,7 @@ from typing import cast
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
+from msgspec import structs
 
 from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.access_token import Role
@@ -383,4 +383,4 @@ def shown_by(transport: asyncio.BaseTransport | None, caller: Caller) -> Caller:
     """Return a caller with the names in the certificate of its connection, if it had to show one."""
     connection = transport.get_extra_info("ssl_object") if transport is not None else None
     certificate = connection.getpeercert() if connection is not None else None
-    return dataclasses.replace(caller, names=names_of(certificate)) if certificate is not None else caller
+    return structs.replace(caller, names=names_of(certificate)) if certificate is not None else caller

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.errors import OperationalError

@@ -258,7 +258,7 @@ class NodeSessions:
     def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
         """Take in a message after the first."""
         try:
-            received = decode(_binary(kind, message), Observed, LogChunk, Stacks, Arrivals, version=session.version)
+            received = decode(_binary(kind, message), Observed, LogChunk, Stacks, Arrivals)
         except SchemaError as error:
             self.note_malformed(session, error)
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)

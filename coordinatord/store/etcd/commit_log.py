@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.row_codec import Row
 
@@ -31,8 +32,7 @@ UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 """The most bytes of an unpacked value: a commit of 10,000 nodes has 10 MB."""
 
 
-@frozen
-class CommitValue:
+class CommitValue(Struct, frozen=True):
     """The content of one value in etcd."""
 
     rows: tuple[Row, ...]
@@ -50,8 +50,7 @@ class _Stored:
     dropped: list[int] = field(default_factory=list)
 
 
-@frozen
-class Merger:
+class Merger(Struct, frozen=True):
     """Values that become one, under the number of the last of them."""
 
     first: int

@@ -11,7 +11,8 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Sequence
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.store.etcd.commit_log import CommitLog, Merger, pack, rows_of, unpack
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import About, Head, Keys
@@ -47,8 +48,7 @@ PARTS = b"parts:"
 """The beginning of a value that is stored in parts, before their number; no packed value begins so."""
 
 
-@frozen
-class StoredHistory:
+class StoredHistory(Struct, frozen=True):
     """A history that was read."""
 
     about: About

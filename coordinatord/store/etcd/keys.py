@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.store.etcd.requests import KeyValue
 from coordinatord.store.interface import UnreadableStoreError
 
@@ -16,8 +17,7 @@ NAMES = frozenset({"leader", "standby", "about", "head", "pin", "tokens", "commi
 """What may follow a prefix: no other namespace may begin so."""
 
 
-@frozen
-class Keys:
+class Keys(Struct, frozen=True):
     """The keys below a prefix."""
 
     prefix: str
@@ -65,8 +65,7 @@ class Keys:
         return self.commit(generation, number) + f"/{part:04d}".encode()
 
 
-@frozen
-class About:
+class About(Struct, frozen=True):
     """The facts about a namespace."""
 
     identity: str
@@ -90,8 +89,7 @@ class About:
             raise _damaged(pair, error) from error
 
 
-@frozen
-class Head:
+class Head(Struct, frozen=True):
     """The newest commit."""
 
     number: int

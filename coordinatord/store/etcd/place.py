@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from msgspec import Struct
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import PORT_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.private_files import read_given
 from coordinatord.store.etcd.keys import NAMES
 
@@ -34,8 +35,7 @@ class EtcdPlaceError(OperationalError):
     exit_code = ExitCode.USAGE
 
 
-@frozen
-class EtcdAccess:
+class EtcdAccess(Struct, frozen=True):
     """How we connect to a cluster, and as whom."""
 
     authorities: Path | None = None
@@ -59,8 +59,7 @@ class EtcdAccess:
         return user, password
 
 
-@frozen
-class EtcdPlace:
+class EtcdPlace(Struct, frozen=True):
     """A namespace in a cluster."""
 
     members: tuple[tuple[str, int], ...]

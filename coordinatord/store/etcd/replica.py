@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.store.database import Database
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import Entry
@@ -25,8 +26,7 @@ REPLICA = "replica.db"
 """The file in it."""
 
 
-@frozen
-class Change:
+class Change(Struct, frozen=True):
     """The rows that a commit adds, and those that it forgets."""
 
     added: tuple[Row, ...]

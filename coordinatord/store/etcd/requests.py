@@ -8,14 +8,14 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import Any
 
-from coordinatord.protocol.frozen_class import frozen
+from msgspec import Struct
+
 from coordinatord.store.interface import UnreadableStoreError
 
 Body = dict[str, Any]
 
 
-@frozen
-class KeyValue:
+class KeyValue(Struct, frozen=True):
     """A key as it is stored."""
 
     key: bytes

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Callable
 
-from coordinatord.protocol.frozen_class import frozen
+import msgspec
+from msgspec import Struct
+
 from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.text import clip
 from coordinatord.store.etcd.gateway import Gateway
@@ -22,8 +23,7 @@ LOOK_EVERY_S = 2.0
 """How often the leader reads who stands by. The key of one that is gone lasts for its lease anyway."""
 
 
-@frozen
-class Coordinatord:
+class Coordinatord(Struct, frozen=True):
     """One of the coordinators at a namespace, as the others and people see it."""
 
     name: str
@@ -42,7 +42,7 @@ class Coordinatord:
 
     def packed(self) -> bytes:
         """Return it as the value of a key."""
-        return json.dumps(dataclasses.asdict(self)).encode()
+        return msgspec.json.encode(self)
 
     @classmethod
     def unpack(cls, pair: KeyValue) -> Coordinatord:
@@ -55,8 +55,7 @@ class Coordinatord:
             raise StoreError(f"key {pair.key.decode(errors='replace')} names no coordinatord: remove it") from error
 
 
-@frozen
-class Members:
+class Members(Struct, frozen=True):
     """The coordinators of a namespace at one moment."""
 
     leader: Coordinatord | None

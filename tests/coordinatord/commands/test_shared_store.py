@@ -7,10 +7,10 @@ import json
 import os
 import signal
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.cli import _run_command as run_command
 from coordinatord.config.serve_flags import ServeConfig

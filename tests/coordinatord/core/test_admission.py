@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from msgspec import structs
 
 from coordinatord.core.events import Connected
 from coordinatord.core.queries.admission import (
@@ -38,7 +39,7 @@ def test_all_differences_are_named_at_once() -> None:
 
 
 def test_a_job_of_torchrun_and_nodeclient_both_is_refused_by_what_started_each() -> None:
-    text = refusal_of_spec(a_spec(), dataclasses.replace(a_spec(1, 9, 7), launcher=Launcher.TORCHRUN))
+    text = refusal_of_spec(a_spec(), structs.replace(a_spec(1, 9, 7), launcher=Launcher.TORCHRUN))
     assert text == (
         "job mnist: this node (second) is started by torchrun, but first, which was first, by nodeclient:"
         " start all nodes in the same way, or give one of the two another job id"

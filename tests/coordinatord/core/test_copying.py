@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from coordinatord.core.queries.job_view import kept_view
 from coordinatord.core.values.copy_plan import TAKES_MAX, Buddy, buddies

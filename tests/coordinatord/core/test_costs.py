@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.effects import Effect, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick

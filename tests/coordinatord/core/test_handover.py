@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.queries.handover import HAND_OVER_S
 from coordinatord.core.values.records import RoundFormed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import asdict
 
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.queries.reasons import lasted
@@ -10,7 +11,6 @@ from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.run import Health
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.http.api import JobStatus
-from coordinatord.protocol.schema import fields_of
 from tests.support.script import Stage
 
 PAIR = ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
@@ -44,7 +44,7 @@ class Job:
 
     def seconds(self) -> dict[str, float]:
         """Return where the time went, without the zeros."""
-        return {activity: took for activity, took in fields_of(self.view.ledger.seconds).items() if took}
+        return {activity: took for activity, took in asdict(self.view.ledger.seconds).items() if took}
 
     def summaries(self) -> list[str]:
         """Return the reasons of the records of stalls and silence."""

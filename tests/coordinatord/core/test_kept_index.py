@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.kept_index import KeptIndex
@@ -67,7 +68,7 @@ def test_a_step_that_all_have_alike_is_the_whole_one_once_each_of_them_protects_
     alike = [kept_parts(1, 8, range(number, number + 1), world_size=2, shards=1) for number in range(2)]
     for number, parts in enumerate(alike):
         note(index, number, parts)
-    note(index, 0, replace(alike[0], protected=True))
+    note(index, 0, structs.replace(alike[0], protected=True))
     assert (named(index), index.whole) == ([8], None)
     note(index, 1)
     index.advance()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from statistics import median
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.state.watches import LatenessWatch
 from coordinatord.core.values.lateness import (

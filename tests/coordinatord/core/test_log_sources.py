@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from coordinatord.core.effects import Send
 from coordinatord.core.events import (
@@ -34,7 +35,7 @@ SETTLED_S = 60.0
 
 def change(world: World, **numbers: Any) -> Policy:
     """Have the coordinator of a simulated world decide by other numbers."""
-    policy = dataclasses.replace(world.daemon.machine.policy, **numbers)
+    policy = structs.replace(world.daemon.machine.policy, **numbers)
     world.scenario = dataclasses.replace(world.scenario, policy=policy)
     world.daemon.change_policy(policy)
     return policy

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
@@ -91,7 +91,7 @@ def test_a_run_that_ends_of_it_sends_the_root_cause_with_its_end() -> None:
 def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_reported_later() -> None:
     job = Job()
     job.send(2, Phase.STOPPING, ERROR, now=10.0)
-    grown = dataclasses.replace(ERROR, followers=(Follower(2, 1), Follower(3, 7)))
+    grown = structs.replace(ERROR, followers=(Follower(2, 1), Follower(3, 7)))
     job.send(2, Phase.FAILED, grown, now=10.0)
     job.send(1, Phase.FAILED, a_failure(rank=0, age_s=0.25), now=10.0)
     assert (report := job.report(1)) is not None
@@ -132,7 +132,7 @@ def test_a_worker_that_has_left_its_round_is_not_said_to_have_failed(left: tuple
 def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
     job = Job()
     missing = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'"
-    here = dataclasses.replace(ERROR, error=missing, followers=(Follower(2, 1, same_error=True), Follower(3, -6)))
+    here = structs.replace(ERROR, error=missing, followers=(Follower(2, 1, same_error=True), Follower(3, -6)))
     job.send(2, Phase.FAILED, here, now=10.0)
     there = a_failure(rank=0, error=missing, age_s=0.25, followers=(Follower(4, 1, same_error=True), Follower(5, -6)))
     job.send(1, Phase.FAILED, there, now=10.0)

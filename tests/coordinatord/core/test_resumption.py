@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.queries import resumption
 from coordinatord.core.values.records import RoundFormed

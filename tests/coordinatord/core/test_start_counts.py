@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from coordinatord.core.queries.job_view import whole_view
 from coordinatord.protocol.http.api import JobStatus
@@ -43,7 +42,7 @@ def test_it_counts_each_way_and_says_why_not_in_place_and_why_cold(
         stage.play(f"join {name} min=2 max=2")
     for name, way in zip(("n1", "n2"), begun, strict=True):
         puppet = stage.puppets[name]
-        puppet.observed = dataclasses.replace(puppet.observed, begun=way)
+        puppet.observed = structs.replace(puppet.observed, begun=way)
         stage.play(f"running {name}")
     assert run_of(stage).durable.reason == f"all workers are started{said}{FORMED}"
 
@@ -61,7 +60,7 @@ def test_a_job_its_nodes_and_its_rounds_say_it_in_a_field_of_its_own() -> None:
     ways = WorkerStarts(1, 0, 0), WorkerStarts(0, 0, 1, "it was not out in time", OPENS_CUDA)
     for name, way in zip(("n1", "n2"), ways, strict=True):
         puppet = stage.puppets[name]
-        puppet.observed = dataclasses.replace(puppet.observed, begun=way)
+        puppet.observed = structs.replace(puppet.observed, begun=way)
         assert shown(stage).begun is None
         stage.play(f"running {name}")
     whole = WorkerStartsStatus(
@@ -86,7 +85,7 @@ def test_what_is_said_of_a_round_that_ended_stays_and_the_next_one_says_nothing_
     stage = Stage()
     stage.play("join n1 min=1 max=1")
     puppet = stage.puppets["n1"]
-    puppet.observed = dataclasses.replace(puppet.observed, begun=WorkerStarts(0, 1, 0))
+    puppet.observed = structs.replace(puppet.observed, begun=WorkerStarts(0, 1, 0))
     stage.play("running n1", "fail n1", "stopped n1")
     view = shown(stage)
     assert view.begun is None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from coordinatord.core.effects import Batch, Refuse, Send
 from coordinatord.core.events import AdminRequested, Connected, Disconnected, Reported, Tick
@@ -202,7 +202,7 @@ def test_a_node_that_would_make_the_run_larger_than_ranks_can_count_is_refused_f
 def test_a_member_is_not_counted_twice_when_it_comes_back_or_is_replaced(nearly_full: Coordinator) -> None:
     join = a_join("n1", spec=a_spec(1000, 1000), offer=an_offer("n1", workers=WORKERS_MAX))
     for session, incarnation in ((901, 1), (902, 2)):
-        younger = dataclasses.replace(join, incarnation=incarnation)
+        younger = structs.replace(join, incarnation=incarnation)
         batch = nearly_full.handle(Connected(session, younger, "10.0.0.1", "10.0.0.254"), 0.0)
         assert session in [effect.session for effect in batch.effects if isinstance(effect, Send)]
 

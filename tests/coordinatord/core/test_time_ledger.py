@@ -6,6 +6,7 @@ The simulation's invariants have the rest.
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import asdict
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import rounds_view
@@ -14,7 +15,6 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT, rounds_of
 from coordinatord.core.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
-from coordinatord.protocol.schema import fields_of
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from tests.support.histories import Life as RandomLife
@@ -191,7 +191,7 @@ def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
     assert first.formed == "formed of nodes n1, n2, all that --nnodes allows"
     assert first.stopped == first.ended == "rank 0 on node n1 failed: exit code 1"
     plain = {
-        name: value for name, value in fields_of(first).items() if name not in {"formed", "stopped", "ended", "seconds"}
+        name: value for name, value in asdict(first).items() if name not in {"formed", "stopped", "ended", "seconds"}
     }
     assert plain == {
         "round": 1,
@@ -207,9 +207,9 @@ def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
     }
     took = {"waiting": 3.0, "starting": 1.0, "running": 5.0, "detecting": 1.0, "stopping": 2.0}
     went = dict.fromkeys(Activity, 0.0) | took
-    assert fields_of(first.seconds) == went
+    assert asdict(first.seconds) == went
     assert (second.round, second.formed_s, second.running_s, second.ended) == (2, 1.0, None, None)
-    assert fields_of(second.seconds) == dict.fromkeys(went, 0.0) | {"starting": 1.0}
+    assert asdict(second.seconds) == dict.fromkeys(went, 0.0) | {"starting": 1.0}
 
 
 def test_the_rounds_of_a_run_that_is_over_grow_older_and_not_longer() -> None:
@@ -224,7 +224,7 @@ def test_the_rounds_of_a_run_that_is_over_grow_older_and_not_longer() -> None:
         50.0,
     )
     assert round_.ended == "all workers succeeded"
-    assert sum(fields_of(round_.seconds).values()) == 10.0
+    assert sum(asdict(round_.seconds).values()) == 10.0
 
 
 def test_long_reasons_are_cut() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.state.durable import State
 from tests.support.ledgers import PAIR, ledger, play, run_of, shown

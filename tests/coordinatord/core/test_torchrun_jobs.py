@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import structs
 
 from coordinatord.core.events import Connected, Reported
 from coordinatord.core.machine import Coordinator
@@ -17,7 +17,7 @@ from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_
 def running(nodes_min: int, launcher: Launcher = Launcher.TORCHRUN) -> Coordinator:
     """Bring two nodes to where their workers run."""
     coordinator = a_coordinator()
-    spec = dataclasses.replace(a_spec(nodes_min, 2, COUNTER_MAX), launcher=launcher)
+    spec = structs.replace(a_spec(nodes_min, 2, COUNTER_MAX), launcher=launcher)
     for session, node in ((1, "a"), (2, "b")):
         coordinator.handle(Connected(session, a_join(node, spec=spec), "10.0.0.1", "10.0.0.9"), 0.0)
     for session in (1, 2):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.match import CAUSES, _advice, cause_of, hint

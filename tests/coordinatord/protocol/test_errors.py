@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.events import Tick as CoordinatorTick
 from coordinatord.core.policy import Policy
@@ -16,7 +16,7 @@ from coordinatord.core.state.durable import DurableCluster, State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.transitions import apply, table
 from coordinatord.core.transitions.decision import Decision
-from coordinatord.core.values.records import JobStopAsked
+from coordinatord.core.values.records import JobStopAsked, Record
 from coordinatord.protocol.errors import STATE_MAX, InternalError
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.events import Tick as AgentTick
@@ -54,7 +54,8 @@ def test_a_phase_that_is_no_state_of_a_node(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_record_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(apply._CHANGES, JobStopAsked)
+    kind: type[Record] = JobStopAsked
+    monkeypatch.delitem(apply._CHANGES, kind)
     cluster = DurableCluster()
     cluster.jobs["mnist"] = a_run().durable
     with pytest.raises(InternalError) as caught:
@@ -65,7 +66,8 @@ def test_a_record_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bug_in_what_a_record_changes_is_not_taken_for_a_node_that_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(apply._CHANGES, JobStopAsked, lambda run, *_: run.members["n9"])
+    kind: type[Record] = JobStopAsked
+    monkeypatch.setitem(apply._CHANGES, kind, lambda run, *_: run.members["n9"])
     cluster = DurableCluster()
     cluster.jobs["mnist"] = a_run().durable
     with pytest.raises(KeyError):

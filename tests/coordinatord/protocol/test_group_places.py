@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from coordinatord.protocol.group_places import GroupPlace, GroupStage, pack_places, place_of, unpack_places
 from coordinatord.protocol.stack_messages import PLACES_BYTES_MAX, Collective, CollectiveState

@@ -45,18 +45,25 @@ def join_with(field: str, text: str) -> bytes:
 
 
 @pytest.mark.parametrize("field", TEXTS)
-def test_a_join_with_an_unprintable_character_is_refused_by_the_name_of_its_field(field: str) -> None:
-    for name, character in UNPRINTABLE.items():
-        with pytest.raises(SchemaError) as caught:
-            decode(join_with(field, f"na{character}me"), Join)
-        assert str(caught.value).startswith(f"Join.{field} ") or name == "surrogate", "a surrogate is no text at all"
-        assert str(caught.value).isprintable()
+@pytest.mark.parametrize("character", [text for name, text in UNPRINTABLE.items() if name != "surrogate"], ids=ascii)
+def test_a_join_with_an_unprintable_character_is_refused_by_the_name_of_its_field(field: str, character: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        decode(join_with(field, f"na{character}me"), Join)
+    assert str(caught.value).startswith(f"Join.{field}: ")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("field", TEXTS)
+def test_a_surrogate_is_no_text_at_all(field: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        decode(join_with(field, "na\udc80me"), Join)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("field", TEXTS)
 def test_printable_letters_of_any_script_are_welcome(field: str) -> None:
     text = "Знач 節点 ä😀 a=b"
-    assert encode(decode(join_with(field, text), Join)) == join_with(field, text)
+    assert text.encode() in encode(decode(join_with(field, text), Join))
 
 
 @pytest.mark.parametrize("character", UNPRINTABLE.values(), ids=UNPRINTABLE)

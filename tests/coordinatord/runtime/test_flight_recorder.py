@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.events import Tick
 from coordinatord.core.machine import Coordinator

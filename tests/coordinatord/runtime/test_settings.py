@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import tomllib
 from argparse import ArgumentTypeError, Namespace
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from coordinatord.runtime.settings import Rank, SettingsError, SettingsParser, filled, joined, port, seconds
 from coordinatord.runtime.settings.toml_file import BYTES_MAX, toml_line
@@ -190,8 +190,7 @@ def test_of_two_that_exclude_each_other_the_one_of_the_stronger_source_is_in_for
         choose({}, "--json", "--hosts", "b")
 
 
-@dataclass
-class Waiting:
+class Waiting(Struct):
     """A record of two settings and of something else."""
 
     port: int

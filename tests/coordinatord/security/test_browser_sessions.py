@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.security import browser_sessions

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 MANY = tuple(Close(session) for session in range(3 * PIECE + 1))
 
 
-class Refusing(Close):
+class Refusing(Close, frozen=True):
     """Another effect for a session."""
 
 

@@ -16,7 +16,7 @@ from coordinatord.protocol.access_token import BEARER, Role
 from coordinatord.protocol.http.api import JobsAnswer
 from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus, SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH, Desired
-from coordinatord.protocol.schema import reader_for
+from coordinatord.protocol.schema import check
 from coordinatord.runtime.websocket.handshake import REASON
 from coordinatord.server.app import ListenAddress, Sharing, serve
 from coordinatord.server.sessions.connection_limits import SHARE_OF_ADDRESS, ConnectionLimits
@@ -213,7 +213,7 @@ async def test_who_leads_and_who_stands_by_is_shown() -> None:
         aiohttp.ClientSession() as http,
     ):
         async with http.get(f"{server.url}/v1/jobs") as answer:
-            assert reader_for(JobsAnswer)(await answer.json(), "answer").shared == shared
+            assert check(await answer.json(), JobsAnswer, "answer").shared == shared
         async with http.get(f"{server.url}/metrics") as answer:
             scrape = Scrape(await answer.text())
         assert (scrape("leading"), scrape("standbys"), scrape("lease_seconds")) == (1, 1, 4.5)

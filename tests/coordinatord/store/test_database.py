@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.commands.replay import replayed
 from coordinatord.core.values.records import JobStopAsked, Record, RoundEnded, RoundsMissed
@@ -85,7 +85,7 @@ def test_a_row_that_was_edited_is_named(path: Path) -> None:
     database.append(made_at(0.0, an_opening(), a_join_of("n1"), a_loss_of("n1")))
     with closing(sqlite3.connect(path, isolation_level=None)) as person:
         person.execute("UPDATE records SET body = '{}' WHERE kind = 'NodeJoined'")
-    with pytest.raises(UnreadableStoreError, match=r"record 2 is damaged .* lacks .*: restore it from a copy"):
+    with pytest.raises(UnreadableStoreError, match=r"record 2 is damaged .* missing .*: restore it from a copy"):
         database.load()
     database.close()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Goal, Phase

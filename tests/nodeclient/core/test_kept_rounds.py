@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from coordinatord.protocol.log_messages import LogStream, ReadLog
 from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, is_to_come, superfluous
@@ -18,9 +18,9 @@ def kept(number: int, run: str = "e-1", node: str = "a", *, at: float = 0.0, fai
 
 
 def test_a_log_is_found_by_run_round_and_rank_whichever_node_of_the_host_wrote_it() -> None:
-    rounds = [kept(1), dataclasses.replace(kept(2), node="b", first_rank=6), kept(2), kept(2, run="e-0")]
+    rounds = [kept(1), structs.replace(kept(2), node="b", first_rank=6), kept(2), kept(2, run="e-0")]
     assert find(WANTED, rounds) is rounds[2]
-    assert find(dataclasses.replace(WANTED, rank=7), rounds) is rounds[1]
+    assert find(structs.replace(WANTED, rank=7), rounds) is rounds[1]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_log_is_found_by_run_round_and_rank_whichever_node_of_the_host_wrote_i
 )
 def test_what_no_node_of_the_host_has_written_is_not_found(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(NotKeptError) as caught:
-        find(dataclasses.replace(WANTED, **changes), [kept(2)])
+        find(structs.replace(WANTED, **changes), [kept(2)])
     assert str(caught.value) == problem
 
 
@@ -51,7 +51,7 @@ def test_what_no_node_of_the_host_has_written_is_not_found(changes: dict[str, An
 def test_who_follows_may_ask_for_a_round_before_it_begins_here(
     wanted: dict[str, Any], rounds: list[KeptRound], *, to_come: bool
 ) -> None:
-    assert is_to_come(dataclasses.replace(WANTED, **{"follow": True, **wanted}), rounds) is to_come
+    assert is_to_come(structs.replace(WANTED, **{"follow": True, **wanted}), rounds) is to_come
 
 
 @pytest.mark.parametrize(

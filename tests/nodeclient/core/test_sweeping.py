@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import Goal, Phase

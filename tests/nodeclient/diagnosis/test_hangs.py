@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.values.look_comparison import judge_again, may_be_slow
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang

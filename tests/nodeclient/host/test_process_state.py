@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nodeclient.host.process_state import HALTED, ProcessState, catches, is_stopped, look_at, state_between
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import KeptCopy
@@ -147,8 +148,7 @@ async def test_a_holder_that_is_not_there_is_asked_again_and_a_copy_that_is_not_
 ) -> None:
     async with keeping_nodes(tmp_path, "a", "b", copy_rate=RATE) as [a, b]:
         await holder(a, 7)
-        lost = KeptCopy(1, 7, a.source(wanted(small=False)))
-        object.__setattr__(lost.source, "port", UNUSED_PORT)
+        lost = KeptCopy(1, 7, replace(a.source(wanted(small=False)), port=UNUSED_PORT))
         want(b, lost, protected=(7,))
         await b.until(lambda: any("the state of node a cannot be copied" in text for text in b.texts))
         want(b, copy_of(a, 7), protected=(7,))

@@ -12,8 +12,9 @@ import threading
 import tty
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output, WorkerStreams

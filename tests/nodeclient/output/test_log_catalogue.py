@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from nodeclient.core.kept_rounds import KeptRound
 from nodeclient.output.log_catalogue import LogCatalogue
@@ -37,13 +37,13 @@ def fill(catalogue: LogCatalogue, kept: KeptRound, tmp_path: Path) -> Path:
 
 
 def test_what_was_noted_is_found_by_a_later_process(catalogue: LogCatalogue, tmp_path: Path) -> None:
-    later = dataclasses.replace(ROUND, run="e-2", round=7, node="b")
+    later = structs.replace(ROUND, run="e-2", round=7, node="b")
     catalogue.note(ROUND)
     catalogue.note(later)
     catalogue.end(later)
-    failed = dataclasses.replace(ROUND, failed=True)
+    failed = structs.replace(ROUND, failed=True)
     catalogue.amend(failed)
-    catalogue.amend(dataclasses.replace(ROUND, round=9))
+    catalogue.amend(structs.replace(ROUND, round=9))
     again = LogCatalogue(tmp_path, "my/job", "host")
     assert sorted(again.scan(), key=lambda kept: kept.run) == [failed, later]
     assert LogCatalogue(tmp_path, "my/job", "other-host").scan() == [], "several hosts may share the directory"
@@ -55,7 +55,7 @@ def test_a_round_in_which_the_process_was_killed_has_failed(catalogue: LogCatalo
     later = LogCatalogue(tmp_path, "my/job", "host")
     assert later.scan() == [ROUND], "while it holds the lock, it goes on"
     catalogue.release()
-    assert later.scan() == [dataclasses.replace(ROUND, failed=True)]
+    assert later.scan() == [structs.replace(ROUND, failed=True)]
     catalogue.end(ROUND)
     assert later.scan() == [ROUND]
 
@@ -89,7 +89,7 @@ def test_a_pipe_in_the_place_of_a_note_is_no_note(catalogue: LogCatalogue, tmp_p
 
 
 def test_a_round_whose_note_a_full_disk_left_empty_is_deleted_later(catalogue: LogCatalogue, tmp_path: Path) -> None:
-    other = dataclasses.replace(ROUND, node="b", first_rank=2, workers=1)
+    other = structs.replace(ROUND, node="b", first_rank=2, workers=1)
     folder = fill(catalogue, ROUND, tmp_path)
     (folder / "2").mkdir()
     (folder / "2" / "stdout.log").write_text("x")
@@ -98,7 +98,7 @@ def test_a_round_whose_note_a_full_disk_left_empty_is_deleted_later(catalogue: L
     (folder / ".nodeclient-a.json").write_text("")
     later = LogCatalogue(tmp_path, "my/job", "host")
     [lost] = [kept for kept in later.scan() if kept.node == "a"]
-    assert dataclasses.replace(lost, begun_at=ROUND.begun_at) == ROUND
+    assert structs.replace(lost, begun_at=ROUND.begun_at) == ROUND
     assert later.delete(lost)
     assert sorted(path.name for path in folder.iterdir()) == [".nodeclient-b.json", "2", "filtered_stderr.log"]
 
@@ -132,7 +132,7 @@ def test_a_note_that_says_nothing_is_no_round(catalogue: LogCatalogue, tmp_path:
 def test_a_note_of_another_place_is_not_believed(catalogue: LogCatalogue, tmp_path: Path) -> None:
     catalogue.note(ROUND)
     [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
-    elsewhere = folder_of(catalogue, dataclasses.replace(ROUND, round=2), tmp_path)
+    elsewhere = folder_of(catalogue, structs.replace(ROUND, round=2), tmp_path)
     elsewhere.mkdir()
     note.rename(elsewhere / note.name)
     assert catalogue.scan() == []
@@ -147,7 +147,7 @@ def test_a_round_is_deleted_with_its_directories(catalogue: LogCatalogue, tmp_pa
 
 
 def test_what_others_have_put_there_stays(catalogue: LogCatalogue, tmp_path: Path) -> None:
-    other = dataclasses.replace(ROUND, node="b", first_rank=2, workers=1)
+    other = structs.replace(ROUND, node="b", first_rank=2, workers=1)
     fill(catalogue, ROUND, tmp_path)
     folder = folder_of(catalogue, ROUND, tmp_path)
     (folder / "0" / "checkpoint.pt").write_text("x")
@@ -179,5 +179,5 @@ def test_a_round_that_is_being_written_is_left_alone(catalogue: LogCatalogue, tm
     fill(catalogue, ROUND, tmp_path)
     other_process = LogCatalogue(tmp_path, "my/job", "host")
     assert not other_process.delete(ROUND)
-    catalogue.note(dataclasses.replace(ROUND, round=2))
+    catalogue.note(structs.replace(ROUND, round=2))
     assert other_process.delete(ROUND)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Restoring
@@ -312,7 +313,7 @@ async def test_a_holder_that_lies_about_a_part_is_not_believed(
             nonce = b"n" * NONCE_BYTES
             reader.sendall(nonce)
             request = reader.recv(REQUEST_BYTES, socket.MSG_WAITALL)[:-TAG_BYTES]
-            commit = replace(Commit(7, 1, 4, 0, 1, 0, 1, 1), **numbers)
+            commit = dataclasses.replace(Commit(7, 1, 4, 0, 1, 0, 1, 1), **numbers)
             exchange = Exchange(source.key, nonce, request)
             tag = exchange.data_tag()
             tag.update(b"lies")

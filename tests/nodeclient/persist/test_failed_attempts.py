@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from coordinatord.protocol.persisted_state import PersistState
 from nodeclient.core.effects import Persist

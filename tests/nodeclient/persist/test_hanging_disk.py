@@ -6,11 +6,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.persistence import END_IDLE_S, END_S

@@ -7,11 +7,11 @@ import errno
 import os
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import Restoring

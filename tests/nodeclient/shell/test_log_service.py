@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from nodeclient.output.log_paths import LogPaths
@@ -64,22 +64,22 @@ async def test_a_round_is_read_as_soon_as_it_has_begun(tmp_path: Path) -> None:
     service.begin_round(ROUND, 0, 1)
     write(tmp_path, "one\n")
     assert (await read(service)).data == b"one\n"
-    elsewhere = dataclasses.replace(WANTED, run="../../etc")
+    elsewhere = structs.replace(WANTED, run="../../etc")
     assert (await read(service, elsewhere)).data == b""
 
 
 async def test_who_follows_into_a_round_that_this_node_is_about_to_begin_gets_all_of_it(tmp_path: Path) -> None:
     service = a_service(tmp_path)
-    follows = dataclasses.replace(WANTED, follow=True)
+    follows = structs.replace(WANTED, follow=True)
     begins = await read(service, follows)
     assert (begins.data, begins.place, begins.problem) == (b"", NOWHERE, "")
     service.begin_round(ROUND, 0, 1)
     write(tmp_path, "one\n")
-    assert (await read(service, dataclasses.replace(follows, after=begins.place))).data == b"one\n"
-    later = dataclasses.replace(follows, round=2, after=NOWHERE)
+    assert (await read(service, structs.replace(follows, after=begins.place))).data == b"one\n"
+    later = structs.replace(follows, round=2, after=NOWHERE)
     assert (await read(service, later)).problem == ""
-    service.begin_round(dataclasses.replace(ROUND, round=2), 0, 1)
-    write(tmp_path, "two\n", dataclasses.replace(ROUND, round=2))
+    service.begin_round(structs.replace(ROUND, round=2), 0, 1)
+    write(tmp_path, "two\n", structs.replace(ROUND, round=2))
     assert (await read(service, later)).data == b"two\n"
 
 
@@ -118,13 +118,13 @@ async def test_a_node_that_ends_waits_for_those_who_follow_and_for_nobody_else(
     write(tmp_path, "one\n")
     await read(service)
     await service.await_followers()
-    follows = dataclasses.replace(WANTED, follow=True)
+    follows = structs.replace(WANTED, follow=True)
     await read(service, follows)
     write(tmp_path, "last\n")
     leaving = asyncio.ensure_future(service.await_followers())
     await asyncio.sleep(0)
     assert not leaving.done()
-    assert (await read(service, dataclasses.replace(follows, after=LogPlace(0, 0)))).data == b"one\nlast\n"
+    assert (await read(service, structs.replace(follows, after=LogPlace(0, 0)))).data == b"one\nlast\n"
     await leaving
 
 
@@ -134,5 +134,5 @@ async def test_a_reader_that_is_gone_is_waited_for_within_bounds(
     monkeypatch.setattr(log_service, "FOLLOWERS_WITHIN_S", 0.01)
     service = a_service(tmp_path)
     service.begin_round(ROUND, 0, 1)
-    await read(service, dataclasses.replace(WANTED, follow=True))
+    await read(service, structs.replace(WANTED, follow=True))
     await service.await_followers()

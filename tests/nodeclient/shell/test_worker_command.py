@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from signal import Signals
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.protocol.messages import Assignment, JobSpec
 from nodeclient.config.join_config import JoinConfig

@@ -9,12 +9,13 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers.leftover_processes import EndedWorker

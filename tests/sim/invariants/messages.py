@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.desired_state import desired

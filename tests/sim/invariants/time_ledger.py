@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from coordinatord.core.events import Event, Reported
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
@@ -40,7 +42,6 @@ from coordinatord.core.values.round_history import rounds_of
 from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.protocol.http.api import JobStatus, RoundStatus
 from coordinatord.protocol.messages import Result
-from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import PATIENCE_S
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import JobTally
@@ -302,7 +303,7 @@ class LedgerInvariants(RoundInvariants):
 
     def _judge_status(self, run: Run, view: JobStatus, now: float) -> None:
         """Check that the status shows exactly the seconds that have passed."""
-        seconds = fields_of(view.ledger.seconds)
+        seconds = asdict(view.ledger.seconds)
         least = min(seconds.values())
         self.check(least >= 0.0, "%s s were spent for %s", least, run.id)
         total = view.ledger.total
@@ -325,7 +326,7 @@ class LedgerInvariants(RoundInvariants):
         self.check(abs(shown - passed) < EXACT_S, "metrics of %s have %.6f s, of %.6f", run.id, shown, passed)
 
     def _judge_timeline(self, run: Run, rounds: Sequence[RoundStatus]) -> None:
-        took = [sum(fields_of(round_.seconds).values()) for round_ in rounds]
+        took = [sum(asdict(round_.seconds).values()) for round_ in rounds]
         self.check(all(seconds >= 0.0 for seconds in took), "rounds took %s s", took)
         numbers = [round_.round for round_ in rounds]
         self.check(numbers == sorted(set(numbers)), "rounds are shown as %s", numbers)

@@ -60,7 +60,7 @@ def hunt_all(mutants: Sequence[Mutant], first: int, most: int, processes: int) -
     # Each process imports our own modules anew, with the mistake. It is forked from one that has imported the
     # libraries.
     forkserver = multiprocessing.get_context("forkserver")
-    forkserver.set_forkserver_preload(["aiohttp", "msgpack", "prometheus_client"])
+    forkserver.set_forkserver_preload(["aiohttp", "msgspec", "prometheus_client"])
     with ProcessPoolExecutor(processes, mp_context=forkserver, max_tasks_per_child=1) as pool:
         jobs = [pool.submit(hunt, UNCHANGED, None, first, most)]
         jobs += [pool.submit(hunt, mutant.name, mutant, first, most) for mutant in hardest]

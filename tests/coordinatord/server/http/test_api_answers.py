@@ -6,7 +6,6 @@ adds is asked of a real one, with a placeholder for what differs from run to run
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from typing import Any
@@ -20,6 +19,7 @@ from coordinatord.core.values.records import KINDS, ClusterRecord, Record
 from coordinatord.core.values.round_history import rounds_of
 from coordinatord.protocol.http.api import IN_LIST, JobsAnswer
 from coordinatord.protocol.messages import Follower, Goal, Phase, Report, Straggler
+from coordinatord.protocol.schema import lacking
 from coordinatord.protocol.worker_ends import EarlyEnd
 from coordinatord.runtime import __version__
 from coordinatord.server.http.responses import JSON, MSGPACK, encoded
@@ -90,8 +90,8 @@ def shown(stage: Stage) -> str:
     whole = whole_view(run, rounds_of(record for _, record in stage.past if record.run == run.id), now, None)
     decoded = []
     for answer, without in ((every, IN_LIST), (whole, {})):
-        decoded.append(json.loads(encoded(answer, JSON, without)))
-        assert msgpack.unpackb(encoded(answer, MSGPACK, without)) == decoded[-1]
+        decoded.append(json.loads(encoded(lacking(answer, without), JSON)))
+        assert msgpack.unpackb(encoded(lacking(answer, without), MSGPACK)) == decoded[-1]
     return laid_out({"/v1/jobs": decoded[0], "/v1/jobs/default": decoded[1]})
 
 
@@ -227,7 +227,7 @@ def a_record_of(kind: type[Record]) -> Record:
     """Return a record of a kind with what an event shows of it."""
     where = {"job": "", "run": ""} if issubclass(kind, ClusterRecord) else {"job": "mnist", "run": "e-1"}
     facts: dict[str, Any] = {"reason": "because it was so", "node": "n1", "round": 3, "nodes": (), **where}
-    values: dict[str, Any] = {field.name: facts.get(field.name) for field in dataclasses.fields(kind)}
+    values: dict[str, Any] = {name: facts.get(name) for name in kind.__struct_fields__}
     return kind(**values)
 
 

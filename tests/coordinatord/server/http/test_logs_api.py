@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from msgspec import structs
 
 from coordinatord.protocol.codec import decode
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio
 MORE_THAN_BUFFERS_HOLD = 4_000
 """Pieces of 16 kB: 64 MB, of which the kernel holds a tenth for a reader that reads nothing."""
 
-KEEPS_LOGS = dataclasses.replace(OFFER, workers=2, log_dir="/logs/job")
+KEEPS_LOGS = structs.replace(OFFER, workers=2, log_dir="/logs/job")
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def send(a: Peer, data: bytes, *, more: bool = False, **changes: Any) -> R
     """Answer the next request with a piece; return the request."""
     wanted = await a.receive(ReadLog)
     chunk = LogChunk(wanted.request, data, LogPlace(5, len(data)), more=more, gap=False, problem="")
-    await a.send(dataclasses.replace(chunk, **changes))
+    await a.send(structs.replace(chunk, **changes))
     return wanted
 
 

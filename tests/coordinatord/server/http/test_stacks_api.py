@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from coordinatord.core.queries import stack_groups
 from coordinatord.hints.seen_worker import BUSY_BYTES
@@ -28,14 +28,14 @@ from tests.support.raw_session import OFFER, Peer, connect, get, join
 
 pytestmark = pytest.mark.asyncio
 
-TWO_WORKERS = dataclasses.replace(OFFER, workers=2)
+TWO_WORKERS = structs.replace(OFFER, workers=2)
 
 WAITS = pack_stacks([("MainThread", ("all_reduce (torch/distributed/c10d.py:9)", "main (train.py:41)"))])
 LOADS = pack_stacks([("MainThread", ("__next__ (torch/utils/data/dataloader.py:7)", "main (train.py:40)"))])
 
 
 def stands(rank: int, stacks: bytes = WAITS, **changes: Any) -> WorkerStacks:
-    return dataclasses.replace(
+    return structs.replace(
         WorkerStacks(rank, StackOrigin.WORKER, stacks, "sleeping", "futex_do_wait", 0.0, None, ""), **changes
     )
 

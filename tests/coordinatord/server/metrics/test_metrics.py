@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
 import pytest
 from aiohttp import ClientSession
+from msgspec import structs
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from coordinatord.core.state.durable import State
@@ -193,8 +193,8 @@ async def test_a_job_has_as_many_series_whatever_its_nodes(start: Start) -> None
 async def test_steps_and_where_the_time_went_are_shown(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a:
         desired = await run_round(a)
-        running = dataclasses.replace(IDLE, run=desired.run, round=desired.round, phase=Phase.RUNNING)
-        await a.send(dataclasses.replace(running, steps=(41,), step_age_s=0.0))
+        running = structs.replace(IDLE, run=desired.run, round=desired.round, phase=Phase.RUNNING)
+        await a.send(structs.replace(running, steps=(41,), step_age_s=0.0))
         await until(lambda: server.driver.machine.jobs["job"].step == 41)
         shown = await scraped(server)
         assert shown("job_step", job_id="job") == 41

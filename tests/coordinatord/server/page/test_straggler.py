@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.protocol.http.api import ProgressStatus
 from coordinatord.protocol.http.kept_answers import KeptStatus

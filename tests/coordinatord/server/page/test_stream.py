@@ -8,11 +8,11 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
+from msgspec.structs import replace
 
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
 from coordinatord.protocol.messages import Goal, Phase

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from msgspec.structs import replace
 
 from coordinatord.core.values.records import Record
 from coordinatord.protocol.messages import Goal, Phase

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import Role
@@ -77,7 +78,7 @@ async def test_nodes_that_come_at_once_do_not_take_each_others_places(
 ) -> None:
     monkeypatch.setattr(connections, "BEGUN_AT_ONCE", 2)
     many = 5 * FEW.silent
-    async with start(limits=dataclasses.replace(FEW, nodes=many)) as server:
+    async with start(limits=structs.replace(FEW, nodes=many)) as server:
         waiting = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(many)]
         for number, client in enumerate(waiting):  # nothing of this is seen before the loop goes on
             client.sendall(request() + message(encode(join(f"node-{number}", nodes=many))))
@@ -117,7 +118,7 @@ async def test_an_address_has_so_many_connections_over_http_and_sessions_are_non
 
 @pytest.mark.asyncio
 async def test_all_together_have_so_many_connections_over_http(start: Start) -> None:
-    only = dataclasses.replace(FEW, requests=1)
+    only = structs.replace(FEW, requests=1)
     async with start(limits=only) as server, wire(server.url, WHOLE) as kept, wire(server.url, WHOLE) as other:
         assert b"200 OK" in await kept.answer()
         assert b"there are 1 connections over HTTP already, the limit" in await other.answer()
@@ -126,7 +127,7 @@ async def test_all_together_have_so_many_connections_over_http(start: Start) -> 
 
 @pytest.mark.asyncio
 async def test_a_node_beyond_the_descriptors_is_refused_for_now(start: Start) -> None:
-    async with start(limits=dataclasses.replace(FEW, nodes=1)) as server, connect(server.url, join("a")) as node:
+    async with start(limits=structs.replace(FEW, nodes=1)) as server, connect(server.url, join("a")) as node:
         await node.receive_goal(Goal.RUN)
         async with connect(server.url, join("b")) as other:
             said = await other.receive(Refused)
@@ -152,10 +153,10 @@ async def test_a_job_too_many_is_refused_and_the_others_go_on(start: Start) -> N
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (encode(join("n" * 129)), "Join.node must be within 1 and 128 characters"),
-        (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "expected a message of type Join, not list"),
+        (encode(join("n" * 129)), "Join.node: Expected `str` of length <= 128"),
+        (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "Join.type: Expected `str`, got `array`"),
         (b"\x81\xa4type" + b"\x91" * 1_024 + b"\x00", "the frame is not msgpack"),
-        (encode(join("a", observed=dataclasses.replace(IDLE, steps=(1,) * 4_097))), "must have 0 to 4096 items"),
+        (encode(join("a", observed=structs.replace(IDLE, steps=(1,) * 4_097))), "Expected `array` of length <= 4096"),
     ],
     ids=["name", "nested", "nested too deeply", "list"],
 )
@@ -171,7 +172,7 @@ async def test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field(
         await node.receive_goal(Goal.RUN)
 
 
-HEARTBEAT = message(encode(dataclasses.replace(IDLE, beat=True)))
+HEARTBEAT = message(encode(structs.replace(IDLE, beat=True)))
 PIECE = bytes((CONTINUATION,)) + framed(CONTINUATION, b"", MASK)[1:]
 
 

@@ -77,7 +77,7 @@ async def test_a_join_that_would_steer_a_terminal_is_refused_in_one_clean_line(
         await peer.socket.send_bytes(encode(join("a\x1b[2Jb")))
         refused = await peer.receive(Refused)
         assert refused.code is RefusalCode.MALFORMED
-        assert refused.message.startswith("Join.node must consist of printable characters")
+        assert refused.message.startswith("Join.node: Expected `str` of printable characters")
         await peer.receive_end()
         assert not server.driver.machine.jobs
     [line] = [LineFormatter("coordinatord").format(record) for record in caplog.records if "refused" in record.msg]
@@ -115,7 +115,7 @@ async def test_a_malformed_report_ends_the_session(start: Start) -> None:
         await peer.receive(Desired)
         await peer.send(join("a", nodes=2))
         refused = await peer.receive(Refused)
-        assert "expected a message of type Observed or LogChunk or Stacks or Arrivals, not 'Join'" in refused.message
+        assert "Observed or LogChunk or Stacks or Arrivals.type: Invalid value 'Join'" in refused.message
         await peer.receive_end()
         async with connect(server.url, join("a", nodes=2)) as again:
             assert (await again.receive(Desired)).goal is Goal.WAIT

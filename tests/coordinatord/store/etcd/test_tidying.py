@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.store import etcd_store
 from coordinatord.store.etcd import gateway as gateway_module
