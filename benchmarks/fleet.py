@@ -31,11 +31,11 @@ from coordinatord.protocol.messages import (
     JobSpec,
     Join,
     Message,
+    NodeOffer,
     Observed,
     Phase,
     Refused,
 )
-from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.runtime import __version__
 from nodeclient.core.connection_state import TRANSIENT
 

@@ -33,7 +33,6 @@ from tables import (
 )
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.group_places import pack_places
 from coordinatord.protocol.messages import Desired
 from coordinatord.protocol.stack_messages import (
     BRIEF_BYTES_MAX,
@@ -44,6 +43,7 @@ from coordinatord.protocol.stack_messages import (
     StackOrigin,
     Stacks,
     WorkerStacks,
+    pack_places,
     pack_stacks,
 )
 

@@ -10,8 +10,7 @@ import json
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from coordinatord.protocol.http.api import DrainedStatus, RestartsStatus
-from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
+from coordinatord.protocol.http.api import CoordinatorStatus, DrainedStatus, RestartsStatus
 
 
 class StoredNode(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec import Struct
 
-from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
+from coordinatord.protocol.http.api import CoordinatorStatus
 from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History, StoredHistory

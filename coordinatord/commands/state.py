@@ -11,7 +11,7 @@ from coordinatord.config.state_flags import StateConfig
 from coordinatord.core.queries.job_view import drained_view
 from coordinatord.core.state.durable import DurableRun
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
+from coordinatord.protocol.http.api import CoordinatorStatus
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE

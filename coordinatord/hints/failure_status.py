@@ -7,7 +7,7 @@ from functools import lru_cache
 from coordinatord.hints import other_workers
 from coordinatord.hints.match import hint
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
-from coordinatord.protocol.http.failure_answers import (
+from coordinatord.protocol.http.api import (
     EarlyEndStatus,
     FailureStatus,
     OtherFailureStatus,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.messages import Failure
+from coordinatord.protocol.messages import Failure, HangKind
 
 _HANGS = {
     HangKind.ABSENT: (

@@ -23,10 +23,17 @@ from coordinatord.hints.seen_worker import (
 )
 from coordinatord.hints.wait_graph import WorkerPlaces, find_awaited
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.group_places import PAIRED, place_of, unpack_places
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks, unpack_stacks
-from coordinatord.protocol.stack_place import find_place
+from coordinatord.protocol.messages import HangKind
+from coordinatord.protocol.stack_messages import (
+    PAIRED,
+    Collective,
+    CollectiveState,
+    WorkerStacks,
+    find_place,
+    place_of,
+    unpack_places,
+    unpack_stacks,
+)
 from coordinatord.protocol.text import clip
 
 NAMED_MAX = 4

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from coordinatord.hints.match import cause_of
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
-from coordinatord.protocol.messages import Report
-from coordinatord.protocol.worker_ends import SecondaryFailure
+from coordinatord.protocol.messages import Report, SecondaryFailure
 
 NAMED_MAX = 3
 """The most workers that a sentence about early ends or stragglers names."""

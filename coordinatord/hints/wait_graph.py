@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from coordinatord.protocol.group_places import PAIRED, GroupPlace, GroupStage
+from coordinatord.protocol.stack_messages import PAIRED, GroupPlace, GroupStage
 
 Node = int | tuple[str, str, int]
 """A worker by its index, or some members of a group: those `at` a level, those `not yet at` it as they wait for

@@ -27,6 +27,7 @@ from coordinatord.protocol.fields import (
     Counter,
     Grant,
     Line,
+    LocalRank,
     Name,
     Pid,
     Port,
@@ -36,18 +37,20 @@ from coordinatord.protocol.fields import (
     Text,
     WorkerExit,
 )
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import COPIES_MAX, PROTECTED_MAX, Halt, Holding, Keeper, KeptCopy, Resume
+from coordinatord.protocol.kept_state import (
+    COPIES_MAX,
+    PROTECTED_MAX,
+    Halt,
+    Holding,
+    Keeper,
+    KeptCopy,
+    KeptStep,
+    PersistOrder,
+    Resume,
+)
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
-from coordinatord.protocol.node_offer import NodeOffer
-from coordinatord.protocol.persisted_state import PersistOrder
-from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import SchemaError, Strict, printable
-from coordinatord.protocol.section import Section
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
-from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
-from coordinatord.protocol.worker_starts import WorkerStarts
 
 PROTOCOL_VERSION = 1
 """Every change of a message raises it; `versions` has the changes, and which versions are supported."""
@@ -140,6 +143,18 @@ class Launcher(StrEnum):
     TORCHRUN = "torchrun"
 
 
+class ScaleUp(StrEnum):
+    """When a round ends so that the next one includes nodes that have arrived; a setting of the job."""
+
+    NOW = "now"
+    """It ends as soon as no more arrive."""
+    AT_CHECKPOINT = "at-checkpoint"
+    """It ends when the next checkpoint is there, which the script writes or which is saved at an interval. A job whose
+    workers save whenever they are asked to, and at no other time, does not wait."""
+    NEVER = "never"
+    """It ends for other reasons alone: until then they are spares."""
+
+
 class JobSpec(Strict, frozen=True):
     """What all nodes of a run must agree on."""
 
@@ -158,6 +173,89 @@ class JobSpec(Strict, frozen=True):
         """Refuse an empty range. Raises `SchemaError`."""
         if self.nodes_min > self.nodes_max:
             raise SchemaError(f"nodes_min is {self.nodes_min}, more than nodes_max, {self.nodes_max}")
+
+
+class HangKind(StrEnum):
+    """What is wrong with the worker that others wait for."""
+
+    ABSENT = "absent"
+    """It is behind in the sequence, and nothing shows what it does."""
+    STUCK = "stuck"
+    """Its stack stands still, it uses no CPU, and what it reads and writes does not move."""
+    BUSY = "busy"
+    """It does something else, such as an evaluation: the others wait for it."""
+    MISMATCHED = "mismatched"
+    """It waits in another collective than the others of its group, or in one of another size or type."""
+    NETWORK = "network"
+    """All of a group wait in the same collective, and it completes for none."""
+
+
+class Ended(Strict, frozen=True):
+    """A worker that exited with 0 while its round was on."""
+
+    rank: Count
+    age_s: Seconds
+    """How long before this message."""
+
+
+class Killed(Strict, frozen=True):
+    """Workers of a node that had not ended when the time that they had to save their state was over."""
+
+    ranks: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=CONSEQUENCES_MAX)]
+    """The first few of them."""
+    count: Annotated[int, Meta(ge=1, le=WORKERS_MAX)]
+    """The number of all of them."""
+    after_s: Seconds
+    """How long they had."""
+
+
+class SecondaryFailure(Strict, frozen=True):
+    """A worker that failed after another one had: because of it, or with the same error."""
+
+    node: Name
+    rank: Count
+    exit_code: WorkerExit
+    same_error: bool = False
+    left: bool = False
+    """It left its round because a collective failed, and its process has not ended."""
+
+
+class EarlyEnd(Strict, frozen=True):
+    """A worker that had exited with 0 when another one failed."""
+
+    node: Name
+    rank: Count
+    before_s: Seconds
+    """How long before that failure."""
+
+
+class NodeOffer(Strict, frozen=True):
+    """What one node brings into a run, fixed for the life of its process."""
+
+    host: Address
+    """The host's own name, for people and for the order of new nodes; never used to connect."""
+    host_id: Name
+    """Equal on two nodes exactly if they reach each other over loopback: the boot id and the network namespace."""
+    workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)]
+    """The size of its local worker group."""
+    role: Name
+    topology: Annotated[str, printable(128)]
+    """Nodes with equal or neighbouring keys get neighbouring ranks; empty if unknown."""
+    group_rank: Count | None
+    """The group rank that its user asks for; granted as far as others do not ask for the same."""
+    advertise_address: Address | None
+    """The address that its user wants others to reach it at."""
+    routable_address: Address | None
+    """Its own guess at such an address, used only where the coordinator has seen none, or a proxy's."""
+    probe_port: Port
+    """The port at which it answers with its node id, so that others can find out whether an address leads to it."""
+    join_timeout_s: Seconds
+    """How long it is willing to wait for a round."""
+    stop_timeout_s: Seconds
+    """How long its workers get to end after SIGTERM at most, before SIGKILL."""
+    log_dir: Annotated[str, printable(LOG_MAX)] = ""
+    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; empty if it keeps none, or it is
+    not known."""
 
 
 class Follower(Strict, frozen=True):
@@ -230,6 +328,58 @@ class Report(Strict, frozen=True):
     """The furthest step that any worker had reported."""
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first few workers that had not reported it, the furthest behind first."""
+
+
+SECTION_NAME_MAX = 16
+"""The length of a name: two words of a worker's slot."""
+
+
+class Section(Strict, frozen=True):
+    """The section that ends last by its limit, of those that a node's workers are in."""
+
+    name: Annotated[str, printable(SECTION_NAME_MAX, least=1)]
+    limit_s: Seconds
+    """The longest time that it may take, as the script has set it."""
+    age_s: Seconds
+    """How long before this message it was begun."""
+    local_rank: LocalRank
+    """The worker that is in it."""
+
+
+class ColdCause(StrEnum):
+    """What kept workers from being forked from the parent interpreter."""
+
+    COMMAND = "command"
+    """The command line: it begins with no Python that can be a parent."""
+    IMPORT = "import"
+    """A module of `--preload` that cannot be imported."""
+    PROCESS = "process"
+    """A module that starts a process or a thread, which forks lose."""
+    GPU = "gpu"
+    """A module that opens CUDA or ROCm, which forks cannot use."""
+    PARENT = "parent"
+    """The parent interpreter: it could not be started, was too slow, did not fork or has ended."""
+
+
+class WhyCold(Strict, frozen=True):
+    """Why workers that were to be forked are cold."""
+
+    cause: ColdCause
+    text: Sentence
+
+
+class WorkerStarts(Strict, frozen=True):
+    """The workers of a node in its round, by the way in which each was begun."""
+
+    in_place: Count
+    """They were in the round before, as the same processes."""
+    warm: Count
+    """They were forked from the parent interpreter."""
+    cold: Count
+    why_not: Sentence = ""
+    """Why workers that could have stayed did not; empty if they did, never could have, or were killed."""
+    why_cold: WhyCold | None = None
+    """Why some are cold though `--preload` names modules; None if none is."""
 
 
 class Observed(Strict, frozen=True, tag=True):

@@ -25,7 +25,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.transitions.apply import HistoryError
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks

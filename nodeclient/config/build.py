@@ -13,9 +13,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import JobSpec
-from coordinatord.protocol.persisted_state import PersistOffer
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.kept_state import PersistOffer
+from coordinatord.protocol.messages import JobSpec, ScaleUp
 from coordinatord.runtime.settings import SettingsParser, filled
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.access_flags import read_access

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Sequence
 
 from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, FACTOR_MAX, MESSAGE_MAX, RANKS_MAX
-from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
+from coordinatord.protocol.kept_state import KEEP_STEPS_MAX
 from coordinatord.runtime.settings import seconds
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.output.output_settings import Choice, Streams

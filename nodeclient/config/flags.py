@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import ScaleUp
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import SettingsParser, folder, joined, seconds
 from nodeclient.config import flag_values

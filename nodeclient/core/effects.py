@@ -6,10 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import KeptCopy, Resume
+from coordinatord.protocol.kept_state import KeptCopy, KeptStep, PersistOrder, Resume
 from coordinatord.protocol.messages import Assignment, Observed, Report
-from coordinatord.protocol.persisted_state import PersistOrder
 
 
 class Level(StrEnum):

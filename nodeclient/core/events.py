@@ -6,8 +6,7 @@ import math
 
 from msgspec import Struct
 
-from coordinatord.protocol.messages import Degraded, Desired, Refused
-from coordinatord.protocol.worker_starts import WhyCold
+from coordinatord.protocol.messages import Degraded, Desired, Refused, WhyCold
 
 
 class SearchBegan(Struct, frozen=True):

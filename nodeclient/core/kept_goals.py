@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import Halt, KeptCopy, Resume
+from coordinatord.protocol.kept_state import Halt, KeptCopy, KeptStep, PersistOrder, Resume
 from coordinatord.protocol.messages import Desired, Goal
-from coordinatord.protocol.persisted_state import PersistOrder
 from nodeclient.core import notices
 from nodeclient.core.effects import (
     CopyKept,

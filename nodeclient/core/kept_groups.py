@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import KeptParts
-from coordinatord.protocol.kept_state import PARTS_MAX
+from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
 
 
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:

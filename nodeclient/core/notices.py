@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from signal import Signals
 
 from coordinatord.protocol.exit_codes import describe_exit
-from coordinatord.protocol.messages import Assignment, Failure, Observed, Phase, RefusalCode, Refused
-from coordinatord.protocol.worker_ends import Killed
+from coordinatord.protocol.messages import Assignment, Failure, Killed, Observed, Phase, RefusalCode, Refused
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Start
 from nodeclient.core.events import GpuUse

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from msgspec import Struct
 from msgspec.structs import replace
 
-from coordinatord.protocol.persisted_state import PersistOrder, PersistReport, PersistState
+from coordinatord.protocol.kept_state import PersistOrder, PersistReport, PersistState
 
 
 class Stage(Enum):

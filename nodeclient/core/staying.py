@@ -14,9 +14,8 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.messages import Phase
+from coordinatord.protocol.messages import Phase, WorkerStarts
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.worker_starts import WorkerStarts
 from nodeclient.core.effects import Dismiss, LeaveRound, Terminate
 from nodeclient.core.events import WorkerAborts, WorkerRefuses, WorkersStarted
 from nodeclient.core.table import Stimulus

@@ -18,9 +18,8 @@ from coordinatord.protocol.fields import (
     RANKS_MAX,
 )
 from coordinatord.protocol.kept_state import Halt
-from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
+from coordinatord.protocol.messages import Assignment, Ended, Failure, Follower, Killed, Phase
 from coordinatord.protocol.text import clip, is_same_error
-from coordinatord.protocol.worker_ends import Ended, Killed
 from nodeclient.core.agent_settings import CHECKPOINT_SHARE, HALT_SHARE, PUT_OFF_SHARE
 from nodeclient.core.events import Diagnosis, Keeping, KeptSaved
 from nodeclient.core.table import Stimulus

@@ -12,9 +12,8 @@ from datetime import datetime, timedelta
 from coordinatord.hints import other_workers
 from coordinatord.hints.match import hint
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.http.failure_answers import FailureStatus
-from coordinatord.protocol.messages import Failure, Report
+from coordinatord.protocol.http.api import FailureStatus
+from coordinatord.protocol.messages import Failure, HangKind, Report
 from coordinatord.protocol.text import name_ranks
 from coordinatord.runtime.local_time import moment
 

@@ -16,9 +16,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, GroupArrivals, pack_ages
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, STEP_MAX
-from coordinatord.protocol.group_places import pack_places
-from coordinatord.protocol.stack_messages import FRAME_MAX, Collective, CollectiveState, Thread
-from coordinatord.protocol.stack_place import find_place
+from coordinatord.protocol.stack_messages import FRAME_MAX, Collective, CollectiveState, Thread, find_place, pack_places
 from coordinatord.protocol.text import clip
 
 NAME_MAX = 64

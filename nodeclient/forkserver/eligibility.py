@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.worker_starts import ColdCause
+from coordinatord.protocol.messages import ColdCause
 
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?")
 """The file names of interpreters: python, python3, python3.13t."""

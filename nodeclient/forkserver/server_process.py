@@ -24,7 +24,7 @@ import workerlib.recorders
 import workerlib.responder
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
-from coordinatord.protocol.worker_starts import ColdCause
+from coordinatord.protocol.messages import ColdCause
 from nodeclient.forkserver.eligibility import ColdError
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked
 from nodeclient.workers.spawn import WorkerCommand, die_with_parent

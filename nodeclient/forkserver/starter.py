@@ -13,8 +13,8 @@ from subprocess import SubprocessError
 from msgspec.structs import replace
 
 from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import ColdCause, WhyCold
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.worker_starts import ColdCause, WhyCold
 from nodeclient.core.effects import Level
 from nodeclient.forkserver.eligibility import ColdError, check
 from nodeclient.forkserver.server_process import ForkServer, ForkServerError

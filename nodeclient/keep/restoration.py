@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.kept_parts import WantedParts
-from coordinatord.protocol.kept_state import KeptSource, Resume
+from coordinatord.protocol.kept_state import KeptSource, Resume, WantedParts
 from nodeclient.keep.resources import KeepResources
 from nodeclient.parts.arenas import Arenas, Held, NoMemoryError, read_only
 from nodeclient.parts.landing import Landed, Landing

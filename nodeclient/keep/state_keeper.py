@@ -12,9 +12,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
-from coordinatord.protocol.kept_state import Holding, Keeper, Restoring
+from coordinatord.protocol.kept_state import Holding, Keeper, PersistReport, Restoring
 from coordinatord.protocol.messages import Observed
-from coordinatord.protocol.persisted_state import PersistReport
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import kept_groups, notices

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
-from coordinatord.protocol.http.api import RestartsStatus
-from coordinatord.protocol.http.start_answers import WorkerStartsStatus
+from coordinatord.protocol.http.api import RestartsStatus, WorkerStartsStatus
 from nodeclient.operate.terminal_info import TerminalInfo, cut, width
 
 NAMES_MAX = 8

@@ -9,8 +9,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import DrainedStatus, JobsAnswer, JobStatus
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.api import DrainedStatus, JobsAnswer, JobStatus, SharedStatus
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import listed, nearest
 from nodeclient.operate.request_errors import RequestError, UnknownNameError

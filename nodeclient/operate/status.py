@@ -12,11 +12,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import DrainedStatus, EarlierRunStatus, JobStatus, LostStatus, NodeStatus
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
-from coordinatord.protocol.http.failure_answers import FailureStatus
-from coordinatord.protocol.http.kept_answers import KeptStatus
-from coordinatord.protocol.http.lateness_answers import LateStatus
+from coordinatord.protocol.http.api import (
+    DrainedStatus,
+    EarlierRunStatus,
+    FailureStatus,
+    JobStatus,
+    KeptStatus,
+    LateStatus,
+    LostStatus,
+    NodeStatus,
+    SharedStatus,
+)
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
-from coordinatord.protocol.kept_parts import KeptParts
+from coordinatord.protocol.kept_state import KeptParts
 from nodeclient.host.memory import address_space_left
 from nodeclient.parts.digests import Digests, is_comparable
 from nodeclient.parts.part_messages import Kind

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from coordinatord.protocol.persisted_state import PersistOffer
+from coordinatord.protocol.kept_state import PersistOffer
 
 PERSIST_EVERY_S = 600.0
 """The default time between two steps on the disk. Memory has the newest state, so the disk is for the loss of all

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.kept_parts import WantedParts
-from coordinatord.protocol.persisted_state import PersistOffer, PersistOrder, PersistReport
+from coordinatord.protocol.kept_state import PersistOffer, PersistOrder, PersistReport, WantedParts
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.effects import Level

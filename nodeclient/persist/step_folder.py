@@ -25,8 +25,7 @@ from msgspec.structs import asdict
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep, Size
-from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
+from coordinatord.protocol.kept_state import KEEP_STEPS_MAX, KeptParts, KeptStep, Size
 from coordinatord.protocol.schema import SchemaError, Strict, check, printable
 from nodeclient.persist.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
 

@@ -15,9 +15,14 @@ from functools import partial
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import Resume
-from coordinatord.protocol.persisted_state import PERSISTED_MAX, PERSISTED_PARTS_MAX, DiskStep, PersistedStep
+from coordinatord.protocol.kept_state import (
+    PERSISTED_MAX,
+    PERSISTED_PARTS_MAX,
+    DiskStep,
+    KeptStep,
+    PersistedStep,
+    Resume,
+)
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core import kept_groups

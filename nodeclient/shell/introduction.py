@@ -9,8 +9,7 @@ from typing import Protocol
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Keeper
-from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, Observed
-from coordinatord.protocol.node_offer import NodeOffer
+from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, NodeOffer, Observed
 from coordinatord.runtime import __version__
 from nodeclient.config.join_config import JoinConfig, command_digest
 from nodeclient.host.addresses import host_id, routable_address

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from coordinatord.protocol.persisted_state import PersistReport
+from coordinatord.protocol.kept_state import PersistReport
 
 LEAVE_MARGIN_S = 30.0
 """The time to request beyond the workers' time to save: for the coordinator's decision, for what the workers leave

@@ -42,8 +42,8 @@ from coordinatord.protocol.messages import (
     Observed,
     Phase,
     Refused,
+    ScaleUp,
 )
-from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.store import row_codec

@@ -29,8 +29,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.stack_groups import seen_workers
 from coordinatord.core.values.records import BusyWorkerAwaited, Record, RoundEnded, RoundStopped, RunEnded
-from coordinatord.protocol.messages import JobSpec, Observed, Phase
-from coordinatord.protocol.section import Section
+from coordinatord.protocol.messages import JobSpec, Observed, Phase, Section
 from coordinatord.protocol.stack_messages import WorkerStacks
 from tests.sim.calm_training import CalmTraining, Doing
 from tests.sim.event_queue import EventQueue

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import ScaleUp
 from tests.sim.coincidences import newcomer
 from tests.sim.faults import strike
 from tests.sim.history import FAULTS_FOR_S, come_to_rest

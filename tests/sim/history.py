@@ -9,7 +9,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from coordinatord.core.values.admin_requests import UndrainNode
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import ScaleUp
 from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long
 from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from coordinatord.protocol.fields import STEP_MAX
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
-from coordinatord.protocol.kept_state import KeptCopy
+from coordinatord.protocol.kept_state import KeptCopy, KeptParts, KeptStep
 from nodeclient.core.events import KeptChanged
 
 if TYPE_CHECKING:  # memories have one

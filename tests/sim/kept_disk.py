@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
-from coordinatord.protocol.kept_state import Resume
-from coordinatord.protocol.persisted_state import (
+from coordinatord.protocol.kept_state import (
     PERSISTED_MAX,
+    KeptParts,
+    KeptStep,
     PersistedStep,
     PersistOrder,
     PersistReport,
     PersistState,
+    Resume,
 )
 from nodeclient.core.events import KeptChanged
 from nodeclient.core.persist_attempt import StepOnDisk, superfluous

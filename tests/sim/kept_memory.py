@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import Holding, KeptSource, Restoring, Resume
+from coordinatord.protocol.kept_state import Holding, KeptSource, KeptStep, Restoring, Resume
 from coordinatord.protocol.messages import Observed
 from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved

@@ -7,9 +7,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from coordinatord.core.policy import Policy
-from coordinatord.protocol.messages import JobSpec
-from coordinatord.protocol.node_offer import NodeOffer
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import JobSpec, NodeOffer, ScaleUp
 from nodeclient.core.agent_settings import Settings
 from tests.sim.kept_copies import Keeps
 

@@ -12,8 +12,7 @@ import pytest
 
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.protocol.messages import Phase
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import Phase, ScaleUp
 from tests.sim import campaign
 from tests.sim.coincidences import COINCIDENCES
 from tests.sim.coincidences import KEEPING as KEEPING_COINCIDENCES

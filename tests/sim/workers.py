@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Observed
-from coordinatord.protocol.section import Section
+from coordinatord.protocol.messages import Observed, Section
 from nodeclient.core.effects import Start
 from nodeclient.core.events import GpusInUse, GpuUse, StartFailed, SweepFailed, Swept, WorkersStarted
 from tests.sim.standstills import Doing, Standstills

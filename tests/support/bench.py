@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused
-from coordinatord.protocol.worker_starts import WhyCold
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused, WhyCold
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (

@@ -22,13 +22,13 @@ from coordinatord.protocol.messages import (
     Goal,
     JobSpec,
     Join,
+    NodeOffer,
     Observed,
     Outcome,
     Phase,
     Report,
     Result,
 )
-from coordinatord.protocol.node_offer import NodeOffer
 from nodeclient.core.events import Diagnosis
 
 OUTAGE_GRACE_S = 30.0

@@ -9,6 +9,7 @@ from msgspec import json
 
 from coordinatord.protocol.http.api import (
     ApiEvent,
+    FailureStatus,
     JobStatus,
     LedgerStatus,
     NodeStatus,
@@ -17,7 +18,6 @@ from coordinatord.protocol.http.api import (
     RoundStatus,
     SecondsStatus,
 )
-from coordinatord.protocol.http.failure_answers import FailureStatus
 from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, SeriesStatus
 from coordinatord.protocol.schema import lacking
 from coordinatord.server.http import live_updates

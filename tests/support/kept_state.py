@@ -7,16 +7,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import KeptParts
-from coordinatord.protocol.kept_state import Holding, Keeper, Resume
-from coordinatord.protocol.messages import Assignment, Desired
-from coordinatord.protocol.persisted_state import (
+from coordinatord.protocol.kept_state import (
+    Holding,
+    Keeper,
+    KeptParts,
     PersistedStep,
     PersistOffer,
     PersistOrder,
     PersistReport,
     PersistState,
+    Resume,
 )
+from coordinatord.protocol.messages import Assignment, Desired
 
 KEY = "0123456789abcdef" * 2
 """The key of each node that keeps state."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 from msgspec import Meta, Struct, to_builtins
 
-from coordinatord.protocol.kept_parts import KeptParts
+from coordinatord.protocol.kept_state import KeptParts
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
 from coordinatord.protocol.stack_messages import AskStacks, Stacks

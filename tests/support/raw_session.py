@@ -24,13 +24,13 @@ from coordinatord.protocol.messages import (
     Goal,
     JobSpec,
     Join,
+    NodeOffer,
     Observed,
     Phase,
     Refused,
+    WorkerStarts,
 )
-from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
-from coordinatord.protocol.worker_starts import WorkerStarts
 from tests.support.programs import TIMEOUT_S
 
 Kind = TypeVar("Kind", Desired, Degraded, Refused, ReadLog, AskStacks)

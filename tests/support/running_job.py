@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinatord.core.state.durable import State
+from coordinatord.protocol.kept_state import PersistOrder
 from coordinatord.protocol.messages import Desired
-from coordinatord.protocol.persisted_state import PersistOrder
 from tests.support.script import Stage
 
 

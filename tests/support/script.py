@@ -32,9 +32,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.core.values.records import Record
 from coordinatord.protocol.kept_state import Holding, Restoring
-from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase
-from coordinatord.protocol.scale_up import ScaleUp
-from coordinatord.protocol.section import Section
+from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase, ScaleUp, Section
 from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
 from tests.support.kept_state import a_holding, a_keeper, wrote
 from tests.support.looks import arrived, seen

@@ -15,10 +15,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import Halt, Resume
-from coordinatord.protocol.messages import Assignment, Goal, Outcome, RefusalCode, Result
-from coordinatord.protocol.worker_starts import ColdCause, WhyCold
+from coordinatord.protocol.kept_state import Halt, KeptStep, Resume
+from coordinatord.protocol.messages import Assignment, ColdCause, Goal, Outcome, RefusalCode, Result, WhyCold
 from nodeclient.core import events
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (

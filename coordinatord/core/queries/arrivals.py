@@ -12,7 +12,7 @@ from coordinatord.core.state.run import Health, Run
 from coordinatord.core.state.watches import AGREEING
 from coordinatord.core.values.lateness import Laggard, Lateness, RankLateness
 from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
-from coordinatord.protocol.http.lateness_answers import LaggardStatus, LateStatus
+from coordinatord.protocol.http.api import LaggardStatus, LateStatus
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
 

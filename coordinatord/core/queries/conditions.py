@@ -19,8 +19,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run, can_halt
 from coordinatord.core.values.time_ledger import Activity
-from coordinatord.protocol.messages import Launcher
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import Launcher, ScaleUp
 
 Condition = Callable[[Run], float | None]
 

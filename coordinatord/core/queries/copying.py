@@ -9,8 +9,7 @@ from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.copy_plan import Buddy, CopyPlan, buddies, plan_copies
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptSource
+from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptSource, KeptStep
 from coordinatord.protocol.text import clip
 
 NAMED_MAX = 3

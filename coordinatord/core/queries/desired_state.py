@@ -14,10 +14,8 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.kept_state import Halt
-from coordinatord.protocol.messages import Desired, Goal, Outcome, Result
-from coordinatord.protocol.persisted_state import PersistOrder
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.kept_state import Halt, PersistOrder
+from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, ScaleUp
 from coordinatord.protocol.text import clip
 
 _OUTSIDE = {

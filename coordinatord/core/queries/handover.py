@@ -11,7 +11,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.shards import are_whole
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
 HAND_OVER_S = 20.0
 """How long a node that leaves stays for others to get what it keeps: for a round to be formed, and for each round that

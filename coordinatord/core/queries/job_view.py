@@ -24,22 +24,22 @@ from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.http.api import (
     DrainedStatus,
     EarlierRunStatus,
+    FailureStatus,
     JobStatus,
+    KeptStatus,
+    LateStatus,
     LedgerStatus,
     LostStatus,
     MissingStatus,
+    NodeKeptStatus,
     NodeStatus,
     ProgressStatus,
     RestartsStatus,
     RoundStatus,
     SecondsStatus,
 )
-from coordinatord.protocol.http.failure_answers import FailureStatus
-from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus
-from coordinatord.protocol.http.lateness_answers import LateStatus
 from coordinatord.protocol.http.page_events import JobSummary
-from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import Launcher, Observed, Phase, Report, ScaleUp
 from coordinatord.protocol.text import NAMES_MAX
 
 SPARE = "spare"

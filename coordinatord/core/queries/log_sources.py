@@ -16,8 +16,7 @@ from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.log_messages import LogStream
-from coordinatord.protocol.messages import Launcher
-from coordinatord.protocol.node_offer import NodeOffer
+from coordinatord.protocol.messages import Launcher, NodeOffer
 from coordinatord.protocol.text import name_some
 
 WORKERS_AT_ONCE_MAX = 64

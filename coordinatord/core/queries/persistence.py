@@ -11,8 +11,16 @@ from coordinatord.core.state.persisting import BACK_S, RETRY_S, STUCK_S, Persist
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import grouped
 from coordinatord.core.values.shards import ResumePoint, are_whole
-from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, KeptStep, WantedParts
-from coordinatord.protocol.persisted_state import ATTEMPTS_MAX, DiskStep, PersistedStep, PersistOrder
+from coordinatord.protocol.kept_state import (
+    ATTEMPTS_MAX,
+    WANTED_MAX,
+    DiskStep,
+    KeptParts,
+    KeptStep,
+    PersistedStep,
+    PersistOrder,
+    WantedParts,
+)
 
 END_S = 120.0
 """The longest time that nodes which leave stay to write, however the write goes on: a host that is to be taken away is

@@ -13,10 +13,9 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Health, Run
 from coordinatord.core.values.shards import ResumePoint
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.messages import Killed, Launcher
 from coordinatord.protocol.text import NAMES_MAX, name_some
-from coordinatord.protocol.worker_ends import Killed
 
 KILLED_MAX = 2
 """The most nodes that are named for killed workers: a reason then stays below a record's limit."""

@@ -14,10 +14,17 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.messages import Failure, Goal, Report, Result, Straggler
+from coordinatord.protocol.messages import (
+    EarlyEnd,
+    Failure,
+    Goal,
+    HangKind,
+    Report,
+    Result,
+    SecondaryFailure,
+    Straggler,
+)
 from coordinatord.protocol.text import is_same_error, name_ranks
-from coordinatord.protocol.worker_ends import EarlyEnd, SecondaryFailure
 
 
 def report_on(run: Run, now: float) -> Report | None:

@@ -24,10 +24,8 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import HOLDERS_NAMED, ResumePoint, are_whole
-from coordinatord.protocol.kept_parts import KeptStep, WantedParts
-from coordinatord.protocol.kept_state import KeptSource, Restoring, Resume
+from coordinatord.protocol.kept_state import KeptSource, KeptStep, PersistedStep, Restoring, Resume, WantedParts
 from coordinatord.protocol.messages import Goal
-from coordinatord.protocol.persisted_state import PersistedStep
 
 
 def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.http.start_answers import WorkerStartsStatus
+from coordinatord.protocol.http.api import WorkerStartsStatus
+from coordinatord.protocol.messages import WorkerStarts
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.worker_starts import WorkerStarts
 
 
 def count_starts(run: Run) -> WorkerStarts | None:

@@ -20,9 +20,8 @@ from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.messages import Assignment, JobSpec, Outcome, Report
-from coordinatord.protocol.node_offer import NodeOffer
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
 
 FORGOTTEN_MAX = 1_000
 """The most forgotten runs that are kept, as in the store: nodes give up long before so many are forgotten."""

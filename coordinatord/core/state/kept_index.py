@@ -20,8 +20,7 @@ from coordinatord.core.state.persisting import Persisting
 from coordinatord.core.values.copy_plan import CopyPlan, are_protected_twice
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import Coverage
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
-from coordinatord.protocol.kept_state import Holding
+from coordinatord.protocol.kept_state import Holding, KeptParts, KeptStep
 
 Parts = tuple[KeptParts, ...]
 

@@ -10,8 +10,7 @@ from coordinatord.core.state.durable import DurableMember
 from coordinatord.core.values.ranks import Seat
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import Keeper
-from coordinatord.protocol.messages import Desired, Observed, Phase
-from coordinatord.protocol.node_offer import NodeOffer
+from coordinatord.protocol.messages import Desired, NodeOffer, Observed, Phase
 
 
 class MemberState(StrEnum):

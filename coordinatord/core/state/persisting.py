@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from coordinatord.protocol.kept_parts import KeptStep, WantedParts
-from coordinatord.protocol.persisted_state import IN_VAIN_MAX, PersistedStep, PersistReport, PersistState
+from coordinatord.protocol.kept_state import (
+    IN_VAIN_MAX,
+    KeptStep,
+    PersistedStep,
+    PersistReport,
+    PersistState,
+    WantedParts,
+)
 
 RETRY_S = 30.0
 """The pause after an attempt that failed, in seconds: a disk that is full or missing stays so for a while."""

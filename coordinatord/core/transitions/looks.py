@@ -34,8 +34,7 @@ from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.hints.hang_verdict import longest_wait_s, notice_of
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.messages import Failure
+from coordinatord.protocol.messages import Failure, HangKind
 from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from coordinatord.core.values.resume_plan import grouped
-from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
+from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, WantedParts
 
 Held = Mapping[str, Collection[KeptParts]]
 """The parts of one step, by the node that holds them."""

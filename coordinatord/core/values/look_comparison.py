@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
 from coordinatord.hints.seen_worker import TRACED, SeenWorker, outside_of
-from coordinatord.protocol.hang_kind import HangKind
+from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
 APART_S = 1.0

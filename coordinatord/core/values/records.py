@@ -16,11 +16,9 @@ from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.messages import Failure, JobSpec, Outcome, Report
-from coordinatord.protocol.node_offer import NodeOffer
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome, Report, WorkerStarts
 from coordinatord.protocol.schema import Strict, printable
-from coordinatord.protocol.worker_starts import WorkerStarts
 
 REASON_MAX = 4_096
 """The length in characters: the longest sentence names eight nodes, quotes a worker's message, and has the consequences

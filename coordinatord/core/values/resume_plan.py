@@ -13,8 +13,7 @@ from functools import cached_property
 from itertools import groupby, islice
 
 from coordinatord.core.values.shards import ResumePoint
-from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
-from coordinatord.protocol.kept_state import SOURCES_MAX
+from coordinatord.protocol.kept_state import SOURCES_MAX, WANTED_MAX, KeptParts, WantedParts
 
 Needs = dict[str, dict[int, tuple[bool, bool]]]
 """Whether the big state of a rank is wanted, and its small state, by node and rank."""

@@ -20,8 +20,8 @@ from coordinatord.core.values.records import (
     RunEnded,
 )
 from coordinatord.core.values.time_ledger import Spent
+from coordinatord.protocol.messages import WorkerStarts
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.worker_starts import WorkerStarts
 
 ROUNDS_KEPT = 50
 """Rounds that are kept of each run, here and in the store, so a coordinator that starts again shows the same. Whoever

@@ -8,8 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
-from coordinatord.protocol.persisted_state import DiskStep
+from coordinatord.protocol.kept_state import DiskStep, KeptParts, KeptStep
 from coordinatord.protocol.schema import Strict
 
 HOLDERS_NAMED = 8

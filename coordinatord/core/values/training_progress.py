@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from coordinatord.protocol.messages import Observed
-from coordinatord.protocol.section import Section
+from coordinatord.protocol.messages import Observed, Section
 
 
 class OpenSection(Struct, frozen=True):

@@ -15,18 +15,222 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from coordinatord.protocol.fields import Name, Sentence
-from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
-from coordinatord.protocol.http.failure_answers import FailureStatus
-from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus
-from coordinatord.protocol.http.lateness_answers import LaggardStatus, LateStatus
-from coordinatord.protocol.http.start_answers import WorkerStartsStatus
+from coordinatord.protocol.fields import LINE_MAX, Name, Sentence
 from coordinatord.protocol.schema import Strict, Without, printable
 from coordinatord.protocol.text import NAMES_MAX, TEXT_MAX
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """States of a job that it does not leave by itself."""
+
+
+NUMBER_MAX = 2**62
+"""The limit of steps, seconds and times: no training job has a greater number."""
+
+ITEMS_MAX = 1_000_000
+"""The limit of a list: ranks are the most numerous, and there are no more of them."""
+
+Number = Annotated[float, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
+Whole = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+AnyText = Annotated[str, printable(4_096)]
+"""A name or a sentence, fit for a terminal; no reason of a coordinator is longer."""
+AnyLine = Annotated[str, printable(LINE_MAX)]
+"""A line that a worker wrote."""
+
+
+class CoordinatorStatus(Struct, frozen=True, kw_only=True):
+    """A coordinator that shares its store with others."""
+
+    host: AnyText
+    endpoint: AnyText
+    """HOST:PORT, where nodes reach it."""
+    since: Number
+    """When it began to lead or to stand by, in seconds since 1970 by its host's clock."""
+
+
+class SharedStatus(Struct, frozen=True, kw_only=True):
+    """The coordinators that share a store, by the account of the one that leads."""
+
+    leader: CoordinatorStatus
+    standbys: Annotated[tuple[CoordinatorStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    """Those that were there when it looked last."""
+    lease_s: Number
+    """How long the leader's lease lasts yet."""
+    problem: AnyText = ""
+    """Why it is not known who stands by now; empty if it is."""
+
+
+class KeptStatus(Struct, frozen=True, kw_only=True):
+    """The state that the nodes of a job keep, and what its round resumed from."""
+
+    step: Whole | None = None
+    """The newest step of which everything is held; None if there is none at present. State that all workers have alike
+    is saved when the round breaks."""
+    resumed: Whole | None = None
+    """The step that the current or last round resumed from; None if it resumed from none."""
+    resumed_from: AnyText = ""
+    """Where that step was taken from, in words: `node gpu3's memory`, or `disk`; empty if it resumed from none."""
+    redone: Whole | None = None
+    """How many steps were done again because of that; None if not known."""
+    interval_steps: Whole | None = None
+    """How many steps lie between two saves of what no other host has; None if there is no such state."""
+    save_s: Number | None = None
+    """How long the last save took on the slowest node."""
+    used_bytes: Whole = 0
+    """How much memory the kept state takes on all nodes."""
+    skipped: Whole = 0
+    """How many saves were left out because no place was free."""
+    copied: Whole | None = None
+    """The newest step that outlives the loss of any one host, since what one host alone has is copied to another; None
+    if there is none at present."""
+    copy_problem: AnyText = ""
+    """Why state that only one host has is not copied; empty if it is, is about to be, or there is one host."""
+    unkept: AnyText = ""
+    """What training depends on and nobody keeps, as the state of an optimizer that was not given to `ctx.keep`; empty
+    if nothing like that was noticed."""
+    disk_step: Whole | None = None
+    """The newest step of this run that is whole on the disk; None if there is none, or none is written."""
+    disk_writing: Whole | None = None
+    """The step that is being written there; None at present."""
+    disk_problem: AnyText = ""
+    """Why the last attempt to write a step failed; empty if it did not."""
+
+
+class NodeKeptStatus(Struct, frozen=True, kw_only=True):
+    """The state that one node keeps."""
+
+    used_bytes: Whole = 0
+    limit_bytes: Whole | None = None
+    """How much memory it may use; None if not known."""
+    interval_steps: Whole | None = None
+    save_s: Number | None = None
+    skipped: Whole = 0
+    restoring: AnyText = "nothing"
+    """How far it has come with what its workers resume from: `nothing`, `fetching`, `ready` or `failed`."""
+    problem: AnyText = ""
+    """Why its last save or restore failed, if it did."""
+    copied_to: AnyText = ""
+    """The node that has a copy of what this node alone keeps; empty if none has."""
+    copied_step: Whole | None = None
+    """The step of that copy."""
+
+
+class LateStatus(Struct, frozen=True, kw_only=True):
+    """How late one worker of a node is: the one that arrives last in collectives most often."""
+
+    rank: Whole
+    last: Number
+    """The share of the collectives in which it arrives last, 0 to 1."""
+    late_s: Number
+    """Its usual lateness of a step; 0 if it comes before the worker in the middle."""
+
+
+class LaggardStatus(Struct, frozen=True, kw_only=True):
+    """The worker that arrives last in most collectives, so that all others wait for it; or a node of such workers."""
+
+    rank: Whole | None
+    """None if the workers of the node take turns in arriving last."""
+    node: AnyText
+    last: Number
+    """The share of the collectives in which it arrives last, 0 to 1."""
+    late_s: Number
+    """Its usual lateness of a step."""
+    step_s: Number | None
+    """How long a step takes; None if no worker reports steps. Then `late_s` is per collective."""
+    sentence: AnyText
+    """The same in words."""
+
+
+class WorkerStartsStatus(Struct, frozen=True, kw_only=True):
+    """The workers of a node or round, by the way in which each was begun."""
+
+    in_place: Whole
+    """They were in the round before, as the same processes."""
+    warm: Whole
+    """They were forked from the parent interpreter of `--preload`."""
+    cold: Whole
+    why_not: AnyText
+    """Why workers that could have stayed were not begun in place; empty if they were, never could have been, or were
+    killed. For a round, it begins with the first node of which that is true."""
+    why_cold: AnyText = ""
+    """Why workers were not forked from the parent interpreter, in the same way; empty if they were, or there is no
+    `--preload`."""
+
+
+class OtherFailureStatus(Struct, frozen=True, kw_only=True):
+    """A worker that failed after the first one."""
+
+    node: AnyText
+    rank: Whole
+    exit_code: Whole
+    """The exit code as a shell has it: 128 + n for signal n."""
+    how: AnyText = ""
+    """The exit code in words."""
+    same_error: bool = False
+
+
+class EarlyEndStatus(Struct, frozen=True, kw_only=True):
+    """A worker that had ended with 0 when another one failed."""
+
+    node: AnyText
+    rank: Whole
+    before_s: Number
+
+
+class StragglerStatus(Struct, frozen=True, kw_only=True):
+    """A worker whose last step is behind those of others."""
+
+    node: AnyText
+    rank: Whole
+    step: Whole
+
+
+class FailureStatus(Struct, frozen=True, kw_only=True):
+    """Why the last round that failed did so."""
+
+    round: Whole
+    nodes: Whole
+    """How many took part in the round."""
+    node: AnyText
+    host: AnyText
+    rank: Whole
+    local_rank: Whole
+    pid: Whole | None
+    """None if the worker was never started."""
+    exit_code: Whole
+    """The exit code as a shell has it: 128 + n for signal n."""
+    how: AnyText
+    """The exit code in words, which distinguishes 134 from SIGABRT; of a worker that hung, the kind of the hang."""
+    hang: AnyText = ""
+    """Set if the worker had not ended: `absent`, `stuck`, `busy`, `mismatched` or `network`."""
+    hang_ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
+    """The first few ranks that hung, if there are several, such as those that wait at different places."""
+    message: AnyText
+    """What the node found out beyond the code."""
+    error: AnyText
+    """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
+    last_lines: Annotated[tuple[AnyLine, ...], Meta(max_length=ITEMS_MAX)] = ()
+    """The end of the traceback, or of the worker's output on stderr; of a worker that hung, its stack."""
+    age_s: Number
+    consequences: Annotated[tuple[OtherFailureStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    """The first workers that failed later."""
+    consequences_count: Whole
+    """The number of all workers that are known to have failed later."""
+    same_error_count: Whole = 0
+    """The number of these that failed with the same error."""
+    early: Annotated[tuple[EarlyEndStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    step: Whole | None = None
+    """The furthest step that any worker had reported."""
+    stragglers: Annotated[tuple[StragglerStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    log: AnyText | None = None
+    """The file with all that the worker wrote to stderr, on its host."""
+    hint: AnyText = ""
+    """What to do about it; empty if the cause is not a well-known one."""
+    before: AnyText = ""
+    """The workers that had ended before, as a sentence; empty if none had."""
+    behind: AnyText = ""
+    """The workers that were behind, as a sentence, if a worker waited for others; otherwise empty."""
+    then: AnyText = ""
+    """The workers that failed too, as a sentence; empty if none did."""
 
 
 class HealthAnswer(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Whole
+from coordinatord.protocol.http.api import ITEMS_MAX, AnyText, Whole
 from coordinatord.protocol.log_messages import LOG_CHUNK_BYTES_MAX
 
 LOG_TEXT_MAX = 1024 * 1024

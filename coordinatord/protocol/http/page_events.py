@@ -9,9 +9,17 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
-from coordinatord.protocol.http.api import DrainedStatus, JobStatus, ProgressStatus, RestartsStatus
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.api import (
+    ITEMS_MAX,
+    AnyText,
+    DrainedStatus,
+    JobStatus,
+    Number,
+    ProgressStatus,
+    RestartsStatus,
+    SharedStatus,
+    Whole,
+)
 from coordinatord.protocol.schema import Without
 
 

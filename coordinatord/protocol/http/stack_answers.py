@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.http.api import ITEMS_MAX, AnyText, Number, Whole
 
 
 class ThreadStatus(Struct, frozen=True, kw_only=True):

@@ -11,8 +11,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from coordinatord.core.queries.job_view import drained_view, job_view, unheard, whole_view
-from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer, SharedStatus
 from coordinatord.protocol.schema import lacking
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Caller

@@ -25,8 +25,7 @@ from coordinatord.core.queries.job_view import drained_view, summary_view, whole
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_series import TimeSeries
-from coordinatord.protocol.http.api import NodeStatus
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.api import NodeStatus, SharedStatus
 from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
 from coordinatord.protocol.schema import lacking
 from coordinatord.runtime import __version__

@@ -19,8 +19,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.time_ledger import Activity
-from coordinatord.protocol.messages import Launcher
-from coordinatord.protocol.worker_starts import ColdCause
+from coordinatord.protocol.messages import ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 
 ENDED_SHOWN_S = 900.0

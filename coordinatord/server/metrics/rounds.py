@@ -28,7 +28,7 @@ from coordinatord.core.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.values.time_ledger import Activity, Spent
-from coordinatord.protocol.worker_starts import ColdCause
+from coordinatord.protocol.messages import ColdCause
 from coordinatord.store.interface import Entry
 
 WORKER_FAILED = conditions.NAMES[conditions.worker_failed]

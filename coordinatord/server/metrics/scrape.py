@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.protocol.messages import RefusalCode
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Gatekeeper

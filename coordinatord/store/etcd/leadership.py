@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.runtime.boot import boot_clock
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks

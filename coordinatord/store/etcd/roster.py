@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
+from coordinatord.protocol.http.api import CoordinatorStatus
 from coordinatord.protocol.text import clip
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys

@@ -57,7 +57,7 @@ NAMED_WITHIN_S = 0.2
 class PreloadError(Exception):
     """The modules cannot be preloaded, so that workers have to be started cold; the text says why.
 
-    `cause` is a value of `ColdCause` in `coordinatord.protocol.worker_starts`.
+    `cause` is a value of `ColdCause` in `coordinatord.protocol.messages`.
     """
 
     def __init__(self, cause: str, text: str) -> None:

@@ -12,10 +12,8 @@ from msgspec.structs import replace
 from coordinatord.core.queries.job_view import kept_view
 from coordinatord.core.values.copy_plan import TAKES_MAX, Buddy, buddies
 from coordinatord.core.values.records import RoundFormed
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import Holding
+from coordinatord.protocol.kept_state import Holding, KeptStep, PersistedStep
 from coordinatord.protocol.messages import Desired
-from coordinatord.protocol.persisted_state import PersistedStep
 from nodeclient.core.kept_groups import grouped
 from tests.support.kept_state import kept_parts
 from tests.support.running_job import desired_of

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from coordinatord.core.events import Disconnected
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.values.records import NodeLost, RoundFormed
-from coordinatord.protocol.worker_ends import Ended
+from coordinatord.protocol.messages import Ended
 from tests.support.ledgers import play, run_of
 from tests.support.script import Stage
 

@@ -11,7 +11,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.watches import AGREEING
 from coordinatord.core.transitions import looks
 from coordinatord.core.values.records import NodeDrained
-from coordinatord.protocol.http.lateness_answers import LateStatus
+from coordinatord.protocol.http.api import LateStatus
 from tests.support.script import Stage
 
 LATE = "arrived n2=0.3s"

@@ -8,8 +8,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import BusyWorkerAwaited, RoundEnded, RunEnded
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.messages import Desired
+from coordinatord.protocol.messages import Desired, HangKind
 from tests.support.hanging_job import Job
 from tests.support.script import Stage
 

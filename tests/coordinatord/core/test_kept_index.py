@@ -14,7 +14,7 @@ from coordinatord.core.values.copy_plan import CopyPlan
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Ledger
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import KeptParts, KeptStep
 from tests.support.builders import a_member, a_spec
 from tests.support.kept_state import kept_parts
 

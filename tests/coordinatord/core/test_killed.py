@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.values.records import REASON_MAX, RoundEnded
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.worker_ends import Killed
+from coordinatord.protocol.messages import Killed
 from tests.support.builders import a_failure
 from tests.support.script import Stage
 

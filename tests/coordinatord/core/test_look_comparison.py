@@ -15,7 +15,7 @@ from coordinatord.core.values.look_comparison import (
 )
 from coordinatord.hints.hang_verdict import find_hang, notice_of
 from coordinatord.hints.seen_worker import BUSY_BYTES, SeenWorker
-from coordinatord.protocol.hang_kind import HangKind
+from coordinatord.protocol.messages import HangKind
 from tests.support.looks import seen
 
 

@@ -12,8 +12,18 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.records import RoundEnded, RunEnded
 from coordinatord.hints import other_workers
-from coordinatord.protocol.messages import Desired, Failure, Follower, Goal, Phase, Report, Straggler
-from coordinatord.protocol.worker_ends import EarlyEnd, Ended, SecondaryFailure
+from coordinatord.protocol.messages import (
+    Desired,
+    EarlyEnd,
+    Ended,
+    Failure,
+    Follower,
+    Goal,
+    Phase,
+    Report,
+    SecondaryFailure,
+    Straggler,
+)
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
 ERROR = a_failure(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import ResumePoint
-from coordinatord.protocol.kept_parts import KeptParts, WantedParts
-from coordinatord.protocol.kept_state import SOURCES_MAX
+from coordinatord.protocol.kept_state import SOURCES_MAX, KeptParts, WantedParts
 from tests.support.kept_state import kept_parts
 
 

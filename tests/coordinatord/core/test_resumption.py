@@ -11,8 +11,7 @@ from coordinatord.core.queries import resumption
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import ResumePoint
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
-from coordinatord.protocol.kept_state import Holding, Resume
+from coordinatord.protocol.kept_state import Holding, KeptParts, KeptStep, Resume
 from tests.support.builders import a_coordinator
 from tests.support.kept_state import KEY, kept_parts
 from tests.support.ledgers import shown

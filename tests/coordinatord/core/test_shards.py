@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinatord.core.values.shards import Coverage, are_whole, cover
-from coordinatord.protocol.kept_parts import KeptParts
+from coordinatord.protocol.kept_state import KeptParts
 from tests.support.kept_state import kept_parts
 
 

@@ -6,9 +6,8 @@ import pytest
 from msgspec import structs
 
 from coordinatord.core.queries.job_view import whole_view
-from coordinatord.protocol.http.api import JobStatus
-from coordinatord.protocol.http.start_answers import WorkerStartsStatus
-from coordinatord.protocol.worker_starts import ColdCause, WhyCold, WorkerStarts
+from coordinatord.protocol.http.api import JobStatus, WorkerStartsStatus
+from coordinatord.protocol.messages import ColdCause, WhyCold, WorkerStarts
 from tests.support.ledgers import run_of
 from tests.support.script import Stage
 

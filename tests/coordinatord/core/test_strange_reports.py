@@ -6,8 +6,7 @@ import pytest
 
 from coordinatord.core.events import Connected, Reported
 from coordinatord.core.values.records import RoundEnded
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.messages import Phase
+from coordinatord.protocol.messages import HangKind, Phase
 from coordinatord.store import row_codec
 from coordinatord.store.interface import Entry
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.seen_worker import SeenWorker
-from coordinatord.protocol.hang_kind import HangKind
+from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import (
     Collective,
     CollectiveState,

@@ -9,10 +9,8 @@ from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.match import CAUSES, _advice, cause_of, hint
 from coordinatord.hints.network import lost_connection
 from coordinatord.hints.seen_worker import WAITS_FOR_DISK, SeenWorker
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.messages import Report
+from coordinatord.protocol.messages import EarlyEnd, HangKind, Report
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks
-from coordinatord.protocol.worker_ends import EarlyEnd
 from nodeclient.core.worker_group import WorkerGroup
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import OomKills

@@ -12,10 +12,9 @@ from msgspec import msgpack
 from msgspec.structs import fields, replace
 
 from coordinatord.protocol.codec import VersionError, decode, encode
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, RefusalCode, Refused
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Killed, RefusalCode, Refused
 from coordinatord.protocol.schema import Without, lacking
 from coordinatord.protocol.versions import ADDED, SUPPORTED, Added, later_than
-from coordinatord.protocol.worker_ends import Killed
 from tests.support.builders import a_join, an_observed
 from tests.support.messages import as_map
 from tests.support.releases import LATER_ADDED

@@ -13,8 +13,7 @@ import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import BEARER, Role
-from coordinatord.protocol.http.api import JobsAnswer
-from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus, SharedStatus
+from coordinatord.protocol.http.api import CoordinatorStatus, JobsAnswer, SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH, Desired
 from coordinatord.protocol.schema import check
 from coordinatord.runtime.websocket.handshake import REASON

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import WantedParts
-from coordinatord.protocol.persisted_state import PersistOrder, PersistState
+from coordinatord.protocol.kept_state import PersistOrder, PersistState, WantedParts
 from nodeclient.core.persist_attempt import PersistAttempt, Stage
 
 PART = WantedParts(0, 1, big=True, small=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.worker_ends import SecondaryFailure
+from coordinatord.protocol.messages import SecondaryFailure
 from nodeclient.diagnosis import error_file
 from nodeclient.diagnosis.diagnose import Recorded, read
 from tests.support.builders import a_failure, a_report

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from coordinatord.core.values.look_comparison import judge_again, may_be_slow
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
 from coordinatord.hints.seen_worker import BUSY_BYTES, SeenWorker
-from coordinatord.protocol.hang_kind import HangKind
+from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import AskStacks, CollectiveState, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.diagnosis.stack_service import StackService

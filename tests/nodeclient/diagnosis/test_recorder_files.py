@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinatord.hints.hang_verdict import find_hang
-from coordinatord.protocol.hang_kind import HangKind
+from coordinatord.protocol.messages import HangKind
 from nodeclient.diagnosis import recorder_files
 from nodeclient.diagnosis.recorder_files import UnreadableDumpError, dumps_in, seen_in_dumps
 from tests.support.condensed_dumps import dumps_of

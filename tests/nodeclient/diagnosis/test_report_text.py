@@ -8,9 +8,7 @@ import pytest
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.messages import Report
-from coordinatord.protocol.worker_ends import EarlyEnd, SecondaryFailure
+from coordinatord.protocol.messages import EarlyEnd, HangKind, Report, SecondaryFailure
 from nodeclient.diagnosis import report_text
 from tests.support.builders import a_failure, a_report
 

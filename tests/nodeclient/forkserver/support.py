@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinatord.protocol.worker_starts import ColdCause
+from coordinatord.protocol.messages import ColdCause
 from tests.support.cluster import Coordinator
 from tests.support.fixtures import NODE_TRACEBACK
 from tests.support.programs import BIN, TIMEOUT_S, TOKEN_VARIABLE, carriers, clean_environ, kill_quietly, wait_until

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import nodeclient
-from coordinatord.protocol.worker_starts import ColdCause
+from coordinatord.protocol.messages import ColdCause
 from tests.nodeclient.forkserver.support import DESCRIBE, LIBRARY, Stage, assert_same_start, python
 
 pytestmark = pytest.mark.slow

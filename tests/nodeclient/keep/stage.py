@@ -10,10 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from coordinatord.protocol.kept_parts import WantedParts
-from coordinatord.protocol.kept_state import Holding, KeptSource, Resume
+from coordinatord.protocol.kept_state import Holding, KeptSource, PersistOffer, Resume, WantedParts
 from coordinatord.protocol.messages import Observed, Phase
-from coordinatord.protocol.persisted_state import PersistOffer
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent_settings import KEEP_TIMEOUT_S
 from nodeclient.core.effects import Restore

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import KeptCopy
+from coordinatord.protocol.kept_state import KeptCopy, KeptStep
 from nodeclient.core.effects import CopyKept, Protect
 from nodeclient.core.events import KeptChanged
 from nodeclient.keep.copier import BURST_S, RateLimit

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import KeptStep
 from nodeclient.core.effects import Protect, Restore, SaveKept
 from nodeclient.core.events import KeptSaved
 from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, KeepingWorker, keeping_nodes

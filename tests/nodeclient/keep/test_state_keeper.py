@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
-from coordinatord.protocol.kept_state import Restoring
+from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
 from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import WantedParts
-from coordinatord.protocol.kept_state import KeptSource, Restoring
+from coordinatord.protocol.kept_state import KeptSource, Restoring, WantedParts
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import KeptChanged
 from nodeclient.parts import part_fetch

@@ -10,7 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from coordinatord.protocol.persisted_state import PersistState
+from coordinatord.protocol.kept_state import PersistState
 from nodeclient.core.effects import Persist
 from nodeclient.persist.step_folder import find_whole
 from tests.nodeclient.keep.stage import RUN, keeping_nodes

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from coordinatord.protocol.kept_state import PersistState
 from coordinatord.protocol.messages import Assignment
-from coordinatord.protocol.persisted_state import PersistState
 from nodeclient.core.effects import Probe
 from nodeclient.persist import persister
 from nodeclient.persist.disk_thread import THREAD

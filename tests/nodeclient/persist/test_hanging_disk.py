@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.persistence import END_IDLE_S, END_S
 from coordinatord.core.state.persisting import STUCK_S
-from coordinatord.protocol.kept_state import Restoring
-from coordinatord.protocol.persisted_state import DiskStep, PersistState
+from coordinatord.protocol.kept_state import DiskStep, PersistState, Restoring
 from nodeclient.core.effects import Persist
 from nodeclient.persist import disk_thread, steps_on_disk
 from nodeclient.persist.step_folder import find_whole

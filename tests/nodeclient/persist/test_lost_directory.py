@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.persisted_state import PersistState
+from coordinatord.protocol.kept_state import PersistState
 from nodeclient.persist import steps_on_disk
 from tests.nodeclient.keep.stage import KeepingNode, keeping_nodes
 from tests.nodeclient.persist.writing import an_order, train, write

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_parts import WantedParts
-from coordinatord.protocol.kept_state import Restoring
-from coordinatord.protocol.persisted_state import (
+from coordinatord.protocol.kept_state import (
     DiskStep,
     PersistedStep,
     PersistOrder,
     PersistState,
+    Restoring,
+    WantedParts,
 )
 from nodeclient.core.effects import Persist
 from nodeclient.persist import steps_on_disk

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import KeptStep
 from nodeclient.persist.steps_on_disk import AGAIN_MAX_S, AGAIN_S, UnusableSteps
 
 OLD, NEW = ("r-1", KeptStep(1, 4)), ("r-1", KeptStep(1, 8))

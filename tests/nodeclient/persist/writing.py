@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coordinatord.protocol.kept_parts import WantedParts
-from coordinatord.protocol.persisted_state import PersistOrder, PersistReport, PersistState
+from coordinatord.protocol.kept_state import PersistOrder, PersistReport, PersistState, WantedParts
 from nodeclient.core.effects import Persist
 from tests.nodeclient.keep.stage import RUN, KeepingNode, KeepingWorker
 from tests.support.kept_places import big_bytes, small_bytes, whole

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coordinatord.protocol.persisted_state import PersistReport, PersistState
+from coordinatord.protocol.kept_state import PersistReport, PersistState
 from nodeclient.shell import stop_extension
 from nodeclient.shell.stop_extension import StopExtension
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.messages import Join
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import Join, ScaleUp
 from tests.sim.invariants.root_cause import ROUGHLY
 
 if TYPE_CHECKING:  # the world imports its invariants

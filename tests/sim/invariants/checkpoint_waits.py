@@ -10,8 +10,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.messages import Observed
-from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.messages import Observed, ScaleUp
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants

@@ -13,8 +13,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped, RunEnded
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
-from coordinatord.protocol.kept_state import Restoring, Resume
+from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
 from coordinatord.protocol.messages import Observed, Result
 from tests.sim.invariants.candidates import CandidatesInTime
 from tests.sim.invariants.checkpoint_waits import CheckpointWaits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
 
 def ranks_of(parts: Iterable[KeptParts]) -> set[int]:

@@ -12,7 +12,7 @@ from coordinatord.core.state.member import UNHEARD, Member
 from coordinatord.core.state.persisting import RETRY_S
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import NodeReleased, RoundFormed, RoundStopped, RunEnded
-from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import KeptStep
 from nodeclient.persist.disk_thread import STALL_S
 from tests.sim.invariants.root_cause import ROUGHLY
 from tests.sim.kept_disk import Directory, OnDisk, Step

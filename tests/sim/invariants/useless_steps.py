@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from coordinatord.core.journal import Decided
 from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
 from coordinatord.core.values.shards import ResumePoint
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import KeptParts, KeptStep
 from tests.sim.invariants.part_sets import differing
 from tests.sim.workers import Round
 

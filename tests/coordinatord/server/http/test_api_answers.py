@@ -18,9 +18,8 @@ from coordinatord.core.queries.job_view import drained_view, job_view, whole_vie
 from coordinatord.core.values.records import KINDS, ClusterRecord, Record
 from coordinatord.core.values.round_history import rounds_of
 from coordinatord.protocol.http.api import IN_LIST, JobsAnswer
-from coordinatord.protocol.messages import Follower, Goal, Phase, Report, Straggler
+from coordinatord.protocol.messages import EarlyEnd, Follower, Goal, Phase, Report, Straggler
 from coordinatord.protocol.schema import lacking
-from coordinatord.protocol.worker_ends import EarlyEnd
 from coordinatord.runtime import __version__
 from coordinatord.server.http.responses import JSON, MSGPACK, encoded
 from coordinatord.store.memory_store import MemoryStore

@@ -19,8 +19,7 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
-from coordinatord.protocol.messages import Desired, Goal, JobSpec, Phase, Refused
-from coordinatord.protocol.worker_starts import ColdCause, WhyCold, WorkerStarts
+from coordinatord.protocol.messages import ColdCause, Desired, Goal, JobSpec, Phase, Refused, WhyCold, WorkerStarts
 from coordinatord.runtime import __version__
 from coordinatord.server import driver
 from coordinatord.server.app import Server

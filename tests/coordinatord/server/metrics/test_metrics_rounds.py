@@ -20,8 +20,7 @@ from coordinatord.core.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.values.time_ledger import Spent
-from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.messages import JobSpec
+from coordinatord.protocol.messages import HangKind, JobSpec
 from coordinatord.server.metrics.rounds import OTHER, REASONS, RoundMeter, known
 from tests.support.builders import a_failure, a_report
 from tests.support.histories import made_at

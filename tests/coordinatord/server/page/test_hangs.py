@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from coordinatord.protocol.http.lateness_answers import LaggardStatus
+from coordinatord.protocol.http.api import LaggardStatus
 from tests.coordinatord.server.page.conftest import Open
 from tests.support.cluster import Coordinator
 from tests.support.job_views import a_failure_status, a_job, show

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from coordinatord.protocol.http.api import EarlierRunStatus, LostStatus
-from coordinatord.protocol.http.kept_answers import KeptStatus
+from coordinatord.protocol.http.api import EarlierRunStatus, KeptStatus, LostStatus
 from tests.coordinatord.server.page.conftest import Open
 from tests.support.browser import Page
 from tests.support.cluster import Coordinator

@@ -7,8 +7,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.protocol.http.api import ProgressStatus
-from coordinatord.protocol.http.kept_answers import KeptStatus
+from coordinatord.protocol.http.api import KeptStatus, ProgressStatus
 from tests.coordinatord.server.page.conftest import Open
 from tests.support.cluster import Coordinator
 from tests.support.job_views import BEHIND, LATE_STEP, a_job, a_node, show
