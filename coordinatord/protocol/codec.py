@@ -9,7 +9,7 @@ from msgspec import Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from coordinatord.protocol.messages import FRAME_BYTES_MAX, PROTOCOL_VERSION, Join, Message
-from coordinatord.protocol.schema import ERRORS, SchemaError, lacking, wrong
+from coordinatord.protocol.schema import ERRORS, SchemaError, Without, lacking, wrong
 from coordinatord.protocol.versions import SUPPORTED, differing, later_than
 
 Expected = TypeVar("Expected", bound=Message)
@@ -33,7 +33,14 @@ class VersionError(SchemaError):
 
 def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
     """Pack one message for a session of this version, at most `FRAME_BYTES_MAX` bytes."""
-    return _encoder.encode(message if version == PROTOCOL_VERSION else lacking(message, later_than(version)))
+    # The observation within a `Join` has no type, and `msgspec` would give it one.
+    as_it_is = version == PROTOCOL_VERSION and type(message) is not Join
+    return _encoder.encode(message if as_it_is else plain(message, later_than(version)))
+
+
+def plain(message: Message, later: Without) -> dict[str, Any]:
+    """Return a message as plain data without the `later` fields."""
+    return {"type": type(message).__name__, **lacking(message, later)}
 
 
 @overload

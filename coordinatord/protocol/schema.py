@@ -74,6 +74,5 @@ def lacking(value: Any, without: Without) -> Any:
         return [lacking(item, without) for item in value]
     if not isinstance(value, Struct):
         return value
-    left_out, tag = without.get(type(value), ()), value.__struct_config__.tag
-    plain = {name: lacking(inner, without) for name, inner in asdict(value).items() if name not in left_out}
-    return plain if tag is None else {"type": tag, **plain}
+    left_out = without.get(type(value), ())
+    return {name: lacking(inner, without) for name, inner in asdict(value).items() if name not in left_out}

@@ -12,9 +12,8 @@ import pytest
 from aiohttp import web
 from msgspec import structs
 
-from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.codec import decode, encode, plain
 from coordinatord.protocol.messages import Goal, Message, Observed, Outcome, RefusalCode, Refused, Result
-from coordinatord.protocol.schema import lacking
 from coordinatord.protocol.versions import SUPPORTED, later_than
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.support.programs import BIN, Program
@@ -82,9 +81,9 @@ async def test_a_coordinator_that_speaks_only_the_version_before_is_spoken_to_in
         if msgpack.unpackb(joins[-1])["version"] != older:
             await socket.send_bytes(encode(OTHER_VERSION))
             return
-        await socket.send_bytes(msgpack.packb(lacking(structs.replace(WAIT, heartbeat_s=0.1), later)))
+        await socket.send_bytes(msgpack.packb(plain(structs.replace(WAIT, heartbeat_s=0.1), later)))
         observed.append(await socket.receive_bytes())
-        await socket.send_bytes(msgpack.packb(lacking(DONE, later)))
+        await socket.send_bytes(msgpack.packb(plain(DONE, later)))
 
     async with joining(serve_older, prefix=of_version(newest)) as (node, joins):
         assert await end_of(node) == 0

@@ -8,11 +8,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct
 
 from coordinatord.protocol.kept_state import KeptParts
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
+from coordinatord.protocol.schema import lacking
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 
 MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused, ReadLog, LogChunk, AskStacks, Stacks)
@@ -84,9 +85,8 @@ def inner_of(annotation: Any) -> Any:
 
 def as_map(message: Message | Assignment) -> dict[str, Any]:
     """Return what goes over the wire for a message, less its type; tuples arrive as lists."""
-    plain: dict[str, Any] = to_builtins(message, builtin_types=(bytes,))
-    plain.pop("type", None)
-    return plain
+    arrived: dict[str, Any] = lacking(message, {})
+    return arrived
 
 
 def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:

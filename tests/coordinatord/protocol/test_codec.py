@@ -265,6 +265,11 @@ def test_a_damaged_message_is_refused_or_still_legal(place: int, byte: int) -> N
     assert decode(encode(message), Join) == message
 
 
+def test_only_the_whole_message_has_a_type() -> None:
+    body = msgpack.unpackb(encode(a_join()))
+    assert (body["type"], body["observed"].get("type")) == ("Join", None)
+
+
 def test_goals_and_phases_come_back_as_members_of_their_enums() -> None:
     assert decode(encode(an_observed(phase=Phase.FAILED)), Observed).phase is Phase.FAILED
     assert decode(encode(a_desired(Goal.WAIT)), Desired).goal is Goal.WAIT

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
+import sys
 from typing import Any
+from unicodedata import category
 
 import msgpack
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Join, RefusalCode, Refused
-from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.schema import PRINTABLE, SchemaError
 from coordinatord.protocol.text import TEXT_MAX, clip
 from tests.support.builders import a_join
 from tests.support.messages import as_map
@@ -72,6 +75,14 @@ def test_a_clipped_text_keeps_all_but_what_is_unprintable(character: str) -> Non
     assert clipped.isprintable()
     assert clipped.startswith("before")
     assert clipped.endswith("after")
+
+
+def test_the_pattern_refuses_all_that_steers_a_terminal_and_nothing_that_python_prints() -> None:
+    printable = re.compile(PRINTABLE)
+    letters = [chr(code) for code in range(sys.maxunicode + 1)]
+    assert not [letter for letter in letters if letter.isprintable() and not printable.search(letter)]
+    steering = {"Cc", "Cs", "Co", "Zl", "Zp"}
+    assert not [letter for letter in letters if category(letter) in steering and printable.search(letter)]
 
 
 @given(st.text(st.characters(), max_size=2 * TEXT_MAX))
