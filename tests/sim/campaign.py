@@ -10,22 +10,23 @@ from dataclasses import dataclass, field
 from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
-from tests.sim.checkpoint_waits import checkpoint_waiting_world
 from tests.sim.cut_leaders import cut_leader_world
-from tests.sim.differing_states import differing_world
 from tests.sim.finishes import finishing_world
-from tests.sim.frequent_heartbeats import often_heard_world
-from tests.sim.givers import late_giving_world, late_newcomer_world, undrained_world
+from tests.sim.handovers import late_giving_world, late_newcomer_world, undrained_world
 from tests.sim.history import (
+    checkpoint_waiting_world,
     coincident_keeping_world,
     coincident_persisting_world,
     coincident_world,
     copying_world,
+    differing_world,
     hanging_world,
     keeping_world,
     lagging_world,
     large_world,
+    often_heard_world,
     persisting_world,
+    slow_store_world,
     small_world,
     standby_world,
     staying_world,
@@ -34,7 +35,6 @@ from tests.sim.history import (
 )
 from tests.sim.leavers import leaving_world
 from tests.sim.lone_nodes import lone_node_world
-from tests.sim.slow_stores import slow_store_world
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 

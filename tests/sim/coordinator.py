@@ -1,6 +1,6 @@
 """A coordinator of the simulated world: the real machine and journal, in a shell like `server/driver.py`.
 
-Its store is not here: `daemon` is one alone on its disk, and `contender` one of several that share an etcd.
+Its store is not here: `daemon` is one alone on its disk, and `etcd_coordinator` one of several that share an etcd.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.sim.disk import Disk
 from tests.sim.event_queue import Alarm, Clock
 from tests.sim.late_joins import LateJoins
 from tests.sim.network import DOWN, Message, Session
-from tests.sim.standstills import Looks
+from tests.sim.worker_looks import Looks
 
 if TYPE_CHECKING:  # the world imports its coordinators
     from tests.sim.host import Host

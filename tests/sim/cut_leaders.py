@@ -11,7 +11,7 @@ from coordinatord.core.state.durable import State
 from tests.sim.etcd import LEASE_S
 from tests.sim.faults import happen
 from tests.sim.scenario import draw_calm_scenario
-from tests.sim.takeovers import contenders
+from tests.sim.takeovers import etcd_coordinators
 from tests.sim.world import World
 
 CUT_FOR_S = 60.0
@@ -45,7 +45,7 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
     world.go_on(chance.uniform(0.0, 10.0))
     world.until(lambda: _serves_all(world), within=60)  # its lease may be over just now, where etcd answers late
     round_number, cut = world.run.durable.round, world.daemon
-    assert cut in contenders(world)
+    assert cut in etcd_coordinators(world)
     happen(world, "leader cut off from nodes until another one leads", lambda _: cut.cut_off(etcd=False, nodes=True))
     longest_s = policy.heartbeats_per_lease * policy.heartbeat_s * policy.lease_stretch_max
     world.until(lambda: _serves_all(world) and world.daemon is not cut, within=longest_s + LEASE_S)
@@ -56,8 +56,8 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
     # Other takeovers may come in between: a lease is over where etcd answers late.
     if _gave_way(world) > before + 1:
         raise world.failure(f"leaders that nobody reaches gave way {_gave_way(world) - before} times")
-    for contender in contenders(world):
-        contender.heal()
+    for coordinator in etcd_coordinators(world):
+        coordinator.heal()
     world.until(lambda: _serves_all(world), within=longest_s + LEASE_S)
     if (world.state, world.run.durable.round) != (State.RUNNING, round_number):
         raise world.failure("the round did not outlast the cuts")
@@ -65,12 +65,12 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
 
 
 def _cut_all_off(world: World) -> None:
-    for contender in contenders(world):
-        contender.cut_off(etcd=False, nodes=True)
+    for coordinator in etcd_coordinators(world):
+        coordinator.cut_off(etcd=False, nodes=True)
 
 
 def _gave_way(world: World) -> int:
-    return sum(contender.gave_way for contender in contenders(world))
+    return sum(coordinator.gave_way for coordinator in etcd_coordinators(world))
 
 
 def _serves_all(world: World) -> bool:

@@ -14,7 +14,7 @@ from coordinatord.store.etcd.requests import KeyValue
 from tests.support.modelled_etcd import ModelledEtcd
 
 if TYPE_CHECKING:  # the world has one
-    from tests.sim.contender import Contender
+    from tests.sim.etcd_coordinator import EtcdCoordinator
     from tests.sim.world import World
 
 LEASE_S = 5.0
@@ -49,7 +49,7 @@ class Etcd:
         self._model = ModelledEtcd()
         self._ends: dict[str, float] = {}
         """When each lease is over, in the queue's `now`."""
-        self._watchers: dict[Contender, Changed] = {}
+        self._watchers: dict[EtcdCoordinator, Changed] = {}
         self._changed_at = 0
         """The revision at which the leader key last changed."""
         self._is_calm = False
@@ -103,7 +103,7 @@ class Etcd:
 
     # Requests
 
-    def request(self, by: Contender, path: str, body: Mapping[str, Any], answered: Answered) -> None:
+    def request(self, by: EtcdCoordinator, path: str, body: Mapping[str, Any], answered: Answered) -> None:
         """Carry a request to etcd, do it, and carry the answer back; a fault may lose either."""
         self._queue.after(self._delay(), self._arrive, by, path, body, by.commit, answered)
 
@@ -112,7 +112,9 @@ class Etcd:
         spike_s = SPIKE_S * chance.random() if not self._is_calm and chance.random() < SPIKE else 0.0
         return DELAY_S[0] + DELAY_S[1] * chance.random() + spike_s
 
-    def _arrive(self, by: Contender, path: str, body: Mapping[str, Any], commit: object, answered: Answered) -> None:
+    def _arrive(
+        self, by: EtcdCoordinator, path: str, body: Mapping[str, Any], commit: object, answered: Answered
+    ) -> None:
         if not self.up or by.is_cut_from_etcd:
             return
         answer = self._do(path, body)
@@ -120,7 +122,7 @@ class Etcd:
             by.did(body, commit)
         self._queue.after(self._delay() + self.slow_s * self._world.chance.random(), self._answer, by, answer, answered)
 
-    def _answer(self, by: Contender, answer: Any, answered: Answered) -> None:
+    def _answer(self, by: EtcdCoordinator, answer: Any, answered: Answered) -> None:
         if self.up and not by.is_cut_from_etcd:
             answered(answer)
 
@@ -164,7 +166,7 @@ class Etcd:
 
     # Watches
 
-    def watch(self, by: Contender, revision: int, changed: Changed) -> None:
+    def watch(self, by: EtcdCoordinator, revision: int, changed: Changed) -> None:
         """Report the next change of the leader key, or the last one if that was at `revision` or later."""
         if self._changed_at >= revision and not by.is_cut_from_etcd and self.up:
             self._queue.after(self._delay(), changed)

@@ -10,10 +10,11 @@ from msgspec import structs
 
 from coordinatord.core.values.admin_requests import UndrainNode
 from coordinatord.protocol.messages import ScaleUp
-from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long
+from coordinatord.server.driver import PATIENCE_S
+from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long, newcomer
 from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
-from tests.sim.impostor import Impostor
+from tests.sim.identity_claims import IdentityClaims
 from tests.sim.kept_copies import Keeps
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import (
@@ -26,9 +27,9 @@ from tests.sim.scenario import (
     large_scenario,
     stepping_workers,
 )
-from tests.sim.standstills import Doing
 from tests.sim.takeovers import TAKEOVERS, take_over
 from tests.sim.torn_sessions import TORN
+from tests.sim.worker_looks import Doing
 from tests.sim.world import World
 
 FAULTS_FOR_S = 40.0
@@ -63,7 +64,7 @@ def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
     scenario = replace(draw_scenario(chance), prepares_within_s=_draw_preparing(seed))
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
-    Impostor(world)
+    IdentityClaims(world)
     world.comes_back = chance.choice([0.3, 0.7, 1.0])
     names = chance.sample(list(FAULTS), chance.randint(1, len(FAULTS)))
     for _ in range(chance.randint(0, 10)):
@@ -226,6 +227,104 @@ def hanging_world(
     return world
 
 
+HEARD_EVERY_S = 0.4
+"""A frequent heartbeat: shorter than the least time between two looks, and long enough for calm leases."""
+
+
+def often_heard_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play one of workers that hang on nodes whose heartbeats do not keep looks apart. Raises as `small_world` does."""
+    return hanging_world(seed, heartbeat_s=HEARD_EVERY_S, loud=loud, digested=digested)
+
+
+def differing_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes, some of which save another state than others. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_scenario(chance)
+    scenario = replace(
+        drawn,
+        max_restarts=9,
+        keeps=Keeps.SHARED,
+        states_differ=chance.choice([0.1, 0.3]),
+        skips_idle=False,
+        workers=replace(drawn.workers, first_step_s=0.0, stalls=0.0, work_s=60.0),
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = chance.choice([0.7, 1.0])
+    disturb(world, chance, 10, [0, 0, 1])
+    return world
+
+
+ARRIVALS = 4
+"""The most nodes that arrive."""
+
+BESIDE_ARRIVALS = ("worker fails", "node killed", "coordinator killed", "operator restarts")
+"""What else may happen beside arrivals."""
+
+
+def checkpoint_waiting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes to which others come. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(stepping_workers(chance, drawn), work_s=90.0)
+    nodes = chance.choice([1, 2, 3])
+    scenario = replace(
+        drawn,
+        nodes_min=1,
+        nodes_max=nodes + chance.randint(1, ARRIVALS),
+        hosts=nodes,
+        max_restarts=9,
+        scale_up=ScaleUp.AT_CHECKPOINT,
+        keeps=Keeps.SHARED,
+        writes_every=chance.choice([None, 5, 10, 40]),
+        workers=workers,
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = 1.0
+    for _ in range(chance.randint(1, ARRIVALS)):
+        world.queue.plan(chance.uniform(8.0, FAULTS_FOR_S), newcomer, world)
+    for _ in range(chance.choice([0, 1, 2])):
+        world.queue.plan(chance.uniform(8.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_ARRIVALS))
+    world.go_on(FAULTS_FOR_S)
+    come_to_rest(world)
+    return world
+
+
+SLOW_COMMIT_S = 0.9 * PATIENCE_S
+"""The longest time that a write takes: after the patience the store would count as failed."""
+
+FAILURES_MAX = 6
+"""The most failures in one history."""
+
+FAILURES = ("worker fails", "two workers fail", "node killed", "operator restarts", "operator stops")
+"""The failures beside a slow store, by name. The records that follow from each come soon after one another."""
+
+
+def slow_store_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes that fail, and of a slow store. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    nodes = chance.choice([2, 3])
+    scenario = replace(
+        drawn,
+        nodes_min=nodes,
+        nodes_max=nodes,
+        hosts=nodes,
+        max_restarts=9,
+        commit_s=SLOW_COMMIT_S,
+        workers=replace(drawn.workers, work_s=60.0, breaks=1.0),
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = 1.0
+    for _ in range(chance.randint(1, FAILURES_MAX)):
+        world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(FAILURES))
+    world.go_on(FAULTS_FOR_S)
+    come_to_rest(world)
+    return world
+
+
 def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes, of which one is late to collectives. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -325,7 +424,7 @@ def play_coincidence(
     world = World(seed, scenario, loud=loud, digested=digested)
     world.comes_back = 0.0
     world.boot()
-    Impostor(world)
+    IdentityClaims(world)
     name = chance.choice(list(known))
     world.faults[name] += 1
     world.trace.note("-- coincidence: %s", name)

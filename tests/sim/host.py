@@ -18,10 +18,10 @@ from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, StayOrder
 from nodeclient.core.events import Event
+from tests.sim.coordinator_search import CoordinatorSearch
 from tests.sim.event_queue import Alarm, Clock
 from tests.sim.kept_memory import KeptMemory
 from tests.sim.network import DOWN, UP, Message, Session
-from tests.sim.seeker import Seeker
 from tests.sim.workers import LocalWorkers, Round
 
 if TYPE_CHECKING:  # the world imports its hosts
@@ -82,7 +82,7 @@ class Host:
         self._alarm: Alarm
         self._begun: Round = ("", 0)
         """The round in which this nodeclient last started workers."""
-        self._seeker: Seeker
+        self._search: CoordinatorSearch
         self._welcome = False
         self._unread: list[Event] | None = None
         self._events: deque[Event] = deque()
@@ -107,7 +107,7 @@ class Host:
         self.memory = None if keeps is None else KeptMemory(self, world, keeps)
         self._alarm = Alarm(self._queue, self.clock, agent.next_deadline, lambda: self._ring(agent))
         self._alarm.arm()
-        self._seeker = Seeker(world)
+        self._search = CoordinatorSearch(world)
         self._spec = world.spec
         if within_s:
             self._queue.after(world.chance.random() * within_s, self._prepare, agent)
@@ -210,14 +210,14 @@ class Host:
                 self._queue.after(0.5, self._dial, agent)
                 return
             self._welcome = False
-            self.session = Session(self, self._seeker.target, self.incarnation)
+            self.session = Session(self, self._search.target, self.incarnation)
             self._world.wires.dial(self.session)
 
     def dial_failed(self, session: Session, why: str, leader: Endpoint | None = None, *, silent: bool = False) -> None:
         """Handle a failed attempt to connect, which may name the `leader`; do nothing if the session is open."""
         if self.session is session and not session.established:
             session.open_at_host, session.broken = False, True
-            self._seeker.failed(leader, silent=silent)
+            self._search.failed(leader, silent=silent)
             self._closed(session, why)
 
     def opened(self, session: Session) -> None:
@@ -277,9 +277,9 @@ class Host:
         if self.session is session:
             self.session = None
             self.submit(events.SessionClosed(reason))
-            at_once = self._seeker.over(self.clock.read(), welcome=self._welcome)
+            at_once = self._search.over(self.clock.read(), welcome=self._welcome)
             if self.agent is not None:
-                self._queue.after(0.0 if at_once else self._seeker.draw_pause(), self._dial, self.agent)
+                self._queue.after(0.0 if at_once else self._search.draw_pause(), self._dial, self.agent)
 
     # The agent, as `nodeclient/shell/node.py` has it
 
@@ -378,7 +378,7 @@ class Host:
 
     def _give_up(self, session: Session | None, reason: str) -> None:
         if session is not None and self.session is session:
-            self._seeker.give_up()
+            self._search.give_up()
             self._close(reason)
 
     def _end(self) -> None:

@@ -101,7 +101,7 @@ class Wires:
 
     def _unreached(self, session: Session) -> None:
         if session.reached:
-            self._queue.after(session.host._seeker.answer_within_s, self._unanswered, session)
+            self._queue.after(session.host._search.answer_within_s, self._unanswered, session)
         else:
             session.host.dial_failed(session, "its host does not take the connection", silent=True)
 

@@ -126,7 +126,7 @@ class Scenario:
     """How long a nodeclient imports before it can start workers; 0: it has nothing to import."""
     standbys: int = 0
     """How many coordinators stand by beside the one that leads; with any, their records are in etcd."""
-    has_stranger: bool = False
+    has_foreign_coordinator: bool = False
     """Whether nodes also look for their coordinator at an address where one of another history answers."""
     policy: Policy = POLICY
     network: Network = field(default_factory=Network)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sim.contender import Contender
 from tests.sim.crash_point import CrashPoint
+from tests.sim.etcd_coordinator import EtcdCoordinator
 from tests.sim.faults import Strike, happen
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
 
-def contenders(world: World) -> list[Contender]:
+def etcd_coordinators(world: World) -> list[EtcdCoordinator]:
     """Return all coordinators."""
-    return [contender for contender in world.coordinators if isinstance(contender, Contender)]
+    return [coordinator for coordinator in world.coordinators if isinstance(coordinator, EtcdCoordinator)]
 
 
-def _leader(world: World) -> Contender:
-    return next(contender for contender in contenders(world) if contender is world.daemon)
+def _leader(world: World) -> EtcdCoordinator:
+    return next(coordinator for coordinator in etcd_coordinators(world) if coordinator is world.daemon)
 
 
-def _draw_contender(world: World) -> Contender:
+def _draw_coordinator(world: World) -> EtcdCoordinator:
     """Draw a coordinator: the leader more often than not."""
-    return world.chance.choice([_leader(world), *contenders(world)])
+    return world.chance.choice([_leader(world), *etcd_coordinators(world)])
 
 
 def _draw_duration(world: World) -> float:
@@ -32,43 +32,43 @@ def _draw_duration(world: World) -> float:
 
 
 def _killed(world: World) -> None:
-    contender = _draw_contender(world)
-    contender.crash(host=world.chance.random() < 0.3)
-    world.queue.plan(_draw_duration(world), contender.start)
+    coordinator = _draw_coordinator(world)
+    coordinator.crash(host=world.chance.random() < 0.3)
+    world.queue.plan(_draw_duration(world), coordinator.start)
 
 
 def _all_killed(world: World) -> None:
-    for contender in contenders(world):
-        contender.crash()
-        world.queue.plan(world.chance.uniform(0.1, 5.0), contender.start)
+    for coordinator in etcd_coordinators(world):
+        coordinator.crash()
+        world.queue.plan(world.chance.uniform(0.1, 5.0), coordinator.start)
 
 
 def _killed_in_commit(world: World) -> None:
-    contender = _leader(world)
-    contender.doom(world.chance.choice(list(CrashPoint)))
+    coordinator = _leader(world)
+    coordinator.doom(world.chance.choice(list(CrashPoint)))
     world.chance.choice(list(world.hosts.values())).reset()
     world.chance.choice(list(world.hosts.values())).workers.fail()
-    world.queue.plan(_draw_duration(world), contender.start)
+    world.queue.plan(_draw_duration(world), coordinator.start)
 
 
 def _paused(world: World) -> None:
-    contender = _draw_contender(world)
-    contender.pause()
-    world.queue.plan(_draw_duration(world), contender.wake)
+    coordinator = _draw_coordinator(world)
+    coordinator.pause()
+    world.queue.plan(_draw_duration(world), coordinator.wake)
 
 
 def _paused_in_commit(world: World) -> None:
     """Stop the leader just when it has decided something."""
-    contender = _leader(world)
+    coordinator = _leader(world)
     world.chance.choice(list(world.hosts.values())).workers.fail()
-    world.queue.plan(world.chance.uniform(0.0, 0.05), contender.pause)
-    world.queue.plan(0.1 + _draw_duration(world), contender.wake)
+    world.queue.plan(world.chance.uniform(0.0, 0.05), coordinator.pause)
+    world.queue.plan(0.1 + _draw_duration(world), coordinator.wake)
 
 
 def _ended(world: World) -> None:
-    contender = _draw_contender(world)
-    contender.stop()
-    world.queue.plan(1.0 + _draw_duration(world), contender.start)
+    coordinator = _draw_coordinator(world)
+    coordinator.stop()
+    world.queue.plan(1.0 + _draw_duration(world), coordinator.start)
 
 
 def _steps_down(world: World) -> None:
@@ -88,9 +88,9 @@ def _cut_off(world: World) -> None:
 
 
 def _cut(world: World, *, etcd: bool, nodes: bool) -> None:
-    contender = _draw_contender(world)
-    contender.cut_off(etcd=etcd, nodes=nodes)
-    world.queue.plan(_draw_duration(world), contender.heal)
+    coordinator = _draw_coordinator(world)
+    coordinator.cut_off(etcd=etcd, nodes=nodes)
+    world.queue.plan(_draw_duration(world), coordinator.heal)
 
 
 def _etcd_elects(world: World) -> None:

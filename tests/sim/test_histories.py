@@ -1,8 +1,7 @@
-"""A bounded number of simulated histories, each from a seed, each checked at every step; `make sim` plays on."""
+"""Histories that are played by hand, each checked at every step, and the tools that repeat one from its seed."""
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -14,69 +13,14 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.protocol.messages import Phase, ScaleUp
 from tests.sim import campaign
-from tests.sim.coincidences import COINCIDENCES
-from tests.sim.coincidences import KEEPING as KEEPING_COINCIDENCES
-from tests.sim.contender import Contender
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
-from tests.sim.disk_coincidences import PERSISTING as DISK_COINCIDENCES
 from tests.sim.etcd import LEASE_S
-from tests.sim.history import (
-    coincident_keeping_world,
-    coincident_persisting_world,
-    coincident_world,
-    copying_world,
-    hanging_world,
-    keeping_world,
-    lagging_world,
-    persisting_world,
-    small_world,
-    standby_world,
-    staying_world,
-    torn_world,
-    waiting_world,
-)
+from tests.sim.etcd_coordinator import EtcdCoordinator
+from tests.sim.history import small_world
 from tests.sim.scenario import Network, Scenario, Workers
-from tests.sim.takeovers import TAKEOVERS
-from tests.sim.torn_sessions import TORN
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
-
-MIXED = 100
-"""The histories of all kinds in turn, as `make sim` plays them."""
-
-KEEPING = 50
-"""The histories of nodes that keep state."""
-
-COPYING = 20
-"""The histories of nodes that copy what others have."""
-
-PERSISTING = 30
-"""The histories of nodes that write steps to a disk."""
-
-HANGING = 20
-"""The histories of workers that hang; each lasts for some minutes."""
-
-STAYING = 20
-"""The histories of workers that go into another round as the same processes."""
-
-LAGGING = 20
-"""The histories of workers that come late to collectives."""
-
-STANDBY = 40
-"""The histories of two coordinators that share an etcd; each takes less time than others."""
-
-COINCIDENT = 60
-"""The histories of coincidences of any job."""
-
-TEARING = 50
-"""The histories of nodes that seem gone."""
-
-COINCIDENT_KEEPING = 30
-"""The histories of coincidences among nodes that keep state: fewer, since each takes twice as long."""
-
-WAITING = 40
-"""The histories in which nodes are missing."""
 
 FAST = Network(spread_s=0.001)
 """A network on which a thousand nodes come within a moment."""
@@ -94,92 +38,6 @@ def running_trio(seed: int = 1) -> World:
     return world
 
 
-@pytest.mark.slow
-def test_every_history_keeps_the_invariants() -> None:
-    part = campaign.explore(0, 1, seconds=math.inf, most=MIXED, nodes=0)
-    assert not part.failed, "\n".join(part.failed.values())
-    assert part.seeds == MIXED
-    assert part.faults.total() > MIXED
-
-
-@pytest.mark.slow
-def test_every_history_of_nodes_that_keep_state_keeps_the_invariants() -> None:
-    worlds = [keeping_world(seed) for seed in range(KEEPING)]
-    assert sum(world.invariants.kept.resumed for world in worlds) > KEEPING / 4
-    assert sum(world.invariants.kept.kept_named for world in worlds) > KEEPING / 50
-
-
-@pytest.mark.slow
-def test_every_history_of_nodes_that_copy_what_others_have_keeps_the_invariants() -> None:
-    worlds = [copying_world(seed) for seed in range(COPYING)]
-    assert sum(world.invariants.kept.promised for world in worlds) > COPYING / 5
-
-
-@pytest.mark.slow
-def test_every_history_of_nodes_that_write_steps_to_a_disk_keeps_the_invariants() -> None:
-    worlds = [persisting_world(seed) for seed in range(PERSISTING)]
-    assert sum(world.invariants.kept.persisted.written for world in worlds) > PERSISTING
-    assert sum(world.invariants.kept.persisted.resumed for world in worlds) > PERSISTING / 5
-
-
-@pytest.mark.slow
-def test_every_history_of_workers_that_hang_keeps_the_invariants_and_each_hang_is_named() -> None:
-    worlds = [hanging_world(seed) for seed in range(HANGING)]
-    assert sum(world.invariants.hangs.named for world in worlds) > HANGING / 3
-    assert any(world.invariants.records["BusyWorkerAwaited"] for world in worlds)
-
-
-@pytest.mark.slow
-def test_every_history_of_workers_that_stay_keeps_the_invariants() -> None:
-    worlds = [staying_world(seed) for seed in range(STAYING)]
-    assert sum(world.invariants.taken_over for world in worlds) > STAYING
-
-
-@pytest.mark.slow
-def test_every_history_of_workers_that_come_late_keeps_the_invariants_and_laggards_are_drained() -> None:
-    worlds = [lagging_world(seed) for seed in range(LAGGING)]
-    assert sum(world.laggards.drained for world in worlds if world.laggards is not None) > LAGGING / 5
-
-
-@pytest.mark.slow
-def test_every_history_of_two_coordinators_over_one_etcd_keeps_the_invariants() -> None:
-    worlds = [standby_world(seed) for seed in range(STANDBY)]
-    assert {name for world in worlds for name in world.faults} >= set(TAKEOVERS)
-    assert sum(world.takeovers for world in worlds) > STANDBY
-
-
-@pytest.mark.slow
-def test_every_coincidence_keeps_the_invariants() -> None:
-    worlds = [coincident_world(seed) for seed in range(COINCIDENT)]
-    assert {name for world in worlds for name in world.faults} >= set(COINCIDENCES)
-    assert sum(world.invariants.identities.claims for world in worlds) > COINCIDENT
-
-
-@pytest.mark.slow
-def test_every_history_of_a_node_that_seems_gone_keeps_the_invariants() -> None:
-    worlds = [torn_world(seed) for seed in range(TEARING)]
-    assert {name for world in worlds for name in world.faults} >= set(TORN)
-    assert sum(world.invariants.departures.proved for world in worlds) > TEARING / 20
-
-
-@pytest.mark.slow
-def test_every_coincidence_of_nodes_that_keep_state_keeps_the_invariants() -> None:
-    worlds = [coincident_keeping_world(seed) for seed in range(COINCIDENT_KEEPING)]
-    assert {name for world in worlds for name in world.faults} >= set(KEEPING_COINCIDENCES)
-
-
-@pytest.mark.slow
-def test_every_coincidence_around_the_disk_keeps_the_invariants() -> None:
-    worlds = [coincident_persisting_world(seed) for seed in range(COINCIDENT_KEEPING)]
-    assert {name for world in worlds for name in world.faults} >= set(DISK_COINCIDENCES)
-
-
-@pytest.mark.slow
-def test_no_worker_waits_for_ever_where_nodes_are_missing() -> None:
-    assert sum(waiting_world(seed).invariants.held for seed in range(WAITING)) > WAITING
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 11, 40])
 def test_a_seed_gives_the_same_history_again_also_in_another_process(seed: int) -> None:
     first, second = small_world(seed, digested=True), small_world(seed, digested=True)
@@ -267,7 +125,7 @@ def test_a_leader_that_starts_without_a_way_to_its_nodes_loses_the_spare_alone_u
     for coordinator in world.coordinators:
         coordinator.crash()
     if is_leader_cut:
-        assert isinstance(leader, Contender)
+        assert isinstance(leader, EtcdCoordinator)
         leader.cut_off(etcd=False, nodes=True)
     else:
         for host in world.hosts.values():

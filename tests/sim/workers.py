@@ -14,8 +14,8 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Observed, Section
 from nodeclient.core.effects import Start
 from nodeclient.core.events import GpusInUse, GpuUse, StartFailed, SweepFailed, Swept, WorkersStarted
-from tests.sim.standstills import Doing, Standstills
 from tests.sim.staying import StayingWorkers
+from tests.sim.worker_looks import Doing, Standstills
 from tests.support.builders import LOST_PEER
 
 if TYPE_CHECKING:  # hosts import their workers

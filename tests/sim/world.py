@@ -30,11 +30,12 @@ from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.messages import Assignment
-from tests.sim.contender import Contender
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.daemon import Daemon
 from tests.sim.etcd import Etcd
+from tests.sim.etcd_coordinator import EtcdCoordinator
 from tests.sim.event_queue import EventQueue
+from tests.sim.foreign_coordinator import ForeignCoordinator
 from tests.sim.host import Host
 from tests.sim.idle_skip import IdleSkip
 from tests.sim.invariants.decisions import AllInvariants
@@ -43,7 +44,6 @@ from tests.sim.kept_disk import Disks
 from tests.sim.laggards import Laggards
 from tests.sim.network import Wires
 from tests.sim.scenario import Scenario
-from tests.sim.stranger import Stranger
 from tests.sim.trace import Trace
 from tests.sim.workers import Round, Training
 
@@ -111,8 +111,8 @@ class World:
 
     def _coordinators(self) -> Sequence[SimulatedCoordinator]:
         names = [f"h{number}" for number in range(1, self.scenario.standbys + 2)]
-        own = [Contender(self, name) for name in names] if len(names) > 1 else [Daemon(self, *names)]
-        return [*own, Stranger(self, "stranger")] if self.scenario.has_stranger else own
+        own = [EtcdCoordinator(self, name) for name in names] if len(names) > 1 else [Daemon(self, *names)]
+        return [*own, ForeignCoordinator(self, "stranger")] if self.scenario.has_foreign_coordinator else own
 
     def lead(self, coordinator: SimulatedCoordinator) -> None:
         """Let a coordinator decide from now on; the former leader may not know that yet."""

@@ -21,7 +21,7 @@ from tests.sim.network import Session
 from tests.support.modelled_etcd import changes_history
 
 if TYPE_CHECKING:  # the world has these laws
-    from tests.sim.contender import Contender
+    from tests.sim.etcd_coordinator import EtcdCoordinator
     from tests.sim.world import World
 
 
@@ -42,7 +42,7 @@ class FormerLeaders:
 
     # etcd
 
-    def wrote(self, by: Contender, body: Mapping[str, Any]) -> None:
+    def wrote(self, by: EtcdCoordinator, body: Mapping[str, Any]) -> None:
         """Check that a transaction that etcd has done is the leader's, if it changes the history."""
         leader = self._world.etcd.leader
         leads = leader is not None and by.is_named_by(leader)

@@ -12,7 +12,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import BusyWorkerAwaited, Record, RoundStopped
 from coordinatord.core.values.training_progress import STALL_S_MIN
 from coordinatord.protocol.messages import Launcher
-from tests.sim.standstills import LOOK_WITHIN_S, Doing
+from tests.sim.worker_looks import LOOK_WITHIN_S, Doing
 from tests.sim.workers import STEP_S, Round
 
 if TYPE_CHECKING:  # the world imports its invariants

@@ -25,8 +25,8 @@ from nodeclient.access.contact_points import leader_in
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Disk
-from tests.sim.errands import Errand, SimulatedGateway
 from tests.sim.etcd import LEASE_S
+from tests.sim.etcd_requests import EtcdTask, SimulatedGateway
 from tests.sim.event_queue import Clock
 from tests.sim.network import Session
 from tests.support.modelled_etcd import KEYS
@@ -46,7 +46,7 @@ class Replica(Disk):
         self._database.note_changes()
 
 
-class Contender(SimulatedCoordinator):
+class EtcdCoordinator(SimulatedCoordinator):
     """One coordinatord after another on one host, each of which leads or stands by."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -60,7 +60,7 @@ class Contender(SimulatedCoordinator):
         self._gateway = SimulatedGateway(self)
         self._candidate = self._new_candidate()
         self._history = History(self._gateway, KEYS)
-        self._errands: list[Errand] = []
+        self._tasks: list[EtcdTask] = []
         self.turn = 0
         """The number of the present try to stand by, or of the present term. Calls that an earlier one scheduled do
         nothing."""
@@ -162,10 +162,10 @@ class Contender(SimulatedCoordinator):
         done: Callable[[Result], None],
         failed: Callable[[OperationalError], None],
     ) -> None:
-        self._errands = [errand for errand in self._errands if not errand.is_over]
-        turn, errand = self.turn, Errand(self, work, done, failed)
+        self._tasks = [task for task in self._tasks if not task.is_over]
+        turn, task = self.turn, EtcdTask(self, work, done, failed)
         if self.turn == turn:
-            self._errands.append(errand)
+            self._tasks.append(task)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call `act` in so many seconds by its own clock, unless the turn is over by then."""
@@ -176,9 +176,9 @@ class Contender(SimulatedCoordinator):
     def _forget_turn(self) -> None:
         self.turn += 1
         self._stands_by = False
-        errands, self._errands = self._errands, []
-        for errand in errands:
-            errand.drop()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.drop()
 
     # Standing by
 
@@ -296,7 +296,7 @@ class Contender(SimulatedCoordinator):
 
     def _watch_reach(self) -> None:
         """Lead no more once no node is heard and another coordinator may reach them, as `commands/cut_off` does."""
-        others = (other for other in self.world.coordinators if isinstance(other, Contender) and other._stands_by)
+        others = (other for other in self.world.coordinators if isinstance(other, EtcdCoordinator) and other._stands_by)
         if is_cut_off(self.machine.cluster) and any(others) and not self.is_cut_from_etcd:
             self.gave_way += 1
             self._lose(CutOffError(CUT_OFF), LET_LEAD_S)

@@ -28,7 +28,7 @@ YOUNGEST = 2**62
 """An incarnation that is later than any."""
 
 
-class Impostor:
+class IdentityClaims:
     """One bearer of a token that is not the nodes'."""
 
     def __init__(self, world: World) -> None:

@@ -14,8 +14,8 @@ from coordinatord.store.etcd.gateway import ALL_WITHIN_S, SILENT_S_MAX, TRY_WITH
 from coordinatord.store.etcd.refusals import EtcdAwayError
 from coordinatord.store.etcd.requests import KeyValue, key_values, revision_of, text_of
 
-if TYPE_CHECKING:  # coordinators have errands
-    from tests.sim.contender import Contender
+if TYPE_CHECKING:  # coordinators have tasks
+    from tests.sim.etcd_coordinator import EtcdCoordinator
 
 Result = TypeVar("Result")
 Answered = Callable[[Any], None]
@@ -34,7 +34,7 @@ class _Wait:
 class SimulatedGateway(Gateway):
     """The requests of one coordinator."""
 
-    def __init__(self, by: Contender) -> None:
+    def __init__(self, by: EtcdCoordinator) -> None:
         self._by = by
 
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
@@ -82,12 +82,12 @@ class SimulatedGateway(Gateway):
         await _Wait(begin)
 
 
-class Errand:
+class EtcdTask:
     """A coroutine in progress. Operational errors end it by `failed`; others are bugs."""
 
     def __init__(
         self,
-        by: Contender,
+        by: EtcdCoordinator,
         work: Coroutine[_Wait, Any, Result],
         done: Callable[[Result], None],
         failed: Callable[[OperationalError], None],

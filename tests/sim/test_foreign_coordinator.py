@@ -8,24 +8,24 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.faults import strike
+from tests.sim.foreign_coordinator import ForeignCoordinator
 from tests.sim.history import come_to_rest
 from tests.sim.scenario import draw_calm_scenario
-from tests.sim.stranger import Stranger
 from tests.sim.world import World
 
-HISTORIES = 60
+HISTORIES = 30
 
 FAULTS = ("coordinator killed", "coordinator gone for long", "coordinator stalls", "connection reset", "worker fails")
 
 
-def stranger_world(seed: int) -> World:
+def foreign_coordinator_world(seed: int) -> World:
     """Play the history of nodes that look for their coordinator at two addresses, and find another one at the second.
 
     Raises as `small_world` does.
     """
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    world = World(seed, replace(drawn, max_restarts=9, has_stranger=True))
+    world = World(seed, replace(drawn, max_restarts=9, has_foreign_coordinator=True))
     world.boot()
     world.until(lambda: world.is_running() or world.is_over(), within=60)
     for _ in range(chance.randint(1, 4)):
@@ -35,13 +35,13 @@ def stranger_world(seed: int) -> World:
     return world
 
 
-def strangers(world: World) -> list[Stranger]:
+def foreign_coordinators(world: World) -> list[ForeignCoordinator]:
     """Return the coordinators of another history."""
-    return [stranger for stranger in world.coordinators if isinstance(stranger, Stranger)]
+    return [foreign for foreign in world.coordinators if isinstance(foreign, ForeignCoordinator)]
 
 
 @pytest.mark.slow
-def test_no_stranger_takes_a_node_or_has_its_workers_ended_before_the_grace_is_over() -> None:
-    found = [stranger for seed in range(HISTORIES) for stranger in strangers(stranger_world(seed))]
-    assert sum(stranger.asked for stranger in found) > HISTORIES
-    assert sum(stranger.would_take for stranger in found) > 0
+def test_no_foreign_coordinator_takes_a_node_or_has_its_workers_ended_before_the_grace_is_over() -> None:
+    found = [foreign for seed in range(HISTORIES) for foreign in foreign_coordinators(foreign_coordinator_world(seed))]
+    assert sum(foreign.asked for foreign in found) > HISTORIES
+    assert sum(foreign.would_take for foreign in found) > 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # hosts have one, and the world has hosts
     from tests.sim.world import World
 
 
-class Seeker:
+class CoordinatorSearch:
     """The contact points of one nodeclient."""
 
     def __init__(self, world: World) -> None:

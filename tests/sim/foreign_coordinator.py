@@ -12,7 +12,7 @@ from tests.sim.coordinator import OWN_ADDRESS, SimulatedCoordinator
 from tests.sim.network import DOWN, Message, Session
 
 
-class Stranger(SimulatedCoordinator):
+class ForeignCoordinator(SimulatedCoordinator):
     """One coordinatord that knows no run of the world's."""
 
     asked = 0
