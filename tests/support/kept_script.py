@@ -45,6 +45,14 @@ class Script:
             kept.planned_end.close()
             optimizer_hooks.clear()
 
+    @contextmanager
+    def trains(self) -> Iterator[tuple[nn.Module, torch.optim.SGD, StepKeeper]]:
+        """Keep a network and its optimizer in the next round, until the worker ends."""
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with self.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+            yield model, optimizer, kept
+
     @staticmethod
     def await_memory(kept: keeper.StepKeeper) -> None:
         """Wait until the worker has memory, or is refused any."""

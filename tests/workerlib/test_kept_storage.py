@@ -61,7 +61,7 @@ def test_a_value_that_only_code_could_bring_back_is_neither_kept_nor_loaded(tmp_
     assert errors.count("note is no plain value, and bytes that others may have written could run code") == 2
 
 
-@pytest.mark.parametrize("plan_caching", [False, True])
+@pytest.mark.parametrize("plan_caching", [pytest.param(False, marks=pytest.mark.long), True])
 def test_each_rank_gets_back_what_it_had_under_a_key_of_its_own(tmp_path: Path, *, plan_caching: bool) -> None:
     keep = Keep(tmp_path, 2)
     for number in (1, 2):
@@ -86,7 +86,7 @@ def test_a_part_of_which_a_node_was_lost_is_never_said_to_be_whole(tmp_path: Pat
     keep.close()
 
 
-@pytest.mark.parametrize("launched", [True, False])
+@pytest.mark.parametrize("launched", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_training_goes_on_where_there_is_no_memory_and_is_told_once(tmp_path: Path, *, launched: bool) -> None:
     keep = Keep(tmp_path, 1)
     keep.refuse = True

@@ -26,7 +26,7 @@ from workerlib.keep.kept_errors import KeptStateError, UnreachableError
 STATE: dict[str, Any] = {"w": torch.ones(4)}
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:torch.distributed is disabled")]
+pytestmark = [pytest.mark.filterwarnings("ignore:torch.distributed is disabled"), pytest.mark.slow]
 
 
 @pytest.fixture

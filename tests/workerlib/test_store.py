@@ -39,7 +39,7 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_name", [False, True], ids=["script", "module"])
+@pytest.mark.parametrize("by_name", [False, pytest.param(True, marks=pytest.mark.long)], ids=["script", "module"])
 def test_a_script_that_expects_its_launcher_s_store_finds_it(port: int, tmp_path: Path, by_name: bool) -> None:
     (tmp_path / "helper.py").touch()
     script = tmp_path / "train.py"

@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,12 +81,6 @@ def test_how_much_may_be_kept_is_a_size_or_a_share_of_the_memory() -> None:
     assert join("--standalone", NODECLIENT_KEEP_MEMORY="64GB", NODECLIENT_KEEP_TIMEOUT="7").keep_bytes == 64 * 10**9
     assert join("--standalone", "--keep-memory", "0").keep_bytes == 0
     assert (join("--standalone").keep_timeout_s, join("--standalone", "--keep-timeout", "7").keep_timeout_s) == (30, 7)
-
-
-@pytest.mark.parametrize("text", ["all", "0%", "91%", "2.5%", "-1", "100", "%"])
-def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="expected a s"):
-        memory_share(text)
 
 
 def test_a_disk_without_memory_to_keep_state_in_gets_a_remark() -> None:
@@ -217,104 +212,6 @@ def test_a_variable_that_asks_for_what_is_not_done_is_remarked_on(variable: str,
     assert join("--coord", "h", "--job-id", "j", **{variable: "0"}).remarks == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("h", [("h", 29400)]),
-        ("h:1", [("h", 1)]),
-        ("10.0.0.1:65535", [("10.0.0.1", 65535)]),
-        ("[fd00::5]:7", [("fd00::5", 7)]),
-        ("[fd00::5]", [("fd00::5", 29400)]),
-        ("fd00::5", [("fd00::5", 29400)]),
-        ("a, b:2", [("a", 29400), ("b", 2)]),
-        ("https://h:7/, http://g", [("h", 7), ("g", 29400)]),
-    ],
-)
-def test_endpoints_are_read(text: str, expected: list[tuple[str, int]]) -> None:
-    assert [(endpoint.host, endpoint.port) for endpoint in endpoints(text)] == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", ":1", "h:0", "h:65536", "h:", "h:x", "h,,g", "h/a", "h h", "[fd00::5", "[]:1", "ftp://h"]
-)
-def test_what_is_no_endpoint_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="HOST"):
-        endpoints(text)
-
-
-def test_an_ipv6_endpoint_is_shown_in_brackets() -> None:
-    assert str(Endpoint("fd00::5", 1)) == "[fd00::5]:1"
-
-
-@pytest.mark.parametrize(("text", "expected"), [("4", (4, 4)), ("2:8", (2, 8)), ("2:", (2, RANKS_MAX))])
-def test_node_ranges_are_read(text: str, expected: tuple[int, int]) -> None:
-    assert node_range(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "0", "3:2", "a", "1:b", ":3", "1:2:3", "-1"])
-def test_what_is_no_node_range_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError):
-        node_range(text)
-
-
-@pytest.mark.parametrize("text", ["", "4", "-1", "0:4", "a:1", "0:1,", "1:1;2:2", "0:1 1:2", "3,1:1"])
-def test_what_is_no_choice_of_streams_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="expected 0"):
-        streams(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("10k", 10_000),
-        ("100MB", 100_000_000),
-        ("2g", 2_000_000_000),
-        ("64KiB", 65_536),
-        ("1GiB", 1 << 30),
-        ("20000", 20_000),
-        ("20000 B", 20_000),
-    ],
-)
-def test_sizes_are_read(text: str, expected: int) -> None:
-    assert size(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "0", "9999", "-5M", "1.5M", "10X", "M", "100MBB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="100MB"):
-        size(text)
-
-
-def test_local_ranks_are_read() -> None:
-    assert local_ranks("0, 1,12") == frozenset({0, 1, 12})
-    assert local_ranks("") is None
-    for text in ("a", "0,", "-1", "0-3"):
-        with pytest.raises(ArgumentTypeError, match="local ranks"):
-            local_ranks(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("apple,orange", ("apple", "orange")), ("a,,b", ("a,b",)), ("", ()), ("a,", ("a",)), ("x y", ("x y",))],
-)
-def test_words_to_look_for_are_read(text: str, expected: tuple[str, ...]) -> None:
-    assert needles(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "TERM", "SIGFOO", "SIGTERM;SIGINT", "SIGKILL", "SIGTERM,SIGSTOP", "SIGCHLD"])
-def test_what_is_no_signal_to_handle_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=r"no signal|cannot be handled"):
-        signals(text)
-
-
-def test_pairs_are_read() -> None:
-    assert pairs("a=1, b = x=y ") == {"a": "1", "b": "x=y"}
-    assert pairs("") == {}
-    for text in ("a", "a=", "=1", "a=1,,b=2"):
-        with pytest.raises(ArgumentTypeError, match="KEY=VALUE"):
-            pairs(text)
-
-
 @pytest.mark.parametrize(("shown", "remarked"), [("7", True), ("1,7", False)])
 def test_a_filter_that_shows_nobody_is_remarked_on(shown: str, remarked: bool) -> None:
     flags = ("--nproc-per-node", "2", "--local-ranks-filter", shown)
@@ -348,27 +245,70 @@ def test_an_advertised_loopback_address_is_remarked_on() -> None:
     assert join("--coord", "h", "--job-id", "j", "--advertise-addr", "10.0.0.1").remarks == ()
 
 
-@pytest.mark.parametrize(("given", "seconds"), [((), None), (("600",), 600.0), (("off",), 0.0)])
-def test_how_long_there_may_be_no_step_is_a_setting_of_the_job(given: tuple[str, ...], seconds: float | None) -> None:
-    flags = ("--hang-timeout", *given) if given else ()
-    assert join("--coord", "host", *flags).spec.hang_timeout_s == seconds
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "0.5", "on", "nan", "86401"])
-def test_no_other_hang_timeout_is_taken(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="expected seconds, at least 1 and at most 86400; or off"):
-        hang_timeout(text)
-
-
-@pytest.mark.parametrize(("given", "factor"), [((), 0.0), (("1.2",), 1.2), (("1000",), 1000.0)])
-def test_from_which_lateness_on_a_node_is_drained_is_a_setting_of_the_job(
-    given: tuple[str, ...], factor: float
+@pytest.mark.parametrize(
+    ("flag", "given", "field", "value"),
+    [
+        ("hang-timeout", None, "hang_timeout_s", None),
+        ("hang-timeout", "600", "hang_timeout_s", 600.0),
+        ("hang-timeout", "off", "hang_timeout_s", 0.0),
+        ("drain-laggards", None, "drain_laggards", 0.0),
+        ("drain-laggards", "1.2", "drain_laggards", 1.2),
+        ("drain-laggards", "1000", "drain_laggards", 1000.0),
+    ],
+)
+def test_what_is_judged_a_hang_or_a_laggard_is_a_setting_of_the_job(
+    flag: str, given: str | None, field: str, value: float | None
 ) -> None:
-    flags = ("--drain-laggards", *given) if given else ()
-    assert join("--coord", "host", *flags).spec.drain_laggards == factor
+    flags = () if given is None else (f"--{flag}", given)
+    environ = {} if given is None else {f"NODECLIENT_{flag.upper().replace('-', '_')}": given}
+    for config in (join("--coord", "host", *flags), join("--coord", "host", **environ)):
+        assert getattr(config.spec, field) == value
 
 
-@pytest.mark.parametrize("text", ["0", "1", "1.04", "-2", "1001", "much", "nan"])
-def test_no_other_lateness_is_taken(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=r"expected a number from 1\.05 to 1000, such as 1\.2"):
-        laggard_factor(text)
+READ: list[tuple[Callable[[str], object], dict[str, object]]] = [
+    (node_range, {"4": (4, 4), "2:8": (2, 8), "2:": (2, RANKS_MAX)}),
+    (size, {"10k": 10_000, "100MB": 100_000_000, "2g": 2_000_000_000, "64KiB": 65_536, "1GiB": 1 << 30}),
+    (size, {"20000": 20_000, "20000 B": 20_000}),
+    (local_ranks, {"0, 1,12": frozenset({0, 1, 12}), "": None}),
+    (needles, {"apple,orange": ("apple", "orange"), "a,,b": ("a,b",), "": (), "a,": ("a",), "x y": ("x y",)}),
+    (pairs, {"a=1, b = x=y ": {"a": "1", "b": "x=y"}, "": {}}),
+    (endpoints, {"h": (Endpoint("h", 29400),), "h:1": (Endpoint("h", 1),)}),
+    (endpoints, {"10.0.0.1:65535": (Endpoint("10.0.0.1", 65535),), "fd00::5": (Endpoint("fd00::5", 29400),)}),
+    (endpoints, {"[fd00::5]:7": (Endpoint("fd00::5", 7),), "[fd00::5]": (Endpoint("fd00::5", 29400),)}),
+    (endpoints, {"a, b:2": (Endpoint("a", 29400), Endpoint("b", 2))}),
+    (endpoints, {"https://h:7/, http://g": (Endpoint("h", 7), Endpoint("g", 29400))}),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"), [(read, text, value) for read, values in READ for text, value in values.items()]
+)
+def test_the_value_of_a_flag_is_read(read: Callable[[str], object], text: str, value: object) -> None:
+    assert read(text) == value
+
+
+def test_an_ipv6_endpoint_is_shown_in_brackets() -> None:
+    assert str(Endpoint("fd00::5", 1)) == "[fd00::5]:1"
+
+
+REFUSED: list[tuple[Callable[[str], object], str, list[str]]] = [
+    (memory_share, "expected a s", ["all", "0%", "91%", "2.5%", "-1", "100", "%"]),
+    (endpoints, "HOST", ["", ":1", "h:0", "h:65536", "h:x", "h,,g", "[fd00::5", "[]:1", "ftp://h"]),
+    (node_range, "MIN", ["", "0", "3:2", "a", "1:b", ":3", "1:2:3", "-1"]),
+    (streams, "expected 0", ["", "4", "-1", "0:4", "a:1", "0:1,", "1:1;2:2", "0:1 1:2", "3,1:1"]),
+    (size, "100MB", ["", "0", "9999", "-5M", "1.5M", "10X", "M", "100MBB"]),
+    (local_ranks, "local ranks", ["a", "0,", "-1", "0-3"]),
+    (signals, "no signal|cannot be handled", ["", "TERM", "SIGFOO", "SIGTERM;SIGINT", "SIGKILL", "SIGTERM,SIGSTOP"]),
+    (signals, "cannot be handled", ["SIGCHLD"]),
+    (pairs, "KEY=VALUE", ["a", "a=", "=1", "a=1,,b=2"]),
+    (hang_timeout, "at least 1 and at most 86400; or off", ["0", "-1", "0.5", "on", "nan", "86401"]),
+    (laggard_factor, r"from 1\.05 to 1000, such as 1\.2", ["0", "1", "1.04", "-2", "1001", "much", "nan"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "words", "text"), [(read, words, text) for read, words, texts in REFUSED for text in texts]
+)
+def test_what_is_no_value_of_a_flag_is_refused(read: Callable[[str], object], words: str, text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=words):
+        read(text)

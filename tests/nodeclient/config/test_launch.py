@@ -178,12 +178,6 @@ def test_a_job_without_an_id_is_the_default_one_and_where_others_may_be_it_is_sa
 SRUN = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4", "SLURM_NODEID": "2"}
 
 
-def test_what_is_not_said_comes_from_the_scheduler() -> None:
-    config = script("--coord", "h", **SRUN)
-    assert (config.job, config.spec, config.group_rank) == ("4711.0", JobSpec(4, 4, 0), 2)
-    assert config.remarks[0] == "job id 4711.0 from SLURM_JOB_ID, SLURM_STEP_ID"
-
-
 def test_static_goes_by_the_schedulers_ranks_where_none_are_given_by_hand() -> None:
     flags = ("--nnodes", "4", "--master-addr", "10.0.0.7")
     assert script(*flags, **SRUN).group_rank == 2
@@ -331,11 +325,6 @@ def test_a_key_that_no_backend_knows_is_remarked_on_as_torchrun_ignores_it() -> 
 @pytest.mark.parametrize("quote", ["'", '"'])
 def test_quotes_around_the_whole_configuration_fall_away(quote: str) -> None:
     assert script(*AT, "--rdzv-conf", f"{quote}close_timeout=1,join_timeout=5{quote}").join_timeout_s == 5
-
-
-def test_a_coordinator_may_be_given_as_a_browser_shows_it() -> None:
-    [endpoint] = script("--rdzv-endpoint", "http://coord.example:29401/").coordinators
-    assert str(endpoint) == "coord.example:29401"
 
 
 def test_the_logs_specs_that_torchrun_has_by_default_may_be_named() -> None:

@@ -94,36 +94,7 @@ def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Diagnosis]:
     return worker.returncode, found
 
 
-def test_an_exception(tmp_path: Path) -> None:
-    code, found = end(tmp_path, 'import sys\nprint("step 1", file=sys.stderr)\n1/0')
-    assert code == 1
-    assert found.error == "ZeroDivisionError: division by zero"
-    assert found.last_lines[:2] == ("step 1", "Traceback (most recent call last):")
-    assert found.last_lines[-1] == found.error
-    assert found.message == ""
-
-
-def test_an_exit_code_of_its_own(tmp_path: Path) -> None:
-    code, found = end(tmp_path, 'import sys\nprint("no data", file=sys.stderr)\nsys.exit(3)')
-    assert (code, found.error, found.last_lines) == (3, "", ("no data",))
-    assert found.message == "its last line: no data"
-
-
-def test_a_last_word_instead_of_a_code(tmp_path: Path) -> None:
-    code, found = end(tmp_path, 'import sys\nsys.exit("no data in /data")')
-    assert (code, found.error, found.last_lines) == (1, "", ("no data in /data",))
-    assert found.message == "its last line: no data in /data"
-
-
-def test_a_wrong_argument(tmp_path: Path) -> None:
-    program = 'import argparse\np = argparse.ArgumentParser()\np.add_argument("--lr", type=float)\np.parse_args()'
-    code, found = end(tmp_path, program, "--lr", "fast")
-    assert (code, found.error) == (2, "")
-    assert found.message == "its last line: train.py: error: argument --lr: invalid float value: 'fast'"
-
-
-def test_an_error_that_was_logged_is_the_last_word_and_a_warning_or_a_progress_bar_is_not(tmp_path: Path) -> None:
-    program = """
+LOGS = """
 import logging, sys, warnings
 logging.error("no such split: tset")
 logging.warning("bye")
@@ -131,15 +102,61 @@ warnings.warn("this is old")
 print("\\r 50%|#####     | 5/10 [00:01<00:01,  5.00it/s]", file=sys.stderr)
 sys.exit(1)
 """
+
+WARNS = """
+import os, sys, warnings
+warnings.warn("this is old")
+print("[W1121 12:25:20.668433781 socket.cpp:764] [c10d] cannot resolve", file=sys.stderr)
+print("step 1", file=sys.stderr, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+SAYS = 'import sys\nprint("step 1", file=sys.stderr)\n'
+
+PARSES = "import argparse, sys\nsys.argv[0] = 'train.py'\nargparse.ArgumentParser().parse_args(['--lr'])"
+
+ENDS: dict[str, tuple[str, int, str, str]] = {
+    "an exception": (f"{SAYS}1/0", 1, "ZeroDivisionError: division by zero", ""),
+    "an exit code": (f"{SAYS}sys.exit(3)", 3, "", "its last line: step 1"),
+    "a last word": ("import sys\nsys.exit('no data in /data')", 1, "", "its last line: no data in /data"),
+    "a wrong argument": (PARSES, 2, "", "its last line: train.py: error: unrecognized arguments: --lr"),
+    "a logged error": (LOGS, 1, "", "its last line: ERROR:root:no such split: tset"),
+    "no module": (
+        'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "json.nope"])',
+        1,
+        "No module named json.nope",
+        "",
+    ),
+    "silence": ("import os\nos._exit(9)", 9, "", ""),
+    "an interrupt": ("import os, signal\nos.kill(os.getpid(), 2)\nsignal.pause()", -2, "KeyboardInterrupt", ""),
+    "a group": (
+        'raise ExceptionGroup("two", [ValueError("a"), OSError("b")])',
+        1,
+        "ExceptionGroup: two (2 sub-exceptions), first: ValueError: a",
+        "",
+    ),
+    "an abort": ("import os\nos.abort()", -6, "", ""),
+}
+
+
+@pytest.mark.parametrize(("program", "code", "error", "message"), ENDS.values(), ids=ENDS)
+def test_a_worker_ends(tmp_path: Path, program: str, code: int, error: str, message: str) -> None:
+    ended, found = end(tmp_path, program)
+    assert (ended, found.error, found.message) == (code, error, message)
+    assert not error or any(line.endswith(error.partition(", first")[0]) for line in found.last_lines)
+
+
+def test_what_libraries_had_warned_of_is_not_reported_of_a_program_that_was_killed(tmp_path: Path) -> None:
+    assert end(tmp_path, WARNS)[1].last_lines == ("step 1",)
+
+
+@pytest.mark.parametrize("program", [OUR_RECORD, pytest.param(TORCH_RECORD, marks=pytest.mark.long)], ids=["our", "t"])
+def test_record_where_stderr_is_lost(tmp_path: Path, program: str) -> None:
     _, found = end(tmp_path, program)
-    assert found.message == "its last line: ERROR:root:no such split: tset"
-
-
-def test_a_module_that_is_not_there(tmp_path: Path) -> None:
-    program = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "json.nope"])'
-    code, found = end(tmp_path, program)
-    assert (code, found.error) == (1, "No module named json.nope")
-    assert found.last_lines == (f"{sys.executable}: {found.error}",)
+    assert found.error == "RuntimeError: outer, on two lines"
+    assert found.last_lines[0] == "Traceback (most recent call last):"
+    assert "ValueError: inner" in found.last_lines
+    assert found.last_lines[-1] == "two lines"
 
 
 def test_a_traceback_that_was_written_twice_is_shown_once(tmp_path: Path) -> None:
@@ -172,26 +189,11 @@ except OSError as error:
     assert not any("rank1" in line for line in found.last_lines)
 
 
-def test_silence(tmp_path: Path) -> None:
-    code, found = end(tmp_path, "import os\nos._exit(9)")
-    assert (code, found.error, found.last_lines) == (9, "", ())
-
-
 def test_a_script_that_does_not_compile(tmp_path: Path) -> None:
     code, found = end(tmp_path, "def main(:\n    pass\n")
     assert code == 1
     assert found.error == "SyntaxError: invalid syntax"
     assert found.last_lines[0] == f'  File "{tmp_path}/train.py", line 1'
-
-
-def test_an_interrupt(tmp_path: Path) -> None:
-    code, found = end(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()")
-    assert (code, found.error) == (-2, "KeyboardInterrupt")
-
-
-def test_a_group_of_exceptions(tmp_path: Path) -> None:
-    _, found = end(tmp_path, 'raise ExceptionGroup("two", [ValueError("a"), OSError("b")])')
-    assert found.error == "ExceptionGroup: two (2 sub-exceptions), first: ValueError: a"
 
 
 def test_a_thread_is_the_best_that_there_is(tmp_path: Path) -> None:
@@ -227,27 +229,10 @@ def test_killed(tmp_path: Path) -> None:
     assert found.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
 
 
-def test_what_libraries_had_warned_of_is_not_reported_of_a_program_that_was_killed(tmp_path: Path) -> None:
-    program = """
-import os, sys, warnings
-warnings.warn("this is old")
-print("[W1121 12:25:20.668433781 socket.cpp:764] [c10d] cannot resolve", file=sys.stderr)
-print("step 1", file=sys.stderr, flush=True)
-os.kill(os.getpid(), 9)
-"""
-    _, found = end(tmp_path, program)
-    assert found.last_lines == ("step 1",)
-
-
 def test_an_abort_with_a_fault_handler(tmp_path: Path) -> None:
     code, found = end(tmp_path, "import faulthandler, os\nfaulthandler.enable()\nos.abort()")
     assert (code, found.error) == (-6, "Fatal Python error: Aborted")
     assert found.last_lines[-1] == f'  File "{tmp_path}/train.py", line 3 in <module>'
-
-
-def test_an_abort_without(tmp_path: Path) -> None:
-    code, found = end(tmp_path, "import os\nos.abort()")
-    assert (code, found.error, found.last_lines) == (-6, "", ())
 
 
 def test_of_a_deep_stack_both_ends_are_shown(tmp_path: Path) -> None:
@@ -260,27 +245,13 @@ def test_of_a_deep_stack_both_ends_are_shown(tmp_path: Path) -> None:
     assert len(found.last_lines) == LAST_LINES_MAX
 
 
-def test_our_record_where_stderr_is_lost(tmp_path: Path) -> None:
-    _, found = end(tmp_path, OUR_RECORD)
-    assert found.error == "RuntimeError: outer, on two lines"
-    assert found.last_lines[0] == "Traceback (most recent call last):"
-    assert "ValueError: inner" in found.last_lines
-    assert found.last_lines[-1] == "two lines"
-
-
-def test_torch_s_record_where_stderr_is_lost(tmp_path: Path) -> None:
-    _, found = end(tmp_path, TORCH_RECORD)
-    assert found.error == "RuntimeError: outer, on two lines"
-    assert found.last_lines[0] == "Traceback (most recent call last):"
-    assert "ValueError: inner" in found.last_lines
-    assert found.last_lines[-1] == "two lines"
-
-
 @pytest.mark.parametrize(
     ("way", "error"),
     [
         ("raise", "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: bad sample"),
-        ("SIGKILL", r"RuntimeError: DataLoader worker \(pid\(s\) \d+\) exited unexpectedly"),
+        pytest.param(
+            "SIGKILL", r"RuntimeError: DataLoader worker \(pid\(s\) \d+\) exited unexpectedly", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_worker_of_a_data_loader(way: str, error: str, tmp_path: Path) -> None:
@@ -289,6 +260,7 @@ def test_a_worker_of_a_data_loader(way: str, error: str, tmp_path: Path) -> None
     assert any("bad sample" in line or "killed by signal: Killed" in line for line in found.last_lines)
 
 
+@pytest.mark.long
 def test_of_a_process_of_torch_s_spawn_both_tracebacks_are_shown(tmp_path: Path) -> None:
     code, found = end(tmp_path, SPAWN)
     assert (code, found.error) == (1, "ValueError: bad batch")

@@ -259,12 +259,22 @@ async def verdict(job: Job, kind: HangKind) -> HangVerdict:
     [
         ("stopped", HangKind.STUCK, "rank 2 on node b is stopped for"),
         ("lock", HangKind.STUCK, r"rank 2 on node b stands in lock \(<string>:"),
-        ("loop", HangKind.BUSY, r"rank 2 on node b computes in loop \(<string>:"),
-        ("gil", HangKind.STUCK, r"rank 2 on node b stands in gil \(<string>:"),
-        ("loader", HangKind.STUCK, rf"rank 2 on node b stands in _BaseDataLoaderIter\.__next__ \(<string>:{LOADS}\)"),
+        pytest.param("loop", HangKind.BUSY, r"rank 2 on node b computes in loop \(<string>:", marks=pytest.mark.long),
+        pytest.param("gil", HangKind.STUCK, r"rank 2 on node b stands in gil \(<string>:", marks=pytest.mark.long),
+        pytest.param(
+            "loader",
+            HangKind.STUCK,
+            rf"rank 2 on node b stands in _BaseDataLoaderIter\.__next__ \(<string>:{LOADS}\)",
+            marks=pytest.mark.long,
+        ),
         ("skipped", HangKind.MISMATCHED, "rank 2 on node b waits in barrier 4, where 2 others wait in all_reduce 4"),
-        ("sizes", HangKind.MISMATCHED, "rank 2 on node b waits in all_reduce 5, where 2 others wait in all_reduce 4"),
-        ("disk", HangKind.STUCK, r"rank 2 on node b stands in disk \(<string>:"),
+        pytest.param(
+            "sizes",
+            HangKind.MISMATCHED,
+            "rank 2 on node b waits in all_reduce 5, where 2 others wait in all_reduce 4",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("disk", HangKind.STUCK, r"rank 2 on node b stands in disk \(<string>:", marks=pytest.mark.long),
     ],
 )
 async def test_the_culprit_is_named(
@@ -291,6 +301,7 @@ async def test_a_network_that_is_cut_is_found(isolated: subprocess.Popen[str], t
     assert found.sentence.endswith(", and it completes for none: look at the network between nodes a, b")
 
 
+@pytest.mark.long
 async def test_a_collective_of_many_bytes_over_a_slow_network_is_let_alone(
     isolated: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -306,6 +317,7 @@ async def test_a_collective_of_many_bytes_over_a_slow_network_is_let_alone(
         assert judge_again([SeenWorker(worker.node, worker.rank, worker.before) for worker in looked], once) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "places"),
     [
@@ -327,6 +339,7 @@ async def test_workers_may_wait_at_several_places_while_their_data_comes_and_goe
         assert may_be_slow(found, once), "so whoever asks is told of a second look"
 
 
+@pytest.mark.long
 async def test_a_network_that_is_cut_is_found_where_groups_use_it(
     isolated: subprocess.Popen[str], tmp_path: Path
 ) -> None:

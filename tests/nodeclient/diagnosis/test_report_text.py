@@ -8,87 +8,12 @@ import pytest
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.protocol.messages import EarlyEnd, HangKind, Report, SecondaryFailure
+from coordinatord.protocol.messages import EarlyEnd, HangKind, SecondaryFailure
 from nodeclient.diagnosis import report_text
 from tests.support.builders import a_failure, a_report
+from tests.support.golden import FOLDER, compare
 
 SEEN_AT = datetime(2026, 3, 4, 0, 0, 5, tzinfo=timezone(timedelta(hours=-5)))
-
-ORDINARY = """\
----- round 3 failed: rank 5 on gpu-07 ------------------------------------------
-    Traceback (most recent call last):
-      File "/data/train.py", line 7, in <module>
-        import apex
-    ModuleNotFoundError: No module named 'apex'
-root cause   rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
-when         2026-03-03 23:59:53-05:00 (12 s ago)
-how          exit code 1, pid 4711
-then         3 other workers failed in consequence: rank 0 on gpu-00 (exit code 134, a shell's code for
-             SIGABRT), rank 8 on gpu-01 (killed by SIGABRT), 1 more
-log          /logs/5/stderr.log (on gpu-07)
-hint         apex is not installed for the Python that runs the script on gpu-07, or not where it looks for
-             modules: is this the right environment (`which python`)?
---------------------------------------------------------------------------------"""
-
-KILLED = """\
----- round 1 failed: rank 0 on n1 ----------------------------------------------
-    (it wrote no error to stderr)
-root cause   rank 0 (local rank 0) on host n1
-when         2026-03-04 00:00:05-05:00
-how          killed by SIGKILL, pid 4711
-because      killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)
-log          none was kept, see --log-dir
-hint         the memory was full: have it use less (a smaller batch, fewer DataLoader workers, no data held in
-             every worker), or raise the limit (docker --memory, resources.limits.memory in Kubernetes, --mem
-             in Slurm)
---------------------------------------------------------------------------------"""
-
-NOT_STARTED = """\
----- round 1 failed: no workers on host-n1 -------------------------------------
-root cause   the workers on host host-n1, node n1 were not started
-when         2026-03-03 23:55:05-05:00 (5 min ago)
-why          cannot start train.sh: no such program
-then         another worker failed in consequence: rank 8 on n2 (exit code 1)
-hint         a command was not found on host-n1: is it installed there, and on the PATH that nodeclient was
-             started with?
---------------------------------------------------------------------------------"""
-
-HUNG = """\
----- round 2 hung: rank 5 on gpu-07 --------------------------------------------
-    get (queue.py:180)
-    main (train.py:41)
-root cause   rank 5 (local rank 1) on host gpu-07
-since        2026-03-03 23:59:53-05:00 (12 s ago)
-how          hung: stuck, pid 4711
-because      rank 5 on node gpu-07 stands in get (train.py:41) for 12 s; the 15 others wait in all_reduce
-             1,204
-hint         its stack says what it waited for, such as data, a lock or a file system of gpu-07; `nodeclient
-             stacks` shows all workers while a job stands. A phase that may take long is named by
-             `ctx.section(name, limit=SECONDS)`; --hang-timeout sets another time, or none
---------------------------------------------------------------------------------"""
-
-ALL_HUNG = """\
----- round 2 hung: a collective completes for none -----------------------------
-root cause   no rank alone: they wait in collectives that complete for none
-since        2026-03-04 00:00:05-05:00
-how          hung: network, pid 4711
-because      all 16 workers wait in all_reduce 1,204
-hint         no worker is to blame: look for a link or a firewall that drops what the workers send each other,
-             and whether they use the right interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME; NCCL_DEBUG=INFO
-             shows it)
---------------------------------------------------------------------------------"""
-
-TWO_SIDES = """\
----- round 3 hung: ranks 0, 2 --------------------------------------------------
-root cause   ranks 0, 2, which wait in different collectives
-since        2026-03-04 00:00:05-05:00
-how          hung: mismatched, pid 4711
-because      rank 0 on node a waits in barrier 7 and rank 2 on node b in all_reduce 7, for 12 s
-hint         the ranks came to different collectives: look for one in a branch that not all take, for loops of
-             different lengths, and for sizes that differ. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch itself
-             fails at the first one that differs. A rank that is behind in NCCL may have a GPU that failed:
-             look for Xid in the log of its kernel
---------------------------------------------------------------------------------"""
 
 LOG = "/logs/5/stderr.log"
 
@@ -99,80 +24,61 @@ TRACE = (
     "ModuleNotFoundError: No module named 'apex'",
 )
 
-BLOCKS = [
-    (
-        a_report(
-            round=3,
-            node="gpu-07-x4f2",
-            host="gpu-07",
-            failure=a_failure(rank=5, local_rank=1, error=TRACE[-1], last_lines=TRACE, age_s=12.0, log=LOG),
-            consequences=(SecondaryFailure("gpu-00", 0, 134), SecondaryFailure("gpu-01", 8, -6)),
-            consequences_count=3,
-        ),
-        ORDINARY,
+BLOCKS = {
+    "ordinary": a_report(
+        round=3,
+        node="gpu-07-x4f2",
+        host="gpu-07",
+        failure=a_failure(rank=5, local_rank=1, error=TRACE[-1], last_lines=TRACE, age_s=12.0, log=LOG),
+        consequences=(SecondaryFailure("gpu-00", 0, 134), SecondaryFailure("gpu-01", 8, -6)),
+        consequences_count=3,
     ),
-    (
-        a_report(
-            host="n1",
-            failure=a_failure(
-                exit_code=-9, message="killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)"
-            ),
+    "killed": a_report(
+        host="n1",
+        failure=a_failure(
+            exit_code=-9, message="killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)"
         ),
-        KILLED,
     ),
-    (
-        a_report(
-            failure=a_failure(pid=0, exit_code=127, message="cannot start train.sh: no such program", age_s=300.0),
-            consequences=(SecondaryFailure("n2", 8, 1),),
-            consequences_count=1,
+    "not_started": a_report(
+        failure=a_failure(pid=0, exit_code=127, message="cannot start train.sh: no such program", age_s=300.0),
+        consequences=(SecondaryFailure("n2", 8, 1),),
+        consequences_count=1,
+    ),
+    "hung": a_report(
+        round=2,
+        node="gpu-07",
+        host="gpu-07",
+        failure=a_failure(
+            rank=5,
+            local_rank=1,
+            exit_code=124,
+            hang=HangKind.STUCK,
+            message="rank 5 on node gpu-07 stands in get (train.py:41) for 12 s;"
+            " the 15 others wait in all_reduce 1,204",
+            last_lines=("get (queue.py:180)", "main (train.py:41)"),
+            age_s=12.0,
         ),
-        NOT_STARTED,
     ),
-    (
-        a_report(
-            round=2,
-            node="gpu-07",
-            host="gpu-07",
-            failure=a_failure(
-                rank=5,
-                local_rank=1,
-                exit_code=124,
-                hang=HangKind.STUCK,
-                message="rank 5 on node gpu-07 stands in get (train.py:41) for 12 s;"
-                " the 15 others wait in all_reduce 1,204",
-                last_lines=("get (queue.py:180)", "main (train.py:41)"),
-                age_s=12.0,
-            ),
+    "all_hung": a_report(
+        round=2,
+        failure=a_failure(exit_code=124, hang=HangKind.NETWORK, message="all 16 workers wait in all_reduce 1,204"),
+    ),
+    "two_sides": a_report(
+        round=3,
+        failure=a_failure(
+            exit_code=124,
+            hang=HangKind.MISMATCHED,
+            hang_ranks=(0, 2),
+            message="rank 0 on node a waits in barrier 7 and rank 2 on node b in all_reduce 7, for 12 s",
         ),
-        HUNG,
     ),
-    (
-        a_report(
-            round=2,
-            failure=a_failure(exit_code=124, hang=HangKind.NETWORK, message="all 16 workers wait in all_reduce 1,204"),
-        ),
-        ALL_HUNG,
-    ),
-    (
-        a_report(
-            round=3,
-            failure=a_failure(
-                exit_code=124,
-                hang=HangKind.MISMATCHED,
-                hang_ranks=(0, 2),
-                message="rank 0 on node a waits in barrier 7 and rank 2 on node b in all_reduce 7, for 12 s",
-            ),
-        ),
-        TWO_SIDES,
-    ),
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("report", "expected"), BLOCKS, ids=["ordinary", "killed", "not started", "hung", "all hung", "two sides"]
-)
-def test_the_block(report: Report, expected: str) -> None:
-    assert "\n".join(report_text.lines(failure_status(report), SEEN_AT)) == expected
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_block(name: str, *, rewrite: bool) -> None:
+    lines = report_text.lines(failure_status(BLOCKS[name]), SEEN_AT)
+    compare(FOLDER / "reports" / f"{name}.txt", "\n".join([*lines, ""]), rewrite=rewrite)
 
 
 def test_a_shell_s_way_to_say_a_signal_is_explained() -> None:

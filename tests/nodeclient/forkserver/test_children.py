@@ -125,5 +125,6 @@ if __name__ == "__main__":
 PRELOAD = "multiprocessing.pool,concurrent.futures.process,asyncio,subprocess"
 
 
+@pytest.mark.long
 def test_children_find_the_same(stage: Stage) -> None:
     assert_same(*stage.both(*python(stage.write("train.py", PARENT), "--workers", "3"), preload=PRELOAD))

@@ -148,6 +148,7 @@ def test_libraries_that_look_for_leaks_find_none(stage: Stage) -> None:
     assert_same(cold, warm)
 
 
+@pytest.mark.long
 def test_workers_end_the_same(stage: Stage) -> None:
     stage.write("data.py", LIBRARY_OF_THE_USER)
     stage.write("broken.py", "def f(:\n    pass\n")

@@ -77,6 +77,8 @@ MODULES = {
 }
 """The content of a module, the error about it, and its cause."""
 
+RARER = sorted(MODULES.keys() - {"broken", "threaded"})
+
 ENDINGS = {
     "leaping": ("import os; os._exit(3)", "exit code 3"),
     "crashing": ("import os; os.abort()", "killed by SIGABRT"),
@@ -117,21 +119,18 @@ def assert_cold(
     ("words", "why"),
     [
         (("sh", "-c", f"exec {sys.executable} train.py"), "sh is no Python interpreter"),
-        ((sys.executable, "-uIB", "cold.py"), r"\(-I\)"),
-        ((sys.executable, "-S", "cold.py"), r"\(-S\)"),
         ((sys.executable, "-c", "rank = ${local_rank}; import report; report.report()"), r"\$\{local_rank\}"),
-        (("./executable.py",), "no Python interpreter"),
     ],
     ids=lambda words: words[1] if isinstance(words, tuple) and len(words) > 1 else "",
 )
 def test_a_command_that_cannot_be_started_warm_runs_cold(stage: Stage, words: tuple[str, ...], why: str) -> None:
     stage.write("train.py", REPORT)
-    stage.write("executable.py", f"#!{sys.executable}\n{REPORT}").chmod(0o755)
-    stage.write("cold.py", f"import os, sys\nsys.path.insert(0, {str(LIBRARY)!r})\n{REPORT}")
     assert_cold(stage, *words, why=why, cause=ColdCause.COMMAND)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    "module", ["broken", "threaded", *(pytest.param(name, marks=pytest.mark.long) for name in RARER)]
+)
 def test_a_module_that_cannot_be_preloaded_leaves_workers_cold(stage: Stage, module: str) -> None:
     text, why, cause = MODULES[module]
     if text is not None:
@@ -145,7 +144,7 @@ def test_the_thread_of_jemalloc_which_comes_with_pyarrow_and_pandas_leaves_worke
     assert [report.warm for report in job.reports] == [True], job.log
 
 
-@pytest.mark.parametrize("module", ENDINGS)
+@pytest.mark.parametrize("module", ["leaping", pytest.param("crashing", marks=pytest.mark.long)])
 def test_a_module_that_ends_the_interpreter_leaves_workers_cold(stage: Stage, module: str) -> None:
     text, how = ENDINGS[module]
     stage.write(f"{module}.py", text)
@@ -156,13 +155,14 @@ def test_a_module_that_ends_the_interpreter_leaves_workers_cold(stage: Stage, mo
     assert stage.cold_rounds() == {ColdCause.PARENT: 1}
 
 
-@pytest.mark.parametrize("namesake", ["socket.py", "socket/__init__.py"])
+@pytest.mark.parametrize("namesake", ["socket.py", pytest.param("socket/__init__.py", marks=pytest.mark.long)])
 def test_a_namesake_of_a_module_of_python_s_hides_it_as_always(stage: Stage, namesake: str) -> None:
     stage.write(namesake, "ours = True")
     script = stage.write("train.py", f"import socket\nassert socket.ours\n{REPORT}")
     assert_cold(stage, *python(script), why="socket hides a module of Python's", cause=ColdCause.IMPORT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("namesake", ["json", "threading"])
 def test_a_namesake_by_way_of_pythonpath_hides_it_as_always(stage: Stage, namesake: str) -> None:
     stage.write(f"mine/{namesake}.py", "ours = True")
@@ -178,12 +178,14 @@ def test_a_namesake_by_way_of_pythonpath_hides_it_as_always(stage: Stage, namesa
     )
 
 
+@pytest.mark.long
 def test_a_directory_of_such_a_name_hides_nothing(stage: Stage) -> None:
     stage.write("socket/of_lamps.txt", "no module")
     script = stage.write("train.py", f"import socket\nassert socket.create_connection\n{REPORT}")
     assert [report.warm for report in stage.run(*python(script), preload="beacon").reports] == [True]
 
 
+@pytest.mark.long
 def test_with_a_safe_path_a_module_beside_the_program_is_not_found(stage: Stage) -> None:
     stage.write("mine.py", "")
     script = stage.write("train.py", REPORT)
@@ -203,6 +205,7 @@ def test_a_module_that_initialises_a_gpu_leaves_workers_cold(stage: Stage) -> No
     assert_cold(stage, *python(script), why=why, cause=ColdCause.GPU, preload="json,gpu", prefix=prefix)
 
 
+@pytest.mark.long
 def test_a_module_that_leaves_threads_of_openmp_leaves_workers_cold(stage: Stage) -> None:
     stage.write("parallel.py", "import torch\ntorch.set_num_threads(2)\ntorch.ones(4_000_000).sum()")
     script = stage.write("train.py", f"import torch\ntorch.ones(4_000_000).sum()\n{REPORT}")
@@ -237,6 +240,7 @@ def test_a_python_that_does_not_come_to_the_hook_is_found_out_before_it_has_a_pr
     assert [report.warm for report in stage.reports()] == [False]
 
 
+@pytest.mark.long
 def test_a_long_import_is_no_time_without_a_coordinator(stage: Stage) -> None:
     stage.write(
         "slow.py", "import os, time\nwhile os.times().elapsed - float(os.environ['BEGAN']) < 6.5: time.sleep(0.05)"
@@ -256,7 +260,11 @@ def test_what_a_module_says_when_it_is_imported_is_not_a_worker_s_word(stage: St
     assert sorted(job.stderr.split("\n")) == ["", "", "to stderr", "to stdout"]
 
 
-@pytest.mark.parametrize("subcommand", [("run",), ("launch",), ("run", "-m")], ids=" ".join)
+@pytest.mark.parametrize(
+    "subcommand",
+    [("run",), *(pytest.param(each, marks=pytest.mark.long) for each in (("launch",), ("run", "-m")))],
+    ids=" ".join,
+)
 def test_all_subcommands_start_warm_workers(stage: Stage, subcommand: tuple[str, ...]) -> None:
     stage.write("train.py", DESCRIBE)
     words = ("train", "x") if "-m" in subcommand else ("train.py", "x")

@@ -44,7 +44,7 @@ raise ValueError("no data")
 """Hangs in what a native library does at the end of its process."""
 
 
-@pytest.mark.parametrize("words", [[], ["fail"]], ids=["success", "failure"])
+@pytest.mark.parametrize("words", [pytest.param([], marks=pytest.mark.long), ["fail"]], ids=["success", "failure"])
 def test_a_worker_that_is_stuck_in_its_end_has_ended_as_its_program(tmp_path: Path, words: list[str]) -> None:
     script = tmp_path / "train.py"
     script.write_text(STUCK)

@@ -25,7 +25,11 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] != sys.argv[1]:
 """
 
 
-@pytest.mark.parametrize(("preload", "restarts"), [("torch", 1), ("json", 0)], ids=["preloaded", "imported later"])
+@pytest.mark.parametrize(
+    ("preload", "restarts"),
+    [("torch", 1), pytest.param("json", 0, marks=pytest.mark.long)],
+    ids=["preloaded", "imported later"],
+)
 def test_a_worker_ends_although_a_model_outlives_its_group_or_the_group_the_script(
     stage: Stage, preload: str, restarts: int
 ) -> None:

@@ -85,6 +85,7 @@ sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] 
 """
 
 
+@pytest.mark.long
 def test_each_worker_of_each_round_is_one_process(stage: Stage) -> None:
     """A fork that has closed its socket to the node may be the worker all the same."""
     script = stage.write("train.py", "import report, sys\nreport.report()\nsys.exit(3)")

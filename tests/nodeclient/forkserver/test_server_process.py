@@ -130,6 +130,7 @@ def test_a_fork_that_has_ended_while_it_waited_is_not_missed(job: Job) -> None:
     job.end(second)
 
 
+@pytest.mark.long
 def test_a_fork_that_is_frozen_while_it_waits_is_replaced(job: Job) -> None:
     first = job.await_round(1)
     waits = job.await_waiting_fork()
@@ -163,6 +164,7 @@ def test_a_parent_that_is_killed_takes_only_forks_along_that_wait_and_is_replace
     job.end(third)
 
 
+@pytest.mark.long
 def test_a_parent_that_hangs_is_replaced(job: Job) -> None:
     first = job.await_round(1)
     parent = job.parent
@@ -191,7 +193,7 @@ def test_all_die_with_a_nodeclient_that_is_killed(job: Job) -> None:
     job.node.await_no_leftovers()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_a_node_that_ends_while_it_preloads_leaves_nothing(stage: Stage, signum: signal.Signals) -> None:
     stage.write("slow.py", "import time; time.sleep(1e6)")
     job = Job(stage, preload="beacon,slow")
@@ -248,6 +250,7 @@ report.report(pids=pids.read_text().split())
 '''
 
 
+@pytest.mark.long
 def test_what_a_worker_leaves_behind_ends_with_the_node_and_the_parent_stays(stage: Stage) -> None:
     flags = ("--max-restarts", "1", "--stop-timeout", "1")
     for ended in stage.both(*python(stage.write("train.py", LEAVE)), flags=flags):
@@ -258,6 +261,7 @@ def test_what_a_worker_leaves_behind_ends_with_the_node_and_the_parent_stays(sta
     assert len(stage.loaded_by) == 1
 
 
+@pytest.mark.long
 def test_a_fork_waits_for_ever_though_a_module_has_set_a_timeout_for_sockets(stage: Stage) -> None:
     stage.write("hasty.py", "import socket; socket.setdefaulttimeout(0.001)")
     job = Job(stage, preload="beacon,hasty")

@@ -69,16 +69,22 @@ def other_python(stage: Stage) -> tuple[str, ...]:
     return (str(Path(sys.executable).resolve()), str(stage.write("train.py", PROGRAM)))
 
 
-WAYS = (script, relative, through_a_link, module, package, text, directory, archive, other_python)
+WAYS = (script, module, text)
+"""Those that most scripts are given in."""
+
+ODD_WAYS = (relative, through_a_link, package, directory, archive, other_python)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize(
+    "way", [*WAYS, *(pytest.param(way, marks=pytest.mark.long) for way in ODD_WAYS)], ids=lambda way: way.__name__
+)
 def test_a_program_finds_the_same(stage: Stage, way: Callable[[Stage], tuple[str, ...]]) -> None:
     for place in (".", "elsewhere", "package", "program"):
         stage.write(f"{place}/mine.py", f"place = {place!r}")
     assert_same_start(*stage.both(*way(stage), preload="json,mine"))
 
 
+@pytest.mark.long
 def test_a_program_from_standard_input_finds_the_same(stage: Stage) -> None:
     # Python chooses a locale itself where there is none, and passes it on to programs that it starts.
     environ = {"LANG": "", "LC_ALL": "", "LC_CTYPE": "", "MUCH": "x" * 20_000}

@@ -53,7 +53,9 @@ if os.environ["RANK"] == "0":
 """
 
 
-@pytest.mark.parametrize(("workers", "unbuffered"), [("1", "0"), ("1", "1"), ("2", "0")])
+@pytest.mark.parametrize(
+    ("workers", "unbuffered"), [("2", "0"), *(pytest.param("1", each, marks=pytest.mark.long) for each in "01")]
+)
 def test_words_come_in_the_same_order(stage: Stage, workers: str, unbuffered: str) -> None:
     stage.write("chatty.py", CHATTY)
     script = stage.write("train.py", SPEAK)

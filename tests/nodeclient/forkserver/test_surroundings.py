@@ -57,6 +57,7 @@ def test_odd_surroundings_are_the_same(stage: Stage) -> None:
     assert_same_start(cold, warm)
 
 
+@pytest.mark.long
 def test_two_workers_are_told_apart(stage: Stage) -> None:
     script = stage.write("train.py", DESCRIBE)
     bound = ("--numa-binding", "exclusive") if len(os.sched_getaffinity(0)) > 1 else ()
@@ -68,6 +69,7 @@ def test_two_workers_are_told_apart(stage: Stage) -> None:
     assert_same_start(cold, warm, with_macro=True)
 
 
+@pytest.mark.long
 def test_modules_of_the_user_s_that_customize_python_are_run(stage: Stage) -> None:
     for name in ("sitecustomize", "usercustomize"):
         stage.write(f"lib/{name}.py", CUSTOM.format(name=name))

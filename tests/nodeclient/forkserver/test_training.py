@@ -73,6 +73,7 @@ def train(stage: Stage, coordinator: Coordinator, *flags: str) -> list[object]:
     return [report.facts for report in reports if "losses" in report.facts]
 
 
+@pytest.mark.long
 def test_training_comes_to_the_same_numbers(stage: Stage, coordinator: Coordinator) -> None:
     pytest.importorskip("torch")
     stage.write("train.py", TRAIN)

@@ -53,7 +53,3 @@ def test_a_port_that_was_chosen_and_a_gpu_count(proc: Path, file: str, holds: bo
 def test_a_port_that_the_kernel_has_chosen_does_not_count() -> None:
     with socket.create_server(("127.0.0.1", 0)):
         assert holders([os.getpid()]) == []
-
-
-def test_a_host_that_shows_nothing_has_no_holders(tmp_path: Path) -> None:
-    assert holders([7], tmp_path) == []

@@ -106,6 +106,12 @@ class KeepingNode:
         phase = Phase.RUNNING if workers else Phase.STOPPED
         return self.keeper.complete(Observed(run, self.round, phase, 1, False, None, 0.0, True)).kept
 
+    def reported(self, *, workers: bool = False, run: str = RUN) -> Holding:
+        """Return what it reports, which must be something."""
+        holding = self.holding(workers=workers, run=run)
+        assert holding is not None
+        return holding
+
     def source(self, *parts: WantedParts, key: str | None = None) -> KeptSource:
         """Return it as a source of parts."""
         offer = self.keeper.offer
@@ -182,12 +188,6 @@ class KeepingWorker:
             self.send(Saved(step, 0.25, len(big), 0))
         if small is not None:
             self.fill(self.arena.begin_small(), step, small, flags)
-
-    def save_shard(self, step: int, shards: int) -> None:
-        """Save the first of several shards as of a step."""
-        assert self.arena is not None
-        self.fill(self.arena.begin_generation(), step, BIG, shards=shards)
-        self.send(Saved(step, 0.25, len(BIG), 0))
 
     def fill(self, place: Place | None, step: int, data: bytes, flags: int = 0, shards: int = 1) -> None:
         """Write a state to a place that was begun."""

@@ -68,8 +68,7 @@ async def test_a_copy_has_the_small_state_too_and_outlives_the_node_that_it_is_o
         want(b, copy_of(a, 7), protected=(7,))
         await b.until(lambda: steps_of(b) == [7])
         assert KeptChanged() in b.events
-        holding = b.holding(workers=True)
-        assert holding is not None
+        holding = b.reported(workers=True)
         assert all(part.small and part.protected for part in holding.parts)
         a.keeper.close()
         await asyncio.sleep(0)  # its port is closed, and so is what waits there
@@ -87,8 +86,7 @@ async def test_a_protected_copy_stays_until_it_is_let_go_and_the_newer_one_takes
         for step, protected, held in ((7, (7,), [7]), (8, (7, 8), [7, 8]), (9, (8, 9), [8, 9])):
             want(b, copy_of(a, step), protected=protected)
             await b.until(lambda held=held: steps_of(b) == held)  # type: ignore[misc]
-        used = b.holding(workers=True)
-        assert used is not None
+        used = b.reported(workers=True)
         assert 2 * len(FULL) < used.used_bytes < 2.1 * len(FULL)
 
 

@@ -51,8 +51,7 @@ async def test_the_worker_that_was_refused_saves_into_the_memory_of_the_one_that
         assert isinstance((await second.receive())[0], SaveNow)
         second.save(7, small=None)
         await node.keeper.note_end()
-        holding = node.holding()
-        assert holding is not None
+        holding = node.reported()
         assert {(part.step, part.first_rank) for part in holding.parts if part.big} == {(6, 0), (7, 1)}
 
 
@@ -76,8 +75,7 @@ async def test_a_protected_step_in_lent_memory_stays(tmp_path: Path) -> None:
         await lent(second)
         second.save(8, small=None)
         await node.keeper.note_end()
-        holding = node.holding()
-        assert holding is not None
+        holding = node.reported()
         assert {part.step for part in holding.parts if part.big} == {5, 7, 8}
 
 
@@ -93,25 +91,6 @@ async def test_lent_memory_is_that_of_its_owner_in_the_next_round(tmp_path: Path
         assert [commit.step for place in first.arena.generations if (commit := place.read())] == [7]
         assert second.arena is not None
         assert second.arena.sizes.generation == 0
-
-
-async def test_memory_is_lent_once_more_if_its_new_user_dies_too(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=3, memory=FOR_ONE) as [node]:
-        first, second, third = await workers_of(node)
-        end(node, first)
-        await lent(second)
-        end(node, second)
-        await lent(third)
-
-
-async def test_nothing_is_lent_while_another_worker_can_save_the_same(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=3, memory=8 * len(BIG)) as [node]:
-        first, second, third = await workers_of(node)
-        second.save(7, small=None)
-        end(node, first)
-        end(node, second)
-        arena = await lent(third)
-        assert [commit.step for place in arena.generations if (commit := place.read())] == [7], "it is the second one's"
 
 
 async def test_nothing_is_lent_to_a_worker_that_has_another_shard(tmp_path: Path) -> None:
@@ -155,8 +134,7 @@ async def test_one_that_is_left_saves_if_the_borrower_dies_within_its_save(tmp_p
         third.send(Saved(7, 0.25, len(BIG), number))
         await node.until(lambda: has_answered(node))
         await node.keeper.note_end()
-        holding = node.holding()
-        assert holding is not None
+        holding = node.reported()
         assert {(part.step, part.first_rank) for part in holding.parts if part.big} == {(7, 2)}
 
 
@@ -174,17 +152,6 @@ async def test_a_request_that_comes_between_the_two_signs_of_a_death_waits_for_t
         await node.until(lambda: has_answered(node))
 
 
-async def test_a_worker_that_is_refused_after_the_death_of_the_other_gets_its_memory(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
-        path = node.begin(1)
-        first, second = (node.worker(path, rank, rank, 2) for rank in range(2))
-        await first.reserve()
-        second.send(Reserve(len(BIG), len(SMALL), 0, 1))
-        end(node, first)
-        assert isinstance((await second.receive())[0], RefusedMemory)
-        await lent(second)
-
-
 async def test_the_end_of_a_worker_that_was_held_takes_no_memory_from_the_one_in_its_place(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a") as [node]:
         held = node.worker(node.begin(1))
@@ -193,15 +160,6 @@ async def test_the_end_of_a_worker_that_was_held_takes_no_memory_from_the_one_in
         node.keeper.carry_out(Restore(RUN, 2, None))
         node.keeper.note_exit(held.local_rank)
         assert isinstance(await node.worker(node.begin(2)).reserve(), Reserved)
-
-
-async def test_a_request_of_a_worker_that_has_ended_takes_no_memory(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
-        path = node.begin(1)
-        first, second = (node.worker(path, rank, rank, 2) for rank in range(2))
-        first.send(Reserve(len(BIG), len(SMALL), 0, 1))
-        end(node, first)
-        assert isinstance(await second.reserve(), Reserved)
 
 
 async def test_a_worker_that_ends_while_it_waits_for_memory_is_not_waited_for_later(tmp_path: Path) -> None:

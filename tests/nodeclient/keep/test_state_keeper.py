@@ -48,8 +48,7 @@ async def test_what_a_worker_saved_is_there_when_it_is_dead(tmp_path: Path) -> N
     async with keeping_nodes(tmp_path, "a") as [node]:
         assert node.holding() is None
         await saved(node)
-        holding = node.holding()
-        assert holding is not None
+        holding = node.reported()
         assert holding.parts == (KEPT,)
         assert holding.save_s == 0.25
         assert holding.used_bytes > 3 * len(BIG)
@@ -58,8 +57,7 @@ async def test_what_a_worker_saved_is_there_when_it_is_dead(tmp_path: Path) -> N
         assert (resume.round, resume.step, resume.world_size) == (1, 7, 1)
         assert data == {(0, True): BIG, (0, False): SMALL}
         assert node.texts[-1] == "round 2 resumes at step 7 from memory, 0 steps redone: all of it is on this host"
-        again = node.holding(workers=True)
-        assert again is not None
+        again = node.reported(workers=True)
         assert again.restoring is Restoring.READY
 
 
@@ -71,8 +69,7 @@ async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(
         assert KeptChanged() not in node.events
         await second.reserve()
         assert node.events[-1] == KeptChanged()
-        holding = node.holding(workers=True)
-        assert holding is not None
+        holding = node.reported(workers=True)
         assert holding.can_halt
         await first.reserve(2 * len(BIG))
         assert node.events.count(KeptChanged()) == 1
@@ -96,8 +93,7 @@ async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the
             worker.send(Unkept("the state of SGD"))
             worker.send(Unkept("more"))
             await node.until(lambda: (holding := node.holding()) is not None and "more" in holding.unkept)
-        holding = node.holding()
-        assert holding is not None
+        holding = node.reported()
         assert holding.unkept == "the state of SGD and more"
         assert node.texts.count("not kept, and lost with its worker: the state of SGD") == 1
         words = "round 3 resumes at step 7 from memory, 0 steps redone, without the state of SGD and more: all of it"
@@ -140,10 +136,8 @@ async def test_while_workers_live_only_big_states_are_named(tmp_path: Path) -> N
         worker.save(6, big=None)
         worker.save(7)
         worker.save(8, big=None, flags=PENDING)
-        holding, after = node.holding(workers=True), node.holding()
-        assert holding is not None
+        holding, after = node.reported(workers=True), node.reported()
         assert holding.parts == (replace(KEPT, small=False),)
-        assert after is not None
         assert {(part.step, part.big, part.small, part.pending) for part in after.parts} == {
             (6, False, True, False),
             (7, True, True, False),
@@ -156,8 +150,7 @@ async def test_a_generation_may_have_the_small_state_too(tmp_path: Path) -> None
         worker = node.worker(node.begin(1))
         await worker.reserve()
         worker.save(7, small=None, flags=WHOLE)
-        holding = node.holding(workers=True)
-        assert holding is not None
+        holding = node.reported(workers=True)
         assert holding.parts == (KEPT,)
 
 
@@ -176,18 +169,15 @@ async def test_the_next_worker_gets_the_same_memory(tmp_path: Path) -> None:
 async def test_a_larger_arena_takes_the_place_of_one_when_it_has_something_whole(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a") as [node]:
         await saved(node)
-        before = node.holding()
+        before = node.reported()
         worker = node.worker(node.begin(2))
         await worker.reserve(2 * len(BIG))
-        between = node.holding()
-        assert before is not None
-        assert between is not None
+        between = node.reported()
         assert between.parts == before.parts
         assert between.used_bytes > 2.5 * before.used_bytes
         worker.save(9, BIG * 2)
         await node.until(lambda: (holding := node.holding()) is not None and len(holding.parts) == 1)
-        after = node.holding()
-        assert after is not None
+        after = node.reported()
         assert [part.step for part in after.parts] == [9]
         assert after.used_bytes < between.used_bytes
 
@@ -255,8 +245,7 @@ async def test_steps_are_protected_in_all_arenas_also_in_later_ones(tmp_path: Pa
         node.keeper.carry_out(Protect("another", ()))
         for step in range(8, 12):
             worker.save(step)
-        holding = node.holding(workers=True)
-        assert holding is not None
+        holding = node.reported(workers=True)
         assert [part.step for part in holding.parts if part.protected] == [7]
         await worker.reserve(2 * len(BIG))
         assert worker.arena is not None
@@ -291,8 +280,7 @@ async def test_a_script_that_writes_checkpoints_is_waited_for_until_one_is_writt
         worker = node.worker(node.begin(1))
         worker.send(Checkpointing())
         await node.until(lambda: KeptChanged() in node.events)
-        holding = node.holding(workers=True)
-        assert holding is not None
+        holding = node.reported(workers=True)
         assert holding.can_halt, "though it keeps nothing"
         node.keeper.carry_out(HaltWorkers(None))
         assert (await worker.receive())[0] == HaltAt(1, BEFORE_NAMED)
@@ -348,8 +336,7 @@ async def test_a_state_that_was_being_written_is_not_held(tmp_path: Path) -> Non
         torn.begin()
         torn.data[:3] = b"new"
         worker.die()
-        holding = node.holding()
-        assert holding is not None
+        holding = node.reported()
         assert [part.step for part in holding.parts] == [7]
 
 
@@ -367,8 +354,7 @@ async def test_a_bit_that_flips_in_memory_is_found_and_the_part_withdrawn(tmp_pa
         node.events.clear()
         node.begin(2, a_resume(1, 8, node.source(wanted())))
         await node.until(lambda: node.events.count(KeptChanged()) == 2)
-        holding = node.holding(workers=True)
-        assert holding is not None
+        holding = node.reported(workers=True)
         assert holding.restoring is Restoring.FAILED
         assert holding.problem == "what this node kept of rank 0 at step 8 is not what was saved"
         assert [part.step for part in holding.parts] == [7]
@@ -382,8 +368,7 @@ async def test_numbers_that_cannot_be_are_no_parts(tmp_path: Path) -> None:
         await worker.reserve()
         worker.round = 2**40
         worker.save(7)
-        holding = node.holding()
-        assert holding is not None
+        holding = node.reported()
         assert holding.parts == ()
 
 

@@ -79,13 +79,6 @@ err("after")
     assert stage.stderr.finish() == b"beforeafter"
 
 
-async def test_off_a_terminal_there_is_none() -> None:
-    async with on_stage() as stage:
-        stage.stderr.start_reading()
-        await stage.run('err(f"{os.isatty(1)} {os.isatty(2)}")')
-    assert stage.stderr.finish() == b"False False"
-
-
 @pytest.mark.parametrize("handed_down", [True, False], ids=["nothing", "a file"])
 async def test_of_outputs_that_are_no_terminal_only_nothing_at_all_is_handed_down(
     tmp_path: Path, handed_down: bool
@@ -124,15 +117,6 @@ async def test_with_a_directory_it_is_all_in_files_and_on_the_terminal(tmp_path:
     assert log_file(tmp_path, 0, "stdout") == b"out True\n"
     assert log_file(tmp_path, 0, "stderr") == b"\rbar"
     assert log_file(tmp_path, 0, "stdout", 2) == b"second\n"
-
-
-async def test_an_error_file_is_where_it_is_wherever_the_worker_goes() -> None:
-    async with on_stage() as stage:
-        stage.start("")
-        assert stage.streams[0].error_file == stage.output.private_folder / "0.json"
-        assert stage.output.private_folder.is_absolute()
-        await stage.ended()
-    stage.stderr.finish()
 
 
 async def test_what_goes_nowhere_does_not_disturb() -> None:

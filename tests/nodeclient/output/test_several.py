@@ -42,7 +42,13 @@ def sorted_by_stream(lines: list[bytes]) -> list[bytes]:
     return sorted(lines, key=lambda line: b" err " in line)
 
 
-@pytest.mark.parametrize("end", ["", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        *(pytest.param(end, marks=pytest.mark.long) for end in ("", "os._exit(0)")),
+    ],
+)
 @pytest.mark.usefixtures("patience")
 async def test_every_line_arrives_whole_and_in_order_however_the_workers_end(end: str) -> None:
     async with on_stage() as stage:
@@ -54,6 +60,7 @@ async def test_every_line_arrives_whole_and_in_order_however_the_workers_end(end
         assert sorted_by_stream(lines) == busy_lines(rank, 20_000)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patience")
 async def test_a_flood_in_large_writes_arrives_whole() -> None:
     flood = 'out("".join(f"{rank} line {number}\\n" for number in range(200_000)))'
@@ -128,21 +135,6 @@ async def test_a_line_that_was_begun_goes_on_where_it_is_if_nobody_came_between(
     assert stage.stderr.finish() == b"[rank 0] loading done\n[rank 0] next\n"
 
 
-async def test_hosts_are_named_where_the_round_spans_several() -> None:
-    async with on_stage() as stage:
-        stage.stderr.start_reading()
-        stage.start(*['out("here\\n")'] * 2, first_rank=6, several_hosts=True)
-        await stage.ended()
-    assert by_rank(stage.stderr.finish(), (6, 7), "[gpu1 rank {}] ") == {6: [b"here"], 7: [b"here"]}
-
-
-async def test_torchruns_template_is_kept_even_for_one_worker() -> None:
-    async with on_stage(OutputSettings(prefix="[${role_name}${local_rank}]:")) as stage:
-        stage.stderr.start_reading()
-        await stage.run('out("here\\n")')
-    assert stage.stderr.finish() == b"[trainer0]:here\n"
-
-
 async def test_stdout_and_stderr_may_lead_to_different_places() -> None:
     async with on_stage(stdout=Screen()) as stage:
         stage.stdout.start_reading()
@@ -165,8 +157,7 @@ async def test_on_a_terminal_prefixes_have_colours_and_progress_is_one_live_line
         assert part.startswith(b"49%|###\n") or b"\r\x1b[K" in part
 
 
-@pytest.mark.parametrize("bar", ['f"\\r{n}%"', 'f"{n}%\\r"'])
-@pytest.mark.parametrize("end", ['err("\\n")', ""])
+@pytest.mark.parametrize(("bar", "end"), [('f"\\r{n}%"', 'err("\\n")'), ('f"{n}%\\r"', "")])
 async def test_off_a_terminal_a_progress_bar_is_a_line_now_and_then_and_its_last_state(
     bar: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,14 +168,6 @@ async def test_off_a_terminal_a_progress_bar_is_a_line_now_and_then_and_its_last
     *first, last = by_rank(stage.stderr.finish(), range(2))[0]
     assert last == b"49%"
     assert len(first) <= 1
-
-
-async def test_off_a_terminal_each_state_is_shown_that_comes_late_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "STATES_EVERY_S", 0.0)
-    async with on_stage() as stage:
-        stage.stderr.start_reading()
-        await stage.run('for n in range(3): err(f"{n}%\\r"); time.sleep(0.01)\nerr("done\\n")', "")
-    assert by_rank(stage.stderr.finish(), range(2))[0][-1] == b"done"
 
 
 async def test_a_state_that_stays_is_shown_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -216,16 +199,6 @@ async def test_a_state_stays_where_only_what_nobody_sees_comes_after_it(
             await asyncio.to_thread(fifo.write_text, "go")
         await stage.ended()
     assert by_rank(stage.stderr.finish(), range(2))[0] == [b"1%", b"asks", b"2%"]
-
-
-async def test_rows_that_are_drawn_anew_are_one_live_line() -> None:
-    draw = 'err("one\\ntwo")\nfor n in range(9): err(f"\\r\\x1b[2K\\x1b[1A\\x1b[2K{n}\\nlast {n}")\nerr("\\n")'
-    async with on_stage(is_terminal=True) as stage:
-        stage.stderr.start_reading()
-        await stage.run(draw, "")
-    drawn = stage.stderr.finish()
-    assert drawn.count(b"\n") == 2
-    assert b"[rank 0]\x1b[0m 8  last 8\n" in drawn
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -280,6 +253,7 @@ async def test_no_colours_for_who_wants_none(monkeypatch: pytest.MonkeyPatch) ->
     assert stage.stderr.finish() == b"[rank 0] here\n"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patience")
 async def test_sixty_four_workers() -> None:
     async with on_stage() as stage:

@@ -113,6 +113,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 async def test_the_node_does_not_grow_with_what_passes_through_it() -> None:
     def measure() -> str:
         command = [sys.executable, "-c", MEMORY]
@@ -123,7 +124,7 @@ async def test_the_node_does_not_grow_with_what_passes_through_it() -> None:
     assert grown_kib < 16_384
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [1, pytest.param(3, marks=pytest.mark.long)])
 async def test_a_reader_that_goes_away_ends_nothing(tmp_path: Path, workers: int) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
         stage.start(*['for n in range(50_000): print("training goes on", n, flush=True)\nsys.exit(5)'] * workers)
@@ -274,7 +275,7 @@ async def test_a_worker_that_cannot_be_started_leaves_nothing_open() -> None:
     stage.stderr.finish()
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("is_terminal", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_many_rounds_leak_neither_descriptors_nor_threads(tmp_path: Path, is_terminal: bool) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path), is_terminal=is_terminal) as stage:
         stage.stderr.start_reading()

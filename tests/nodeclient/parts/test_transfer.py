@@ -39,8 +39,7 @@ pytestmark = pytest.mark.asyncio
 async def failed(node: KeepingNode) -> str:
     """Wait until a node says that it cannot resume; return why."""
     await node.until(lambda: KeptChanged() in node.events)
-    holding = node.holding(workers=True)
-    assert holding is not None
+    holding = node.reported(workers=True)
     assert holding.restoring is Restoring.FAILED
     assert holding.used_bytes == 0, "memory for what never came is given back"
     return holding.problem
@@ -54,8 +53,7 @@ async def test_a_node_without_any_memory_of_it_gets_all_from_another(tmp_path: P
         assert data == {(0, True): BIG, (0, False): SMALL}
         assert {(part.rank, part.big, part.small) for part in resume.parts} == {(0, True, False), (0, False, True)}
         assert "2 of 2 parts, 3.08 MB, came from other nodes" in b.texts[-1]
-        holding = b.holding(workers=True)
-        assert holding is not None
+        holding = b.reported(workers=True)
         assert (holding.restoring, holding.used_bytes) == (Restoring.READY, 0)
 
 
@@ -103,8 +101,7 @@ async def test_more_parts_than_a_packet_takes_come_in_several(tmp_path: Path) ->
         resume = a_resume(1, 7, a.source(WantedParts(0, a.workers, big=False, small=True)))
         _, data = await a.worker(a.begin(2, resume)).resume()
         assert data == {(rank, False): str(rank).encode() for rank in range(a.workers)}
-        holding = a.holding()
-        assert holding is not None
+        holding = a.reported()
         assert [(group.first_rank, group.ranks) for group in holding.parts] == [(0, a.workers)]
 
 
@@ -117,8 +114,7 @@ async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Pa
         gone = replace(b.source(wanted()), node="a", port=UNUSED_PORT)
         worker = c.worker(c.begin(2, a_resume(1, 7, gone)))
         await c.until(lambda: (holding := c.holding(workers=True)) is not None and "from node a" in holding.problem)
-        holding = c.holding(workers=True)
-        assert holding is not None
+        holding = c.reported(workers=True)
         assert holding.restoring is Restoring.FETCHING, "the coordinator will know another"
         c.keeper.carry_out(Restore(RUN, 2, a_resume(1, 7, b.source(wanted()))))
         assert (await worker.resume())[1] == {(0, True): BIG, (0, False): SMALL}
@@ -131,8 +127,7 @@ async def test_what_is_damaged_on_its_own_host_is_had_from_another(tmp_path: Pat
         await a.damage(worker, 7)
         path = a.begin(2, a_resume(1, 7, a.source(wanted())))
         await a.until(lambda: KeptChanged() in a.events)
-        holding = a.holding(workers=True)
-        assert holding is not None
+        holding = a.reported(workers=True)
         assert holding.restoring is Restoring.FETCHING
         assert not any(part.big for part in holding.parts), "it is withdrawn, so that the coordinator names another"
         own, others = a.source(wanted(big=False)), b.source(wanted(small=False))
@@ -150,8 +145,7 @@ async def test_a_bit_that_flips_in_memory_is_found_before_it_is_used_elsewhere(t
         b.begin(2, a_resume(1, 7, a.source(wanted())))
         assert "what it holds is not what was saved" in await failed(b)
         await a.until(lambda: KeptChanged() in a.events)
-        holding = a.holding()
-        assert holding is not None
+        holding = a.reported()
         assert not any(part.big for part in holding.parts), "its holder withdraws it"
         assert "the memory of this host may be bad" in a.texts[-1]
 

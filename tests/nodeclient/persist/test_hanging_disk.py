@@ -186,8 +186,7 @@ async def test_a_disk_that_hangs_while_a_round_begins_is_said_and_tried_again(
             resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
             other.begin(1, resume, run="r-2")
             await other.until(lambda: any("nothing was read for 0.1 s" in text for text in other.texts))
-            holding = other.holding(run="r-2")
-            assert holding is not None
+            holding = other.reported(run="r-2")
             assert holding.restoring is Restoring.FAILED
             assert "the disk hangs" in holding.unusable
         finally:

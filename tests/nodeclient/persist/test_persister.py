@@ -55,8 +55,7 @@ async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp
         assert (done.state, done.step) == (PersistState.COMMITTED, 4)
         assert done.bytes > len(BIG)
         await other.keeper.look_at_disk()
-        holding = other.holding(run="")
-        assert holding is not None
+        holding = other.reported(run="")
         assert other.holding(run="r-2") == holding, "it waits for its first round of that run"
         [step] = holding.persisted
         assert (step.run, step.at.round, step.at.step, step.parts[0].small) == (RUN, 1, 4, True)
@@ -212,8 +211,7 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
         resume = a_resume(0, 4, other.source(wanted()))
         other.begin(1, type(resume)(0, 4, 1, 1, resume.sources, complete=True, disk=DiskStep(RUN, 1)), run="r-2")
         await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
-        holding = other.holding(run="r-2")
-        assert holding is not None
+        holding = other.reported(run="r-2")
         assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
         assert "its digest does not match" in holding.problem
         assert "its digest does not match" in holding.unusable
@@ -233,8 +231,7 @@ async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypat
             disk = replace(a_resume(0, 4, node.source(wanted())), disk=DiskStep(RUN, 1))
             node.begin(1, disk, run="r-2")
             await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.problem))
-        holding = node.holding(run="r-2")
-        assert holding is not None
+        holding = node.reported(run="r-2")
         assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
         assert holding.unusable == "the state of rank 0 at step 4 cannot be read: Input/output error"
         await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.persisted))
@@ -256,8 +253,7 @@ async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, mon
         disk = a_resume(0, 4, node.source(wanted()))
         node.begin(1, replace(disk, disk=DiskStep(RUN, 1)), run="r-2")
         await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.problem))
-        holding = node.holding(run="r-2")
-        assert holding is not None
+        holding = node.reported(run="r-2")
         assert "an arena cannot have places of" in holding.problem
 
 

@@ -356,7 +356,8 @@ def test_bytes_count_as_written_when_they_are_flushed(tmp_path: Path, monkeypatc
     assert progress.bytes == size
 
 
-def test_what_failed_attempts_have_left_hides_no_whole_step(tmp_path: Path) -> None:
+def test_what_failed_attempts_have_left_hides_no_whole_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_folder, "FOLDERS_MAX", 100)
     persisted(tmp_path, name(step=9))
     for step in range(10_000, 10_000 + step_folder.FOLDERS_MAX):
         (tmp_path / name(step=step).folder).mkdir()

@@ -178,6 +178,7 @@ def test_a_spare_waits_takes_over_and_is_released(job: Job, coordinator: Coordin
     assert released.value.code == 0
 
 
+@pytest.mark.long
 def test_one_that_waits_in_vain_gives_up_alone(job: Job) -> None:
     early = job.agent("2", join_timeout="3")
     with pytest.raises(RendezvousTimeoutError, match=r"not enough nodes .* --rdzv-conf join_timeout"):
@@ -197,6 +198,7 @@ def test_of_several_coordinators_one_is_enough(job: Job) -> None:
     assert ranks(job.agent("1")) == [(0, 1)]
 
 
+@pytest.mark.long
 def test_a_master_that_cannot_be_reached_is_named_and_the_node_gives_up(job: Job) -> None:
     # The address is reserved for documentation: nothing answers there. It is tried for four leases.
     hasty = Coordinator(*QUICK, "--heartbeat", "0.2")

@@ -43,6 +43,7 @@ def test_a_round_outlives_its_coordinator_which_then_lets_others_in(
         job.close()
 
 
+@pytest.mark.long
 def test_the_exit_barrier_needs_no_coordinator(own_coordinator: Callable[..., Coordinator]) -> None:
     coordinator = own_coordinator()
     job = Job(coordinator.endpoint, "job")

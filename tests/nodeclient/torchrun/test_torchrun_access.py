@@ -46,6 +46,7 @@ def test_torchrun_keeps_a_token_from_its_workers(place: Place) -> None:
     assert "token: ." in node.lines
 
 
+@pytest.mark.long
 def test_who_has_none_hears_of_what_torchrun_has(place: Place) -> None:
     place.coordinator()
     torchrun(place).await_line("wants a token, and there is none here: .* by the variable NODECLIENT_TOKEN_FILE")

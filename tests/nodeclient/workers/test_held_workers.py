@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
@@ -16,7 +17,8 @@ from nodeclient.workers.process_tree import kill_marked, marked
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.programs import TIMEOUT_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
+
 
 WITH_DAEMON = "(setsid sh -c 'echo $$ > {fifo}; exec sleep 1000' &); exec sleep 1000"
 """A worker that starts a process which is not its child for long, as some loggers do, and writes its number."""
@@ -45,54 +47,40 @@ class TwoWorkers:
         return [int(await asyncio.to_thread(fifo.read_text)) for fifo in self._fifos]
 
 
-def with_two(folder: Path, test: Callable[[TwoWorkers], Coroutine[None, None, None]]) -> None:
-    """Run a test with two workers, and leave nothing of them."""
-
-    async def run() -> None:
-        two = TwoWorkers(folder)
-        try:
-            await test(two)
-        finally:
-            two.workers.let_go()
-            await two.workers.sweep()
-            assert marked(two.mark) == []
-
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+@pytest_asyncio.fixture
+async def two(tmp_path: Path) -> AsyncIterator[TwoWorkers]:
+    """Yield two workers, and leave nothing of them."""
+    workers = TwoWorkers(tmp_path)
+    yield workers
+    workers.workers.let_go()
+    await workers.workers.sweep()
+    assert marked(workers.mark) == []
 
 
-def test_daemons_live_on_if_all_workers_are_held(tmp_path: Path) -> None:
-    async def test(two: TwoWorkers) -> None:
-        daemons = await two.start()
-        pids = two.workers.pids
-        two.workers.hold(0)
-        two.workers.hold(1)
-        await two.workers.sweep()
-        assert {*daemons, *pids} <= set(marked(two.mark))
-
-    with_two(tmp_path, test)
+async def test_daemons_live_on_if_all_workers_are_held(two: TwoWorkers) -> None:
+    daemons = await two.start()
+    pids = two.workers.pids
+    two.workers.hold(0)
+    two.workers.hold(1)
+    await two.workers.sweep()
+    assert {*daemons, *pids} <= set(marked(two.mark))
 
 
-def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(tmp_path: Path) -> None:
-    async def test(two: TwoWorkers) -> None:
-        daemons = await two.start()
-        stays = two.workers.pid_of(1)
-        two.workers.hold(0)
-        two.workers.hold(1)
-        await two.workers.dismiss({0}, TIMEOUT_S)
-        assert two.exits.get_nowait() == (0, -15)
-        assert two.workers.pids == {stays}
-        assert {*marked(two.mark)} == {stays, daemons[1]}
-
-    with_two(tmp_path, test)
+async def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(two: TwoWorkers) -> None:
+    daemons = await two.start()
+    stays = two.workers.pid_of(1)
+    two.workers.hold(0)
+    two.workers.hold(1)
+    await two.workers.dismiss({0}, TIMEOUT_S)
+    assert two.exits.get_nowait() == (0, -15)
+    assert two.workers.pids == {stays}
+    assert {*marked(two.mark)} == {stays, daemons[1]}
 
 
-def test_the_daemon_of_a_worker_that_is_held_lives_on(tmp_path: Path) -> None:
-    async def test(two: TwoWorkers) -> None:
-        daemons = await two.start()
-        held = two.workers.pid_of(0)
-        two.workers.hold(0)
-        await two.workers.sweep()
-        assert two.exits.get_nowait() == (1, -9)
-        assert {*marked(two.mark)} == {held, daemons[0]}
-
-    with_two(tmp_path, test)
+async def test_the_daemon_of_a_worker_that_is_held_lives_on(two: TwoWorkers) -> None:
+    daemons = await two.start()
+    held = two.workers.pid_of(0)
+    two.workers.hold(0)
+    await two.workers.sweep()
+    assert two.exits.get_nowait() == (1, -9)
+    assert {*marked(two.mark)} == {held, daemons[0]}

@@ -7,7 +7,8 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from nodeclient.workers.leftover_processes import EndedWorker, LeftoverProcesses
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
 
 SHORT_S = 0.3
 """A `--stop-timeout` that is over soon."""
@@ -50,25 +51,22 @@ class Stage:
         return process
 
 
-def on_stage(stop_timeout_s: float, test: Callable[[Stage], Coroutine[None, None, None]]) -> None:
-    """Run a test, and leave nothing of it."""
-
-    async def run() -> None:
-        stage = Stage(stop_timeout_s)
-        try:
-            await test(stage)
-            assert marked(stage.mark) == []
-        finally:
-            await stage.tasks.cancel()
-            kill_marked(stage.mark)
-            for process in stage.processes:
-                process.communicate()
-
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+@asynccontextmanager
+async def on_stage(stop_timeout_s: float) -> AsyncIterator[Stage]:
+    """Yield a stage, and leave nothing of it."""
+    stage = Stage(stop_timeout_s)
+    try:
+        yield stage
+        assert marked(stage.mark) == []
+    finally:
+        await stage.tasks.cancel()
+        kill_marked(stage.mark)
+        for process in stage.processes:
+            process.communicate()
 
 
-def test_one_that_waits_for_the_end_of_a_pipe_ends_by_itself(tmp_path: Path) -> None:
-    async def test(stage: Stage) -> None:
+async def test_one_that_waits_for_the_end_of_a_pipe_ends_by_itself(tmp_path: Path) -> None:
+    async with on_stage(TIMEOUT_S) as stage:
         script = f"trap '' TERM; echo; cat > {tmp_path}/records"
         tracker = stage.start("sh", "-c", script, stdin=subprocess.PIPE, start_new_session=True)
         await stage.leftovers.take([stage.worker])
@@ -80,11 +78,9 @@ def test_one_that_waits_for_the_end_of_a_pipe_ends_by_itself(tmp_path: Path) -> 
         assert (tmp_path / "records").read_text() == "loss 1\n"
         assert stage.said == []
 
-    on_stage(TIMEOUT_S, test)
 
-
-def test_one_that_ignores_sigterm_is_killed_at_last_and_named() -> None:
-    async def test(stage: Stage) -> None:
+async def test_one_that_ignores_sigterm_is_killed_at_last_and_named() -> None:
+    async with on_stage(SHORT_S) as stage:
         process = stage.start(*IGNORES, start_new_session=True)
         await stage.leftovers.take([stage.worker])
         await stage.leftovers.end()
@@ -93,11 +89,9 @@ def test_one_that_ignores_sigterm_is_killed_at_last_and_named() -> None:
         assert stage.said == [(Level.WARNING, f"{text}; see --stop-timeout")]
         assert process.wait() == -9
 
-    on_stage(SHORT_S, test)
 
-
-def test_what_one_has_started_since_is_ended_with_it() -> None:
-    async def test(stage: Stage) -> None:
+async def test_what_one_has_started_since_is_ended_with_it() -> None:
+    async with on_stage(SHORT_S) as stage:
         script = "echo; read line; (setsid sh -c 'trap \"\" TERM; echo up; sleep 1000 & wait' &)"
         parent = stage.start("sh", "-c", script, stdin=subprocess.PIPE)
         await stage.leftovers.take([stage.worker])
@@ -110,22 +104,18 @@ def test_what_one_has_started_since_is_ended_with_it() -> None:
         [(_, text)] = stage.said
         assert "rank 3: sh (pid " in text
 
-    on_stage(SHORT_S, test)
 
-
-def test_one_that_wiped_its_environment_is_found_in_the_group_of_its_worker() -> None:
-    async def test(stage: Stage) -> None:
+async def test_one_that_wiped_its_environment_is_found_in_the_group_of_its_worker() -> None:
+    async with on_stage(SHORT_S) as stage:
         process = stage.start(*IGNORES, env={}, start_new_session=True)
         await stage.leftovers.take([EndedWorker(stage.worker.mark, process.pid, "3")])
         await stage.leftovers.end()
         assert process.wait() == -9
         assert len(stage.said) == 1
 
-    on_stage(SHORT_S, test)
 
-
-def test_the_second_signal_kills_at_once() -> None:
-    async def test(stage: Stage) -> None:
+async def test_the_second_signal_kills_at_once() -> None:
+    async with on_stage(TIMEOUT_S) as stage:
         process = stage.start(*IGNORES)
         await stage.leftovers.take([stage.worker])
         ending = asyncio.ensure_future(stage.leftovers.end())
@@ -134,10 +124,8 @@ def test_the_second_signal_kills_at_once() -> None:
         await ending
         assert process.wait() == -9
 
-    on_stage(TIMEOUT_S, test)
 
-
-def test_one_that_listens_on_a_port_of_its_choice_gives_way_and_no_other_does() -> None:
+async def test_one_that_listens_on_a_port_of_its_choice_gives_way_and_no_other_does() -> None:
     listens = """
 import socket
 first = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
@@ -150,8 +138,7 @@ for port in range(first - 1, 1023, -1):
 print(flush=True)
 server.accept()
 """
-
-    async def test(stage: Stage) -> None:
+    async with on_stage(SHORT_S) as stage:
         other = stage.start("sh", "-c", "echo; exec sleep 1000")
         server = stage.start(sys.executable, "-I", "-S", "-c", listens)
         await stage.leftovers.take([stage.worker])
@@ -161,5 +148,3 @@ server.accept()
         assert text.endswith(f"rank 3: {Path(sys.executable).name} (pid {server.pid})")
         assert other.poll() is None
         await stage.leftovers.end()
-
-    on_stage(SHORT_S, test)

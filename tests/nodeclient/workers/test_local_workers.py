@@ -1,4 +1,4 @@
-"""The local worker group, with real processes, on asyncio's own loop and on uvloop."""
+"""The local worker group, with real processes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import re
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
+import pytest_asyncio
 from msgspec.structs import replace
 
 from nodeclient.output.output import WorkerStreams
@@ -24,15 +23,7 @@ from nodeclient.workers.process_tree import kill, kill_marked, marked, open_fami
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.support.programs import TIMEOUT_S
 
-pytestmark = pytest.mark.slow
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Iterator[Run]:
-    with asyncio.Runner(loop_factory=request.param) as runner:
-        yield lambda test: runner.run(asyncio.wait_for(test, TIMEOUT_S))
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
 
 
 @dataclass
@@ -99,8 +90,8 @@ class Group:
         assert [status for status in statuses() if status.parent == os.getpid() and status.dead] == []
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
+@pytest_asyncio.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
     group = Group(tmp_path / "fifo")
     yield group
     os.write(group.lines.fileno(), b"\n")  # for a thread that still waits for a line
@@ -120,42 +111,33 @@ async def _ended(*pidfds: int) -> None:
         os.close(pidfd)
 
 
-def test_exit_codes_and_signals_are_reported_as_subprocess_has_them(run: Run, group: Group) -> None:
-    async def test() -> None:
-        group.start("exit 0", "exit 7", "kill -KILL $$", "kill -TERM $$", "exit 255")
-        exits = dict([await group.exits.get() for _ in range(5)])
-        assert exits == {0: 0, 1: 7, 2: -9, 3: -15, 4: 255}
-        await group.workers.sweep()
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_exit_codes_and_signals_are_reported_as_subprocess_has_them(group: Group) -> None:
+    group.start("exit 0", "exit 7", "kill -KILL $$", "kill -TERM $$", "exit 255")
+    exits = dict([await group.exits.get() for _ in range(5)])
+    assert exits == {0: 0, 1: 7, 2: -9, 3: -15, 4: 255}
+    await group.workers.sweep()
+    group.assert_nothing_is_left()
 
 
-def test_fifty_that_end_at_once_are_each_reported_once_and_leave_no_zombie(run: Run, group: Group) -> None:
-    async def test() -> None:
-        group.start(*["exit 3"] * 50)
-        assert sorted([await group.exits.get() for _ in range(50)]) == [(rank, 3) for rank in range(50)]
-        await group.workers.sweep()
-        assert group.exits.empty()
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_fifty_that_end_at_once_are_each_reported_once_and_leave_no_zombie(group: Group) -> None:
+    group.start(*["exit 3"] * 50)
+    assert sorted([await group.exits.get() for _ in range(50)]) == [(rank, 3) for rank in range(50)]
+    await group.workers.sweep()
+    assert group.exits.empty()
+    group.assert_nothing_is_left()
 
 
-def test_a_worker_that_ignores_sigterm_is_swept(run: Run, group: Group) -> None:
-    async def test() -> None:
-        deaf = group.python("expect(signal.SIGTERM); say('term'); expect(signal.SIGUSR1)")
-        group.workers.start([deaf, group.shell("exec sleep 1000")])
-        assert await group.line() == "ready"
-        group.workers.terminate()
-        assert await group.line() == "term"
-        assert await group.exits.get() == (1, -15)
-        assert group.workers.alive == 1
-        await group.workers.sweep()
-        assert group.exits.get_nowait() == (0, -9)
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_a_worker_that_ignores_sigterm_is_swept(group: Group) -> None:
+    deaf = group.python("expect(signal.SIGTERM); say('term'); expect(signal.SIGUSR1)")
+    group.workers.start([deaf, group.shell("exec sleep 1000")])
+    assert await group.line() == "ready"
+    group.workers.terminate()
+    assert await group.line() == "term"
+    assert await group.exits.get() == (1, -15)
+    assert group.workers.alive == 1
+    await group.workers.sweep()
+    assert group.exits.get_nowait() == (0, -9)
+    group.assert_nothing_is_left()
 
 
 GRANDCHILDREN = """
@@ -175,136 +157,107 @@ def _with_grandchildren(group: Group, folder: Path, end: str) -> tuple[WorkerCom
     return replace(command, environ={**command.environ, "READY": str(ready)}), ready
 
 
-@pytest.mark.parametrize("end", ["wait", "exec sleep 1000"])
-def test_a_worker_that_is_killed_takes_only_its_process_group_with_it(
-    run: Run, group: Group, tmp_path: Path, end: str
-) -> None:
-    async def test() -> None:
-        command, ready = _with_grandchildren(group, tmp_path, end)
-        group.workers.start([command])
-        in_group, elsewhere = [await group.pidfd() for _ in range(2)], [int(await group.line())]
-        await asyncio.to_thread(ready.write_text, "\n")
-        elsewhere.append(int(await group.line()))
-        await group.workers.sweep()
-        await _ended(*in_group)
-        assert group.exits.get_nowait() == (0, -9)
-        assert {*elsewhere} <= {*group.left}
-        group.end_the_left()
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_a_worker_that_is_killed_takes_only_its_process_group_with_it(group: Group, tmp_path: Path) -> None:
+    command, ready = _with_grandchildren(group, tmp_path, "exec sleep 1000")
+    group.workers.start([command])
+    in_group, elsewhere = [await group.pidfd() for _ in range(2)], [int(await group.line())]
+    await asyncio.to_thread(ready.write_text, "\n")
+    elsewhere.append(int(await group.line()))
+    await group.workers.sweep()
+    await _ended(*in_group)
+    assert group.exits.get_nowait() == (0, -9)
+    assert {*elsewhere} <= {*group.left}
+    group.end_the_left()
+    group.assert_nothing_is_left()
 
 
-def test_all_that_a_worker_has_left_behind_lives_on(run: Run, group: Group, tmp_path: Path) -> None:
-    async def test() -> None:
-        command, ready = _with_grandchildren(group, tmp_path, "read line < $READY; exit 0")
-        group.workers.start([command])
-        grandchildren = [int(await group.line()) for _ in range(3)]
-        await asyncio.to_thread(ready.write_text, "\n")
-        grandchildren.append(int(await group.line()))
-        await asyncio.to_thread(ready.write_text, "\n")
-        assert await group.exits.get() == (0, 0)
-        group.workers.terminate()
-        await group.workers.sweep()
-        assert {*grandchildren} <= {*group.left}
-        group.end_the_left()
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_all_that_a_worker_has_left_behind_lives_on(group: Group, tmp_path: Path) -> None:
+    command, ready = _with_grandchildren(group, tmp_path, "read line < $READY; exit 0")
+    group.workers.start([command])
+    grandchildren = [int(await group.line()) for _ in range(3)]
+    await asyncio.to_thread(ready.write_text, "\n")
+    grandchildren.append(int(await group.line()))
+    await asyncio.to_thread(ready.write_text, "\n")
+    assert await group.exits.get() == (0, 0)
+    group.workers.terminate()
+    await group.workers.sweep()
+    assert {*grandchildren} <= {*group.left}
+    group.end_the_left()
+    group.assert_nothing_is_left()
 
 
-def test_what_is_left_of_a_worker_that_was_reaped_long_ago_is_found(run: Run, group: Group) -> None:
-    async def test() -> None:
-        group.start(
-            "setsid sh -c 'echo $$ > $FIFO; exec sleep 1000' & read pid < $FIFO; echo $pid > $FIFO", "sleep 1000"
-        )
-        daemon = int(await group.line())
-        assert await group.exits.get() == (0, 0)
-        await group.workers.sweep()
-        assert {*group.left} == {daemon}
-        group.end_the_left()
-
-    run(test())
+async def test_what_is_left_of_a_worker_that_was_reaped_long_ago_is_found(group: Group) -> None:
+    group.start("setsid sh -c 'echo $$ > $FIFO; exec sleep 1000' & read pid < $FIFO; echo $pid > $FIFO", "sleep 1000")
+    daemon = int(await group.line())
+    assert await group.exits.get() == (0, 0)
+    await group.workers.sweep()
+    assert {*group.left} == {daemon}
+    group.end_the_left()
 
 
-def test_a_shell_that_is_killed_takes_the_script_with_it(run: Run, group: Group) -> None:
-    async def test() -> None:
-        group.start("sleep 1000 & echo $! > $FIFO; wait")
-        script = await group.pidfd()
-        os.kill(next(iter(group.workers.pids)), signal.SIGKILL)
-        await _ended(script)
-        assert await group.exits.get() == (0, -9)
-        await group.workers.sweep()
-        assert not group.left
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_a_shell_that_is_killed_takes_the_script_with_it(group: Group) -> None:
+    group.start("sleep 1000 & echo $! > $FIFO; wait")
+    script = await group.pidfd()
+    os.kill(next(iter(group.workers.pids)), signal.SIGKILL)
+    await _ended(script)
+    assert await group.exits.get() == (0, -9)
+    await group.workers.sweep()
+    assert not group.left
+    group.assert_nothing_is_left()
 
 
-def test_a_script_may_save_its_state_though_the_shell_around_it_died(run: Run, group: Group) -> None:
-    async def test() -> None:
-        script = group.python("expect(signal.SIGTERM); say('saving'); expect(signal.SIGUSR1); say('saved')")
-        around = WorkerCommand(("sh", "-c", '"$@"; exit 1', "sh", *script.argv), script.environ)
-        group.workers.start([around])
-        assert await group.line() == "ready"
-        shell = os.pidfd_open(*group.workers.pids)
-        group.workers.terminate()
-        assert await group.line() == "saving"
-        await _ended(shell)
-        assert group.workers.alive == 1
-        os.killpg(next(iter(group.workers.pids)), signal.SIGUSR1)
-        assert await group.line() == "saved"
-        assert await group.exits.get() == (0, -15)
-        await group.workers.sweep()
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_a_script_may_save_its_state_though_the_shell_around_it_died(group: Group) -> None:
+    script = group.python("expect(signal.SIGTERM); say('saving'); expect(signal.SIGUSR1); say('saved')")
+    around = WorkerCommand(("sh", "-c", '"$@"; exit 1', "sh", *script.argv), script.environ)
+    group.workers.start([around])
+    assert await group.line() == "ready"
+    shell = os.pidfd_open(*group.workers.pids)
+    group.workers.terminate()
+    assert await group.line() == "saving"
+    await _ended(shell)
+    assert group.workers.alive == 1
+    os.killpg(next(iter(group.workers.pids)), signal.SIGUSR1)
+    assert await group.line() == "saved"
+    assert await group.exits.get() == (0, -15)
+    await group.workers.sweep()
+    group.assert_nothing_is_left()
 
 
 SAVES = "say('saved' if os.waitpid(child, os.WNOHANG) == (0, 0) else 'lost its child')"
 """The end of a training script, which needs the process that loads its data to save its state."""
 
 
-def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_business(run: Run, group: Group) -> None:
-    async def test() -> None:
-        catches = f"signal.signal(signal.SIGTERM, lambda *_: {SAVES}); signal.pthread_sigmask(signal.SIG_SETMASK, ())\n"
-        loads = "child = os.fork(); child or signal.signal(signal.SIGTERM, signal.SIG_DFL); say(f'{child > 0}')\n"
-        group.workers.start([group.python(f"{catches}{loads}while True: signal.pause()")])
-        assert {await group.line() for _ in range(3)} == {"ready", "True", "False"}, "both are ready"
-        group.workers.terminate()
-        assert await group.line() == "saved"
-        assert group.workers.alive == 1
+async def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_business(group: Group) -> None:
+    catches = f"signal.signal(signal.SIGTERM, lambda *_: {SAVES}); signal.pthread_sigmask(signal.SIG_SETMASK, ())\n"
+    loads = "child = os.fork(); child or signal.signal(signal.SIGTERM, signal.SIG_DFL); say(f'{child > 0}')\n"
+    group.workers.start([group.python(f"{catches}{loads}while True: signal.pause()")])
+    assert {await group.line() for _ in range(3)} == {"ready", "True", "False"}, "both are ready"
+    group.workers.terminate()
+    assert await group.line() == "saved"
+    assert group.workers.alive == 1
+    await group.workers.sweep()
+    group.assert_nothing_is_left()
+
+
+async def test_a_shell_that_traps_sigterm_does_not_keep_it_from_its_child(group: Group) -> None:
+    script = group.python("expect(signal.SIGTERM); say('saved')")
+    around = WorkerCommand(("sh", "-c", "trap 'exit 7' TERM; \"$@\"; exit 1", "sh", *script.argv), script.environ)
+    group.workers.start([around])
+    assert await group.line() == "ready"
+    group.workers.terminate()
+    assert await group.line() == "saved"
+    assert await group.exits.get() == (0, 7)
+    await group.workers.sweep()
+    group.assert_nothing_is_left()
+
+
+async def test_a_group_can_be_started_again_after_a_sweep(group: Group) -> None:
+    for _ in range(3):
+        group.start("exec sleep 1000", "exec sleep 1000")
+        assert group.workers.alive == 2
         await group.workers.sweep()
-        group.assert_nothing_is_left()
-
-    run(test())
-
-
-def test_a_shell_that_traps_sigterm_does_not_keep_it_from_its_child(run: Run, group: Group) -> None:
-    async def test() -> None:
-        script = group.python("expect(signal.SIGTERM); say('saved')")
-        around = WorkerCommand(("sh", "-c", "trap 'exit 7' TERM; \"$@\"; exit 1", "sh", *script.argv), script.environ)
-        group.workers.start([around])
-        assert await group.line() == "ready"
-        group.workers.terminate()
-        assert await group.line() == "saved"
-        assert await group.exits.get() == (0, 7)
-        await group.workers.sweep()
-        group.assert_nothing_is_left()
-
-    run(test())
-
-
-def test_a_group_can_be_started_again_after_a_sweep(run: Run, group: Group) -> None:
-    async def test() -> None:
-        for _ in range(3):
-            group.start("exec sleep 1000", "exec sleep 1000")
-            assert group.workers.alive == 2
-            await group.workers.sweep()
-            assert sorted([group.exits.get_nowait(), group.exits.get_nowait()]) == [(0, -9), (1, -9)]
-        group.assert_nothing_is_left()
-
-    run(test())
+        assert sorted([group.exits.get_nowait(), group.exits.get_nowait()]) == [(0, -9), (1, -9)]
+    group.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
@@ -316,135 +269,106 @@ def test_a_group_can_be_started_again_after_a_sweep(run: Run, group: Group) -> N
         ("lost", "#!/no/such/interpreter\n", 0o755, 127, "the interpreter that its first line names is not"),
     ],
 )
-def test_a_command_that_cannot_be_started_is_explained(
-    run: Run, group: Group, tmp_path: Path, name: str, content: str | None, mode: int, exit_code: int, message: str
+async def test_a_command_that_cannot_be_started_is_explained(
+    group: Group, tmp_path: Path, name: str, content: str | None, mode: int, exit_code: int, message: str
 ) -> None:
-    async def test() -> None:
-        program = tmp_path / name
-        if content is not None:
-            program.write_text(content)
-            program.chmod(mode)
-        bad = WorkerCommand((str(program),), os.environ)
-        with pytest.raises(SpawnError, match=message) as caught:
-            group.workers.start([group.shell("exec sleep 1000"), bad, group.shell("exec sleep 1000")])
-        assert (caught.value.local_rank, caught.value.exit_code) == (1, exit_code)
-        assert group.workers.alive == 1
-        await group.workers.sweep()
-        assert group.exits.get_nowait() == (0, -9)
-        group.assert_nothing_is_left()
-
-    run(test())
+    program = tmp_path / name
+    if content is not None:
+        program.write_text(content)
+        program.chmod(mode)
+    bad = WorkerCommand((str(program),), os.environ)
+    with pytest.raises(SpawnError, match=message) as caught:
+        group.workers.start([group.shell("exec sleep 1000"), bad, group.shell("exec sleep 1000")])
+    assert (caught.value.local_rank, caught.value.exit_code) == (1, exit_code)
+    assert group.workers.alive == 1
+    await group.workers.sweep()
+    assert group.exits.get_nowait() == (0, -9)
+    group.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
     ("argv", "message"), [(("no-such-command",), "in no directory of PATH"), (("a\0b",), "null byte")]
 )
-def test_a_bad_word_is_explained(run: Run, group: Group, argv: tuple[str, ...], message: str) -> None:
-    async def test() -> None:
-        with pytest.raises(SpawnError, match=message):
-            group.workers.start([WorkerCommand(argv, os.environ)])
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_a_bad_word_is_explained(group: Group, argv: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SpawnError, match=message):
+        group.workers.start([WorkerCommand(argv, os.environ)])
+    group.assert_nothing_is_left()
 
 
-def test_workers_inherit_no_open_file(run: Run, group: Group) -> None:
-    async def test() -> None:
-        read_end, write_end = os.pipe()
-        os.set_inheritable(write_end, True)
-        program = (
-            "import os; fds = [fd for fd in range(1024) if os.path.exists(f'/proc/self/fd/{fd}')]; "
-            "print(fds, file=open(os.environ['FIFO'], 'w'))"
-        )
-        command = WorkerCommand((sys.executable, "-I", "-S", "-c", program), {"FIFO": str(group.fifo)})
-        group.workers.start([command])
-        assert await group.line() == "[0, 1, 2]"
-        os.close(read_end)
-        os.close(write_end)
-        await group.workers.sweep()
-
-    run(test())
+async def test_workers_inherit_no_open_file(group: Group) -> None:
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    program = (
+        "import os; fds = [fd for fd in range(1024) if os.path.exists(f'/proc/self/fd/{fd}')]; "
+        "print(fds, file=open(os.environ['FIFO'], 'w'))"
+    )
+    command = WorkerCommand((sys.executable, "-I", "-S", "-c", program), {"FIFO": str(group.fifo)})
+    group.workers.start([command])
+    assert await group.line() == "[0, 1, 2]"
+    os.close(read_end)
+    os.close(write_end)
+    await group.workers.sweep()
 
 
-def test_workers_start_with_default_signals(run: Run, group: Group) -> None:
+async def test_workers_start_with_default_signals(group: Group) -> None:
     # The C library keeps a few to itself, and the program that started this process may have left them in any state.
     everyday = sum(1 << (signum - 1) for signum in signal.valid_signals())
-
-    async def test() -> None:
-        group.start("grep -E '^Sig(Blk|Ign)' /proc/self/status | tr -d '\\n' > $FIFO; echo > $FIFO")
-        blocked, ignored = (int(mask, 16) for mask in re.findall("[0-9a-f]{16}", await group.line()))
-        assert (blocked | ignored) & everyday == 0
-        await group.workers.sweep()
-
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     previous = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGHUP, signal.SIGQUIT)}
     try:
-        run(test())
+        group.start("grep -E '^Sig(Blk|Ign)' /proc/self/status | tr -d '\\n' > $FIFO; echo > $FIFO")
+        found_blocked, ignored = (int(mask, 16) for mask in re.findall("[0-9a-f]{16}", await group.line()))
+        assert (found_blocked | ignored) & everyday == 0
+        await group.workers.sweep()
     finally:
         for signum, handler in previous.items():
             signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def test_each_worker_has_the_streams_that_it_is_given(run: Run, group: Group, tmp_path: Path) -> None:
-    async def test() -> None:
-        files = [tmp_path / name for name in ("out 0", "err 0", "out 1", "err 1")]
-        fds = [os.open(file, os.O_WRONLY | os.O_CREAT) for file in files]
-        streams = [WorkerStreams(fds[0], fds[1], tmp_path, {}), WorkerStreams(fds[2], fds[3], tmp_path, {})]
-        group.workers.start([group.shell(f"echo out {rank}; echo err {rank} >&2") for rank in range(2)], streams)
-        await group.exits.get()
-        await group.exits.get()
-        assert [file.read_text() for file in files] == [f"{file.name}\n" for file in files]
-        for fd in fds:
-            os.close(fd)
-        await group.workers.sweep()
-
-    run(test())
+async def test_each_worker_has_the_streams_that_it_is_given(group: Group, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("out 0", "err 0", "out 1", "err 1")]
+    fds = [os.open(file, os.O_WRONLY | os.O_CREAT) for file in files]
+    streams = [WorkerStreams(fds[0], fds[1], tmp_path, {}), WorkerStreams(fds[2], fds[3], tmp_path, {})]
+    group.workers.start([group.shell(f"echo out {rank}; echo err {rank} >&2") for rank in range(2)], streams)
+    await group.exits.get()
+    await group.exits.get()
+    assert [file.read_text() for file in files] == [f"{file.name}\n" for file in files]
+    for fd in fds:
+        os.close(fd)
+    await group.workers.sweep()
 
 
-def test_the_process_of_a_worker_is_known_even_after_its_end(run: Run, group: Group, tmp_path: Path) -> None:
-    async def test() -> None:
-        group.start("echo $$ > $FIFO", "exec sleep 1000")
-        pid = int(await group.line())
-        assert await group.exits.get() == (0, 0)
-        await group.workers.sweep()
-        assert group.workers.pid_of(0) == pid
-        assert group.workers.pid_of(1) not in {0, pid}
-        bad = WorkerCommand((str(tmp_path / "absent"),), os.environ)
-        with pytest.raises(SpawnError):
-            group.workers.start([bad, bad])
-        assert [group.workers.pid_of(rank) for rank in range(2)] == [0, 0]
-
-    run(test())
+async def test_the_process_of_a_worker_is_known_even_after_its_end(group: Group, tmp_path: Path) -> None:
+    group.start("echo $$ > $FIFO", "exec sleep 1000")
+    pid = int(await group.line())
+    assert await group.exits.get() == (0, 0)
+    await group.workers.sweep()
+    assert group.workers.pid_of(0) == pid
+    assert group.workers.pid_of(1) not in {0, pid}
+    bad = WorkerCommand((str(tmp_path / "absent"),), os.environ)
+    with pytest.raises(SpawnError):
+        group.workers.start([bad, bad])
+    assert [group.workers.pid_of(rank) for rank in range(2)] == [0, 0]
 
 
-def test_a_worker_runs_on_its_cpus_and_so_does_what_it_starts(run: Run, group: Group) -> None:
+async def test_a_worker_runs_on_its_cpus_and_so_does_what_it_starts(group: Group) -> None:
     cpu = min(os.sched_getaffinity(0))
-
-    async def test() -> None:
-        command = group.shell("(grep Cpus_allowed_list /proc/self/status) > $FIFO")
-        group.workers.start([replace(command, cpus=frozenset({cpu}))])
-        assert (await group.line()).split() == ["Cpus_allowed_list:", str(cpu)]
-        await group.workers.sweep()
-
-    run(test())
+    command = group.shell("(grep Cpus_allowed_list /proc/self/status) > $FIFO")
+    group.workers.start([replace(command, cpus=frozenset({cpu}))])
+    assert (await group.line()).split() == ["Cpus_allowed_list:", str(cpu)]
+    await group.workers.sweep()
 
 
-def test_cpus_that_this_process_may_not_use_are_named(run: Run, group: Group) -> None:
-    async def test() -> None:
-        command = replace(group.shell("exit 0"), cpus=frozenset({100_000}))
-        with pytest.raises(SpawnError, match=r"CPUs \[100000\] are not for this process"):
-            group.workers.start([command])
-        group.assert_nothing_is_left()
-
-    run(test())
+async def test_cpus_that_this_process_may_not_use_are_named(group: Group) -> None:
+    command = replace(group.shell("exit 0"), cpus=frozenset({100_000}))
+    with pytest.raises(SpawnError, match=r"CPUs \[100000\] are not for this process"):
+        group.workers.start([command])
+    group.assert_nothing_is_left()
 
 
-def test_a_worker_leads_a_session_and_reads_nothing(run: Run, group: Group) -> None:
-    async def test() -> None:
-        group.start('echo "$(ps -o sid= -p $$ | tr -d " ") $$ $(cat | wc -c)" > $FIFO')
-        session, pid, size = (await group.line()).split()
-        assert (session, size) == (pid, "0")
-        await group.workers.sweep()
-
-    run(test())
+async def test_a_worker_leads_a_session_and_reads_nothing(group: Group) -> None:
+    group.start('echo "$(ps -o sid= -p $$ | tr -d " ") $$ $(cat | wc -c)" > $FIFO')
+    session, pid, size = (await group.line()).split()
+    assert (session, size) == (pid, "0")
+    await group.workers.sweep()

@@ -105,29 +105,26 @@ def received(worker: socket.socket) -> RoundMessage:
     return ROUND_CODEC.decode(worker.recv(PACKET_BYTES))
 
 
-def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            worker = on.connect(HELLO)
-            assert await on.event() == WorkerStays(0)
-            on.staying.carry_out(effects.LeaveRound())
-            assert received(worker) == AskToLeave(1)
-            worker.send(ROUND_CODEC.encode(Left(1)))
-            assert await on.event() == WorkerLeft(0)
-            on.staying.begin(2, NEXT)
-            with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
-                on.staying.go_on(0, out.fileno(), err.fileno())
-            packet, files, _, _ = socket.recv_fds(worker, PACKET_BYTES, 2)
-            changes = {"RANK": "1", "NEW": "z", "OLD": None, STACKS: "where"}  # it has taken the last one for itself
-            assert ROUND_CODEC.decode(packet) == NextRound(2, changes)
-            for name, file in zip(("out", "err"), files, strict=True):
-                os.write(file, name.encode())
-                os.close(file)
-                assert (tmp_path / name).read_text() == name
-            on.staying.carry_out(effects.LeaveRound())
-            assert received(worker) == AskToLeave(2), "it is in another round now"
-
-    asyncio.run(play())
+async def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        worker = on.connect(HELLO)
+        assert await on.event() == WorkerStays(0)
+        on.staying.carry_out(effects.LeaveRound())
+        assert received(worker) == AskToLeave(1)
+        worker.send(ROUND_CODEC.encode(Left(1)))
+        assert await on.event() == WorkerLeft(0)
+        on.staying.begin(2, NEXT)
+        with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+            on.staying.go_on(0, out.fileno(), err.fileno())
+        packet, files, _, _ = socket.recv_fds(worker, PACKET_BYTES, 2)
+        changes = {"RANK": "1", "NEW": "z", "OLD": None, STACKS: "where"}  # it has taken the last one for itself
+        assert ROUND_CODEC.decode(packet) == NextRound(2, changes)
+        for name, file in zip(("out", "err"), files, strict=True):
+            os.write(file, name.encode())
+            os.close(file)
+            assert (tmp_path / name).read_text() == name
+        on.staying.carry_out(effects.LeaveRound())
+        assert received(worker) == AskToLeave(2), "it is in another round now"
 
 
 STOPS = """
@@ -140,69 +137,59 @@ print(worker.recv(1000).decode())
 """
 """A worker that a signal stops."""
 
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(TIMEOUT_S)]
+
 
 @pytest.mark.slow
-def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            hello = '{"staying":{"local_rank":0,"round":1,"pid":PID}}'
-            command = [sys.executable, "-c", STOPS, on.path, hello]
-            worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-            assert await on.event() == WorkerStays(0)
-            await asyncio.to_thread(wait_until, "the worker is stopped", lambda: is_stopped(worker.pid))
-            on.staying.carry_out(effects.LeaveRound())
-            assert await on.event() == WorkerRefuses(0, STOPPED)
-            on.staying.carry_out(effects.LeaveRound(planned=True))
-            worker.send_signal(signal.SIGCONT)
-            told, _ = await worker.communicate()
-            assert ROUND_CODEC.decode(told) == AskToLeave(1, planned=True)
-
-    asyncio.run(play())
+async def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        hello = '{"staying":{"local_rank":0,"round":1,"pid":PID}}'
+        command = [sys.executable, "-c", STOPS, on.path, hello]
+        worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        assert await on.event() == WorkerStays(0)
+        await asyncio.to_thread(wait_until, "the worker is stopped", lambda: is_stopped(worker.pid))
+        on.staying.carry_out(effects.LeaveRound())
+        assert await on.event() == WorkerRefuses(0, STOPPED)
+        on.staying.carry_out(effects.LeaveRound(planned=True))
+        worker.send_signal(signal.SIGCONT)
+        told, _ = await worker.communicate()
+        assert ROUND_CODEC.decode(told) == AskToLeave(1, planned=True)
 
 
-def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            failed = Failed(1, "RuntimeError: closed", ("a line",))
-            worker = on.connect(HELLO, failed, Left(1), Refusing(1, "it is busy"))
-            assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
-            failure, left = on.in_order
-            assert isinstance(failure, CollectiveFailed)
-            about = failure.diagnosis
-            assert (failure.exit_code, about.error, about.pid) == (1, "RuntimeError: closed", os.getpid())
-            assert left == WorkerLeft(0)
-            worker.close()
-            assert await on.event() == WorkerStays(0, able=False)
-
-    asyncio.run(play())
+async def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        failed = Failed(1, "RuntimeError: closed", ("a line",))
+        worker = on.connect(HELLO, failed, Left(1), Refusing(1, "it is busy"))
+        assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
+        failure, left = on.in_order
+        assert isinstance(failure, CollectiveFailed)
+        about = failure.diagnosis
+        assert (failure.exit_code, about.error, about.pid) == (1, "RuntimeError: closed", os.getpid())
+        assert left == WorkerLeft(0)
+        worker.close()
+        assert await on.event() == WorkerStays(0, able=False)
 
 
-def test_how_long_a_worker_aborts_nccl_is_told(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            on.connect(HELLO, Aborting(1), Aborted(1, 0.5), Aborting(7), Left(1))
-            events = [await on.event() for _ in range(4)]
-            assert events == [WorkerStays(0), WorkerAborts(0), WorkerAborts(0, 0.5), WorkerLeft(0)]
-
-    asyncio.run(play())
+async def test_how_long_a_worker_aborts_nccl_is_told(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        on.connect(HELLO, Aborting(1), Aborted(1, 0.5), Aborting(7), Left(1))
+        events = [await on.event() for _ in range(4)]
+        assert events == [WorkerStays(0), WorkerAborts(0), WorkerAborts(0, 0.5), WorkerLeft(0)]
 
 
-def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            said: list[RoundMessage] = [Failed(1, "RuntimeError: closed", ()), Left(1)]
-            worker = on.connect(HELLO, *said * 9, Refusing(1, "it is busy"))
-            assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
-            assert len(on.in_order) == 2
-            on.staying.begin(2, NEXT)
-            with (tmp_path / "out").open("w") as out:
-                on.staying.go_on(0, out.fileno(), out.fileno())
-            for message in (Failed(2, "RuntimeError: again", ()), Left(2), Refusing(2, "it is busy")):
-                worker.send(ROUND_CODEC.encode(message))
-            await on.event()
-            assert len(on.in_order) == 4, "it is another round"
-
-    asyncio.run(play())
+async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        said: list[RoundMessage] = [Failed(1, "RuntimeError: closed", ()), Left(1)]
+        worker = on.connect(HELLO, *said * 9, Refusing(1, "it is busy"))
+        assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
+        assert len(on.in_order) == 2
+        on.staying.begin(2, NEXT)
+        with (tmp_path / "out").open("w") as out:
+            on.staying.go_on(0, out.fileno(), out.fileno())
+        for message in (Failed(2, "RuntimeError: again", ()), Left(2), Refusing(2, "it is busy")):
+            worker.send(ROUND_CODEC.encode(message))
+        await on.event()
+        assert len(on.in_order) == 4, "it is another round"
 
 
 @pytest.mark.parametrize(
@@ -217,34 +204,25 @@ def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: Path) -
     ],
     ids=["other rank", "other round", "unknown", "unknown too", "of ours", "of ours too"],
 )
-def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessage]) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            on.connect(*said)
-            on.connect(HELLO)
-            assert await on.event() == WorkerStays(0)
-            assert on.events.empty()
-
-    asyncio.run(play())
+async def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessage]) -> None:
+    async with stage(tmp_path) as on:
+        on.connect(*said)
+        on.connect(HELLO)
+        assert await on.event() == WorkerStays(0)
+        assert on.events.empty()
 
 
-def test_what_a_worker_says_of_another_round_counts_for_nothing(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            on.connect(HELLO, Left(0), Failed(2, "x", ()), Refusing(2, "x"), Left(1))
-            assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerLeft(0)]
-            assert on.events.empty()
-            assert not on.in_order
-
-    asyncio.run(play())
+async def test_what_a_worker_says_of_another_round_counts_for_nothing(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        on.connect(HELLO, Left(0), Failed(2, "x", ()), Refusing(2, "x"), Left(1))
+        assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerLeft(0)]
+        assert on.events.empty()
+        assert not on.in_order
 
 
-def test_where_no_socket_can_be_made_no_worker_stays(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            assert on.staying.listen(tmp_path / "missing") == {}
-
-    asyncio.run(play())
+async def test_where_no_socket_can_be_made_no_worker_stays(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        assert on.staying.listen(tmp_path / "missing") == {}
 
 
 async def leave_nothing(_: Sequence[EndedWorker]) -> None:
@@ -271,55 +249,46 @@ def hang_in_the_kernel(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
+async def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
-            on.workers.hold(0)
-            hang_in_the_kernel(monkeypatch, times=2)
-            on.staying.carry_out(effects.Dismiss((0,)))
-            await on.staying.dismissed(reported)
-            assert on.complaints == [str(KEPT_BY_THE_KERNEL)] * 2
-            assert not on.workers.pids, "the next round begins without them"
-
-    asyncio.run(play())
+    async with stage(tmp_path) as on:
+        on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
+        on.workers.hold(0)
+        hang_in_the_kernel(monkeypatch, times=2)
+        on.staying.carry_out(effects.Dismiss((0,)))
+        await on.staying.dismissed(reported)
+        assert on.complaints == [str(KEPT_BY_THE_KERNEL)] * 2
+        assert not on.workers.pids, "the next round begins without them"
 
 
 @pytest.mark.slow
-def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed_last(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(2)])
-            on.workers.hold(0)
-            on.workers.hold(1)
-            lost = [1]
+async def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed_last(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(2)])
+        on.workers.hold(0)
+        on.workers.hold(1)
+        lost = [1]
 
-            async def lose_another() -> None:
-                if lost:
-                    on.staying.carry_out(effects.Dismiss((lost.pop(),)))
+        async def lose_another() -> None:
+            if lost:
+                on.staying.carry_out(effects.Dismiss((lost.pop(),)))
 
-            on.staying.carry_out(effects.Dismiss((0,)))
-            await on.staying.dismissed(lose_another)
-            assert not on.workers.pids
-
-    asyncio.run(play())
+        on.staying.carry_out(effects.Dismiss((0,)))
+        await on.staying.dismissed(lose_another)
+        assert not on.workers.pids
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
+async def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play() -> None:
-        async with stage(tmp_path) as on:
-            on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
-            on.workers.hold(0)
-            hang_in_the_kernel(monkeypatch, times=1)
-            on.staying.carry_out(effects.Dismiss((0,)))
-            await on.staying.settled()
-            assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
-            await on.workers.sweep()
-            assert not on.workers.pids
-
-    asyncio.run(play())
+    async with stage(tmp_path) as on:
+        on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
+        on.workers.hold(0)
+        hang_in_the_kernel(monkeypatch, times=1)
+        on.staying.carry_out(effects.Dismiss((0,)))
+        await on.staying.settled()
+        assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
+        await on.workers.sweep()
+        assert not on.workers.pids

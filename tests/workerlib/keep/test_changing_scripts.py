@@ -170,9 +170,7 @@ def be_pruned(module: nn.Module) -> None:
 def test_no_step_is_kept_of_a_module_that_was_another_one_when_keep_was_called(
     script: Script, change: Callable[[nn.Module], None]
 ) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         train(model, optimizer)
         kept.step(0)
         script.await_memory(kept)
@@ -185,9 +183,7 @@ def test_no_step_is_kept_of_a_module_that_was_another_one_when_keep_was_called(
 
 
 def test_a_buffer_that_is_not_in_the_state_dict_may_come_later(script: Script) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         train(model, optimizer)
         model.register_buffer("cache", torch.ones(2), persistent=False)
         kept.step(0)

@@ -17,6 +17,8 @@ from workerlib.kept_storage import PartNumber, number_parts, own_items
 
 pytestmark = pytest.mark.slow
 
+pytestmark = pytest.mark.slow
+
 
 def plans_of(*names: str) -> list[SavePlan]:
     """Return what each rank plans to save, of tensors with names of one letter, as it is said to the others."""

@@ -19,9 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_step_is_whole_until_the_closure_of_the_optimizer_has_returned(script: Script, named: bool) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         train(model, optimizer)
         kept.step(0)
         before = state_of({"model": model})
@@ -95,9 +93,7 @@ def test_nothing_is_saved_in_a_closure_that_is_called_after_a_change(
 def test_what_ranks_share_is_saved_at_intervals_if_they_meet_while_parameters_change(
     script: Script, meets: bool
 ) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         dist.barrier()
         train(model, optimizer)
         if meets:

@@ -135,6 +135,7 @@ def train_alone_and_die_in_the_last_save(folder: Path, steps: int, lines: int) -
     train_ddp(folder, steps)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: Keep, tmp_path: Path) -> None:
     """First where its state is that of no step, and then at the end of a round, while it saves its last step."""
     rounds = count(1)

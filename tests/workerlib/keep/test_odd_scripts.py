@@ -252,9 +252,7 @@ def test_what_grows_is_kept_at_its_next_step(script: Script) -> None:
 
 
 def test_an_error_within_the_optimizer_leaves_no_state(script: Script) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         train(model, optimizer)
         kept.step(0)
         optimizer.register_step_post_hook(lambda *_: 1 / 0)  # type: ignore[arg-type]  # an error is meant
@@ -267,9 +265,7 @@ def test_an_error_within_the_optimizer_leaves_no_state(script: Script) -> None:
 
 
 def test_training_goes_on_while_its_memory_is_prepared_and_its_last_step_is_kept(script: Script) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         script.node.gives.clear()
         do_steps(kept, model, optimizer)
         script.node.gives.set()
@@ -279,18 +275,14 @@ def test_training_goes_on_while_its_memory_is_prepared_and_its_last_step_is_kept
 
 def test_when_training_has_ended_its_last_step_is_kept(script: Script) -> None:
     """Its process may be ended before it has come to its end by itself, and answers nobody then."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         do_steps(kept, model, optimizer)
         script.await_memory(kept)
     assert script.node.choose().step == 2
 
 
 def test_where_training_has_ended_it_stands_still(script: Script) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         do_steps(kept, model, optimizer)
         script.await_memory(kept)
         kept.close(failed=False)
@@ -300,9 +292,7 @@ def test_where_training_has_ended_it_stands_still(script: Script) -> None:
 
 
 def test_steps_may_be_reported_by_another_thread(script: Script) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         for step in range(3):
             train(model, optimizer)
             reporting = threading.Thread(target=kept.step, args=[step])
