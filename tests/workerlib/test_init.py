@@ -197,7 +197,6 @@ multiprocessing.Process(target=signal.pause, daemon=True).start()
 """Leaves a daemonic child for the end of Python to terminate and join."""
 
 
-@pytest.mark.slow
 def test_children_that_are_forked_end_by_sigterm() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", WITH_CHILDREN], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
@@ -259,6 +258,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_a_worker_ends_although_a_model_outlives_the_context(port: int) -> None:
     skip_where_gloo_needs_no_python()
     first, second = _pair(port)
@@ -293,7 +293,6 @@ def test_a_worker_that_asked_without_a_context_ends_although_gloo_is_busy(port: 
     _end_well(BUSY_WITHOUT_A_CONTEXT, first, second)
 
 
-@pytest.mark.slow
 def test_a_process_without_a_launcher_gets_an_error_with_what_to_do() -> None:
     environ = {name: value for name, value in os.environ.items() if name not in SOLO.to_environ()}
     program = "import workerlib; workerlib.init()"
@@ -302,7 +301,6 @@ def test_a_process_without_a_launcher_gets_an_error_with_what_to_do() -> None:
     assert "nodeclient join --standalone -- python train.py" in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_a_python_without_torch_gets_an_error_that_names_it() -> None:
     program = "import sys; sys.path[:0] = ['.']; import workerlib; workerlib.init()"
     # There are no installed packages without site, and so no torch.
@@ -324,7 +322,6 @@ workerlib.init()
 """
 
 
-@pytest.mark.slow
 def test_a_script_that_has_made_its_process_group_is_told_to_leave_that_out(port: int) -> None:
     environment = replace(SOLO, master_port=port)
     with _start(WITH_A_GROUP, environment) as process:
@@ -358,7 +355,6 @@ with workerlib.init():
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("address", ["127.0.0.1", pytest.param("localhost", marks=pytest.mark.long)])
 def test_the_store_listens_at_the_address_of_the_master_alone(port: int, address: str) -> None:
     with _start(LISTENING, replace(SOLO, master_port=port, master_address=address)) as worker:
