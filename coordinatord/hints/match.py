@@ -4,13 +4,72 @@ from __future__ import annotations
 
 import re
 
-from coordinatord.hints.hang import hang_advice
 from coordinatord.hints.launch import GPUS, LAUNCHING
 from coordinatord.hints.network import NETWORK
 from coordinatord.hints.resource import LIMITS, MEMORY, SIGNALS
 from coordinatord.hints.rule import HintRule
 from coordinatord.protocol.exit_codes import signal_behind
-from coordinatord.protocol.messages import Report
+from coordinatord.protocol.messages import Failure, HangKind, Report
+
+_HANGS = {
+    HangKind.ABSENT: (
+        "nothing shows what it did: `nodeclient events` says whether its node was cut off, and the log of its round "
+        "what it wrote last"
+    ),
+    HangKind.STUCK: (
+        "its stack says what it waited for, such as data, a lock or a file system of {host}; `nodeclient stacks` shows "
+        "all workers while a job stands. A phase that may take long is named by `ctx.section(name, limit=SECONDS)`; "
+        "--hang-timeout sets another time, or none"
+    ),
+    HangKind.BUSY: (
+        "it computed for longer than --hang-timeout allows. An evaluation is named by `ctx.section(name, "
+        "limit=SECONDS)`; else its stack shows where it loops. Without --hang-timeout a worker that computes is let "
+        "alone"
+    ),
+    HangKind.MISMATCHED: (
+        "the ranks came to different collectives: look for one in a branch that not all take, for loops of different "
+        "lengths, and for sizes that differ. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch itself fails at the first one "
+        "that differs. A rank that is behind in NCCL may have a GPU that failed: look for Xid in the log of its kernel"
+    ),
+    HangKind.NETWORK: (
+        "no worker is to blame: look for a link or a firewall that drops what the workers send each other, and whether "
+        "they use the right interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME; NCCL_DEBUG=INFO shows it)"
+    ),
+}
+
+_STOPPED = (
+    "a signal (SIGSTOP, SIGTSTP) has stopped it on {host}. Schedulers suspend jobs in that way (`scontrol suspend`), "
+    "and so do people; `kill -CONT PID` lets such a process go on. With --hang-timeout off the others wait for it"
+)
+
+_DISK = (
+    "its disk or network file system has not answered for minutes: the kernel log of {host} (`dmesg`) may name it. "
+    "The next round may wait for it again. If a disk may take that long, name the phase by `ctx.section(name, "
+    "limit=SECONDS)`"
+)
+
+_OUTSIDE = (
+    "what it waits for is no part of the job, and has not come for minutes: look on {host} what it does. If it may "
+    "take that long, name the phase by `ctx.section(name, limit=SECONDS)`"
+)
+
+_STUCK_IN_ANOTHER_WAY = {
+    r" (?:is|are) stopped\b": _STOPPED,
+    r" waits? for a disk\b": _DISK,
+    r" waits? for ": _OUTSIDE,
+}
+"""The advice about workers that are stuck and have no stack that says why, by the words of the verdict
+(`core/values/hang_verdict`)."""
+
+
+def hang_advice(kind: HangKind, failure: Failure) -> str:
+    """Return the advice about a worker that hung, as a text for `str.format`: {host}."""
+    if kind is HangKind.STUCK:
+        for pattern, advice in _STUCK_IN_ANOTHER_WAY.items():
+            if re.search(pattern, failure.message):
+                return advice
+    return _HANGS[kind]
+
 
 CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 """The causes in the order in which they are tried: more specific ones come first."""

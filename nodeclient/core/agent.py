@@ -23,12 +23,15 @@ from nodeclient.core import effects, events, kept_goals, notices
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import MAY_PASS, ConnectionState
 from nodeclient.core.departure import Departure
-from nodeclient.core.effects import Effect, Exit, Hold, Level, Notice
-from nodeclient.core.events import CollectiveFailed, Diagnosis, StartFailed, WorkerEnd, WorkerExited, WorkerLeft
+from nodeclient.core.effects import Hold, Level, Notice
 from nodeclient.core.staying import RoundEnd, Staying
 from nodeclient.core.sweeping import Sweeping
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
+
+REPORT_WITHIN_S = 30.0
+"""How long a node looks for a coordinator when it knows by itself that the run has succeeded. A coordinator that is
+started again is back within seconds, and then records the success."""
 
 
 class Agent:
@@ -92,7 +95,7 @@ class Agent:
             Act.SETTLE: self._settle,
             Act.ADOPT: self._take_round,
             Act.REST: self._take_round,
-            Act.LEAVE: lambda _: self._exit(_exit_as_directed(self._desired, self._departure.signum)),
+            Act.LEAVE: self._leave_as_directed,
         }
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
@@ -249,7 +252,7 @@ class Agent:
         self._apply(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
-        alone = _succeeded_alone(self.phase, self._group, self._goal, self._connection.error)
+        alone = self._success_alone(self._connection.error)
         failure, limit_s = self._group.failure(now), self._settings.join_timeout_s
         self._departure.end_with(alone or self._connection.give_up(limit_s, self.phase, failure), hurry=False)
 
@@ -262,6 +265,48 @@ class Agent:
         self._group.cut_off = True
         self._notice(Level.ERROR, "cut_off", notices.cut_off(self._connection.outage_grace_s, self._settings))
         self._apply(Stimulus.ABANDONED, now)
+
+    # Its exits
+
+    def _leave_as_directed(self, _: float) -> None:
+        """Exit as the coordinator asks."""
+        desired = self._desired
+        assert desired is not None  # noqa: S101 - goals come from it
+        outcome = desired.outcome
+        assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
+        code = outcome.exit_code
+        if outcome.result is Result.LEFT and self._departure.signum is not None:
+            code = 128 + self._departure.signum
+        well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
+        self._exit(effects.Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report))
+
+    def _conclusion(self, ending: effects.Exit) -> effects.Exit:
+        """Return the exit of a node that has decided on `ending`: success instead, if it knows of one to report.
+
+        This is for a node whose embedded coordinator has ended: it will not be back, so the node does not look for it.
+        """
+        is_unreported = ending.code == ExitCode.UNAVAILABLE
+        return (self._success_alone(ending.message) if is_unreported else None) or ending
+
+    def _success_alone(self, error: str) -> effects.Exit | None:
+        """Return the exit of a node that cannot reach the coordinator but knows that the run has succeeded, or None."""
+        alone = self._has_succeeded_alone
+        return effects.Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO) if alone else None
+
+    @property
+    def _has_succeeded_alone(self) -> bool:
+        """Whether this node knows that all workers of the round have succeeded, since it is the only node.
+
+        The last goal must have been to run this round. What follows a round that was being stopped is the coordinator's
+        decision.
+        """
+        assignment = self._group.assignment
+        return (
+            self.phase is Phase.SUCCEEDED
+            and self._goal is Stimulus.RUN
+            and assignment is not None
+            and assignment.group_world_size == 1
+        )
 
     # Time
 
@@ -286,7 +331,9 @@ class Agent:
 
     def _limit_alone(self) -> float:
         """Return until when the node goes on without a coordinator."""
-        patience_s = _patience_s(self._settings.join_timeout_s, self.phase, self._group, self._goal)
+        patience_s = self._settings.join_timeout_s
+        if self._has_succeeded_alone:
+            patience_s = min(patience_s, REPORT_WITHIN_S)
         return self._connection.limit_alone(self.phase, self._without_workers_since, patience_s)
 
     # The goal
@@ -299,7 +346,7 @@ class Agent:
         """Work towards the goal, until that changes the phase no more."""
         while not self.exited:
             if self._departure.ending is not None and not self.phase.has_workers:
-                self._exit(_conclusion(self._departure.ending, self.phase, self._group, self._goal))
+                self._exit(self._conclusion(self._departure.ending))
                 return
             goal, before = self._goal, self.phase
             if goal is not None:
@@ -399,7 +446,7 @@ class Agent:
         self._effects.append(ending)
 
     def _notice(self, level: Level, event: str, text: str) -> None:
-        self._effects.append(effects.Notice(level, text, event))
+        self._effects.append(Notice(level, text, event))
 
     def _report(self, now: float) -> None:
         """Report the node's state if it has changed or a heartbeat is due."""
@@ -410,76 +457,24 @@ class Agent:
             self._effects.append(effects.SendObserved(observed))
 
 
-REPORT_WITHIN_S = 30.0
-"""How long a node looks for a coordinator when it knows by itself that the run has succeeded. A coordinator that is
-started again is back within seconds, and then records the success."""
-
-
-def _exit_as_directed(desired: Desired | None, signum: int | None) -> Exit:
-    """Return the exit that the coordinator asks for; `signum` is the signal by which this node leaves, if it does."""
-    assert desired is not None  # noqa: S101 - goals come from it
-    outcome = desired.outcome
-    assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
-    code = outcome.exit_code
-    if outcome.result is Result.LEFT and signum is not None:
-        code = 128 + signum
-    well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
-    return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
-
-
-def _patience_s(join_timeout_s: float, phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> float:
-    """Return how long a node without workers looks for a coordinator."""
-    return min(join_timeout_s, REPORT_WITHIN_S) if _has_succeeded_alone(phase, group, goal) else join_timeout_s
-
-
-def _succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, error: str) -> Exit | None:
-    """Return the exit of a node that cannot reach the coordinator but knows that the run has succeeded, or None."""
-    alone = _has_succeeded_alone(phase, group, goal)
-    return Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO) if alone else None
-
-
-def _conclusion(ending: Exit, phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> Exit:
-    """Return the exit of a node that has decided on `ending`: success instead, if it knows of one and cannot report it.
-
-    This is for a node whose embedded coordinator has ended: it will not be back, so the node does not look for it.
-    """
-    is_unreported = ending.code == ExitCode.UNAVAILABLE
-    return (_succeeded_alone(phase, group, goal, ending.message) if is_unreported else None) or ending
-
-
-def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> bool:
-    """Whether this node knows that all workers of the round have succeeded, since it is the only node.
-
-    The last goal must have been to run this round. What follows a round that was being stopped is the coordinator's
-    decision.
-    """
-    assignment = group.assignment
-    return (
-        phase is Phase.SUCCEEDED
-        and goal is Stimulus.RUN
-        and assignment is not None
-        and assignment.group_world_size == 1
-    )
-
-
 def _note_end(
-    event: WorkerEnd, group: WorkerGroup, staying: Staying, phase: Phase, workers: int, now: float
-) -> tuple[Stimulus | None, list[Effect]]:
+    event: events.WorkerEnd, group: WorkerGroup, staying: Staying, phase: Phase, workers: int, now: float
+) -> tuple[Stimulus | None, list[effects.Effect]]:
     """Note in the group how one of its `workers` ended; return the stimulus for the node, if any, and the effects."""
-    at, diagnosis, is_known = now, Diagnosis(), False
+    at, diagnosis, is_known = now, events.Diagnosis(), False
     match event:
-        case WorkerLeft():
+        case events.WorkerLeft():
             return _note_left(event, group, staying)
-        case StartFailed():
+        case events.StartFailed():
             group.alive.difference_update(range(event.local_rank, workers))
-            diagnosis = Diagnosis(message=event.message)
-        case WorkerExited():
+            diagnosis = events.Diagnosis(message=event.message)
+        case events.WorkerExited():
             at, diagnosis = now - event.age_s, event.diagnosis
             is_known = staying.note_end(event.local_rank, by_itself=group.ended_by_itself(event.exit_code, at))
             if event.local_rank not in group.alive:
                 return None, []  # the worker was out of the round
             group.note_exit(event.local_rank, event.exit_code, at)
-        case CollectiveFailed():
+        case events.CollectiveFailed():
             if not staying.note_failed(event.local_rank, group.alive):
                 return None, []
             at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
@@ -496,7 +491,9 @@ def _note_end(
     return (None if group.alive else Stimulus.SUCCEEDED), []
 
 
-def _note_left(event: WorkerLeft, group: WorkerGroup, staying: Staying) -> tuple[Stimulus | None, list[Effect]]:
+def _note_left(
+    event: events.WorkerLeft, group: WorkerGroup, staying: Staying
+) -> tuple[Stimulus | None, list[effects.Effect]]:
     if not staying.take(event.local_rank, group.alive):
         return None, []
     group.alive.discard(event.local_rank)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
-from nodeclient.diagnosis import kernel_log, oom, tracebacks
+from nodeclient.diagnosis import oom, tracebacks
 from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, without_native_frames
 
 CONTEXT_LINES = 8
@@ -40,7 +40,7 @@ def diagnose(
     stderr: bytes,
     oom_before: oom.OomKills,
     root: Path = Path("/"),
-    kmsg: Path = kernel_log.KMSG,
+    kmsg: Path = oom.KMSG,
 ) -> Diagnosis:
     """Find out how a worker ended. Never raises; reads a few small files.
 
@@ -116,7 +116,7 @@ def _killer(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg
         return f"the kernel's OOM killer ended a process of its cgroup meanwhile ({kill.reason})"
     if kill is None:
         return "" if before.cgroup is None else f"some process sent it, {_NOT_OOM}"
-    size = kernel_log.memory_of_killed(pid, root, kmsg)
+    size = oom.memory_of_killed(pid, root, kmsg)
     held = "" if size is None else f"; it held {gibibytes(size)}"
     return f"killed by the kernel's OOM killer ({kill.reason}){held}"
 

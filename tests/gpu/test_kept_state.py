@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 BESIDE = """
 import torch
-from workerlib.keep.device_order import CudaOrder
+from workerlib.keep.gate import CudaOrder
 from workerlib.keep.gate import Gate
 
 of, to = torch.arange(1_000.0, device="cuda"), torch.zeros(1_000)
@@ -36,7 +36,7 @@ assert not gate.has_ended(0.05), "a step that is on is said to have ended"
 
 SPOILT = """
 import torch
-from workerlib.keep.device_order import CudaOrder
+from workerlib.keep.gate import CudaOrder
 from workerlib.keep.gate import Gate
 
 few = torch.zeros(1, device="cuda")

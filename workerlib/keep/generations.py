@@ -9,8 +9,7 @@ import torch
 
 from workerlib.keep.adapter import KeptObject
 from workerlib.keep.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
-from workerlib.keep.device_order import DeviceOrder, order_of, order_of_collectives
-from workerlib.keep.gate import Gate
+from workerlib.keep.gate import DeviceOrder, Gate, order_of, order_of_collectives
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keep.pieces import local_part, piece_of, views_of

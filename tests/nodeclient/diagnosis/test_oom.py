@@ -12,8 +12,7 @@ import pytest
 
 from nodeclient.diagnosis import oom
 from nodeclient.diagnosis.diagnose import diagnose
-from nodeclient.diagnosis.kernel_log import FIRST_PID_NAMESPACE, memory_of_killed
-from nodeclient.diagnosis.oom import OomKill, OomKills, count, kill_since
+from nodeclient.diagnosis.oom import FIRST_PID_NAMESPACE, OomKill, OomKills, count, kill_since, memory_of_killed
 from tests.support.programs import TIMEOUT_S
 
 KILLED = "killed by the kernel's OOM killer"

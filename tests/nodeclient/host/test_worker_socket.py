@@ -12,7 +12,7 @@ import pytest
 
 from nodeclient.host.worker_socket import WorkerSocket
 from tests.support.programs import TIMEOUT_S
-from workerlib.in_place.round_channel import RoundChannel
+from workerlib.in_place.staying_worker import RoundChannel
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,8 +12,8 @@ from queue import SimpleQueue
 import pytest
 
 from tests.support.programs import TIMEOUT_S
-from workerlib.in_place.round_channel import RoundChannel
 from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
+from workerlib.in_place.staying_worker import RoundChannel
 from workerlib.packets import PACKET_BYTES
 
 

@@ -26,7 +26,6 @@ from tests.support.programs import TIMEOUT_S, wait_until
 from tests.workerlib.test_init import SOLO
 from workerlib import checkpoints, progress
 from workerlib.env import KEEP
-from workerlib.in_place.round_channel import RoundChannel
 from workerlib.in_place.round_messages import (
     ROUND_CODEC,
     Aborted,
@@ -38,7 +37,7 @@ from workerlib.in_place.round_messages import (
     Refusing,
     RoundMessage,
 )
-from workerlib.in_place.staying_worker import VAIN_MAX, StayingWorker
+from workerlib.in_place.staying_worker import VAIN_MAX, RoundChannel, StayingWorker
 from workerlib.keep.keeper import StepKeeper, keep
 from workerlib.keep.kept_errors import LeftRoundError
 from workerlib.packets import PACKET_BYTES
