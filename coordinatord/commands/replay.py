@@ -5,68 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from coordinatord.commands.json_output import ReplayStep, RunState, as_json
+from coordinatord.commands.offline_replay import counted, replayed, restarts_of
 from coordinatord.config.state_flags import ReplayConfig
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.durable import DurableCluster, DurableRun
-from coordinatord.core.transitions.apply import HistoryError, apply
+from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import RestartsStatus
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import flight_recorder
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.server.driver import RECORDED
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
-from coordinatord.store.error_texts import REMEDY
-from coordinatord.store.interface import Entry, NothingStoredError, UnreadableStoreError
-
-
-def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
-    """Go through the history of one run; yield each record and the run as it is then, one object throughout.
-
-    Raises `UnreadableStoreError`.
-    """
-    cluster = DurableCluster()
-    for number, entry in enumerate(entries, 1):
-        try:
-            apply(cluster, entry.record, entry.at)
-        except HistoryError as error:
-            raise UnreadableStoreError(
-                f"record {number} of the run does not follow from those before it: {error}; {REMEDY}"
-            ) from error
-        run = cluster.jobs.get(entry.record.job)
-        if run is None:
-            raise UnreadableStoreError(f"record {number} of the run forgets it, and records follow; {REMEDY}")
-        yield entry, run
-
-
-def last_of(entries: Sequence[Entry]) -> tuple[Entry, DurableRun]:
-    """Return the last record of a history, which must not be empty, and the run that it led to."""
-    *_, last = replayed(entries)
-    return last
-
-
-def drains_of(entries: Sequence[Entry]) -> DurableCluster:
-    """Return the drains that the records of no job led to."""
-    cluster = DurableCluster()
-    for entry in entries:
-        apply(cluster, entry.record, entry.at)
-    return cluster
-
-
-def restarts_of(run: DurableRun) -> RestartsStatus:
-    """Return how much of the budget of restarts a run has used."""
-    return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts)
-
-
-def counted(number: int, thing: str) -> str:
-    """Write '1 node' or '2 nodes'."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+from coordinatord.store.interface import Entry, NothingStoredError
 
 
 def replay(config: ReplayConfig) -> int:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
-from coordinatord.commands.replay import counted, drains_of, last_of, restarts_of
+from coordinatord.commands.offline_replay import counted, drains_of, last_of, restarts_of
 from coordinatord.config.state_flags import StateConfig
 from coordinatord.core.queries.job_view import drained_view
 from coordinatord.core.state.durable import DurableRun

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coordinatord.commands.replay import counted
+from coordinatord.commands.offline_replay import counted
 from coordinatord.config.store_flags import LEASE_S, CopyConfig
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.tasks import Tasks

@@ -52,7 +52,7 @@ def diagnose(
     written = last_lines(stderr.decode(errors="replace"))
     signum = signal_behind(exit_code)
     trace = tracebacks.find(written, killed=signum is not None)
-    record = read(error_file) if error_file else None
+    record = read_error_file(error_file) if error_file else None
     if trace is not None:
         error, shown = trace.error, _shortened(_around(written, trace))
     elif signum == signal.SIGKILL:
@@ -136,8 +136,11 @@ class Recorded(Struct, frozen=True):
     """Whether no restart mends the error, as `workerlib` says of it."""
 
 
-def read(path: Path) -> Recorded | None:
-    """Return the content of an error file; None if it has none. Never raises, never waits for a writer."""
+def read_error_file(path: Path) -> Recorded | None:
+    """Return the content of an error file, as `workerlib.record` and torch's `@record` write it; None if it has none.
+
+    The file is not trusted: it may be of any kind, size and content. Never raises, never waits for a writer.
+    """
     try:
         content = json.loads(_read_bounded(path))
     except (OSError, ValueError, RecursionError):

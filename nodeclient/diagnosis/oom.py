@@ -2,6 +2,7 @@
 
 The counters are those of this process's own cgroup, which its workers share (cgroup v2, or the memory controller of
 v1), and those of the whole host. The kernel counts before it kills, so once a worker has ended, its kill is counted.
+The log of the kernel has how much memory the worker held, if this process may read it.
 """
 
 from __future__ import annotations

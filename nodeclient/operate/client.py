@@ -347,6 +347,9 @@ def _sort_by_answers(
 ) -> tuple[list[ContactPoint], list[ContactPoint]]:
     """Return the coordinators to send a request to, a healthy one first, and those that have not answered in time.
 
+    A paused coordinator accepts connections, and then sends nothing. So they are asked in turn: if one does not answer
+    soon, the next one is asked too, and the earlier ones may still answer.
+
     `is_healthy` waits for an answer. It is called in threads, and raises nothing. This function returns when one
     coordinator is healthy, when all have answered, or after `within_s` seconds.
     """

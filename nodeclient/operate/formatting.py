@@ -1,4 +1,4 @@
-"""Numbers and names as people read them. Pure."""
+"""Numbers, names and tables as people read them. Pure."""
 
 from __future__ import annotations
 

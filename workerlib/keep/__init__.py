@@ -11,6 +11,6 @@ and holds training between two steps before that end. `process_hooks` has the ca
 object's adapter does; `kept_objects` adapts the kinds of objects, and `kept_containers` dicts and lists of tensors;
 `pieces` adapts the shards of tensors, `plain_values` other values as JSON with the tensors within these, and
 `random_state` the random numbers. `gate` knows which step a GPU has come to undisturbed, and holds optimizers back
-until then. `unkept_state` finds what training depends on and nobody keeps. `agent_channel` is the connection, and
-requests memory; `kept_errors` has the errors.
+until then. `unkept_state` finds what training depends on and nobody keeps. `agent_channel` is the connection,
+`arena_request` requests memory, and `kept_errors` has the errors.
 """

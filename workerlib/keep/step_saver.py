@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from workerlib.env import WorkerEnvironment
-from workerlib.keep.agent_channel import ArenaRequest
 from workerlib.keep.arena import PENDING, Arena, Commit
+from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import FirstState, Message, NotSaved, Saved
 from workerlib.keep.gate import TorchGroups
 from workerlib.keep.generations import Generations, NotNowError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.commands.replay import replayed
+from coordinatord.commands.offline_replay import replayed
 from coordinatord.core.values.records import JobStopAsked, Record, RoundEnded, RoundsMissed
 from coordinatord.core.values.round_history import ROUNDS_KEPT, rounds_of
 from coordinatord.store.database import Database, connect_in_memory

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeclient.diagnosis.diagnose import FILE_BYTES_MAX, Recorded, diagnose, read
+from nodeclient.diagnosis.diagnose import FILE_BYTES_MAX, Recorded, diagnose, read_error_file
 from nodeclient.diagnosis.oom import OomKills
 
 SHAPES: list[tuple[Any, Recorded | None]] = [
@@ -40,7 +40,7 @@ SHAPES: list[tuple[Any, Recorded | None]] = [
 def test_a_shape_is_understood_or_says_nothing(content: Any, expected: Recorded | None, tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_text(json.dumps(content))
-    assert read(path) == expected
+    assert read_error_file(path) == expected
 
 
 BYTES = {
@@ -57,7 +57,7 @@ BYTES = {
 def test_other_content_says_nothing(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_bytes(content)
-    assert read(path) is None
+    assert read_error_file(path) is None
 
 
 def test_only_a_plain_file_is_opened(tmp_path: Path) -> None:
@@ -66,12 +66,12 @@ def test_only_a_plain_file_is_opened(tmp_path: Path) -> None:
     link, fifo = tmp_path / "link.json", tmp_path / "fifo.json"
     link.symlink_to(plain)
     os.mkfifo(fifo)
-    assert read(plain) is not None
-    assert read(link) is None
-    assert read(fifo) is None
-    assert read(Path(os.devnull)) is None
-    assert read(tmp_path) is None
-    assert read(tmp_path / "nowhere.json") is None
+    assert read_error_file(plain) is not None
+    assert read_error_file(link) is None
+    assert read_error_file(fifo) is None
+    assert read_error_file(Path(os.devnull)) is None
+    assert read_error_file(tmp_path) is None
+    assert read_error_file(tmp_path / "nowhere.json") is None
 
 
 def test_letters_that_cannot_be_written_do_not_get_far(tmp_path: Path) -> None:

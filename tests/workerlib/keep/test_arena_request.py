@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from workerlib.keep.agent_channel import ArenaRequest
 from workerlib.keep.arena import Arena, ArenaSizes
+from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import Reserve
 from workerlib.keep.small_state import Taken
 

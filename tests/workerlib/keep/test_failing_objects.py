@@ -73,5 +73,5 @@ def test_an_object_that_fails_may_do_better_in_another_round(kept: str, final: o
     environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM, kept], env=environ, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 1
-    found = diagnose.read(path)
+    found = diagnose.read_error_file(path)
     assert (found and found.final) is final

@@ -1,0 +1,54 @@
+"""The replay of runs, for the subcommands that read a state directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from coordinatord.core.state.durable import DurableCluster, DurableRun
+from coordinatord.core.transitions.apply import HistoryError, apply
+from coordinatord.protocol.http.api import RestartsStatus
+from coordinatord.store.error_texts import REMEDY
+from coordinatord.store.interface import Entry, UnreadableStoreError
+
+
+def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
+    """Go through the history of one run; yield each record and the run as it is then, one object throughout.
+
+    Raises `UnreadableStoreError`.
+    """
+    cluster = DurableCluster()
+    for number, entry in enumerate(entries, 1):
+        try:
+            apply(cluster, entry.record, entry.at)
+        except HistoryError as error:
+            raise UnreadableStoreError(
+                f"record {number} of the run does not follow from those before it: {error}; {REMEDY}"
+            ) from error
+        run = cluster.jobs.get(entry.record.job)
+        if run is None:
+            raise UnreadableStoreError(f"record {number} of the run forgets it, and records follow; {REMEDY}")
+        yield entry, run
+
+
+def last_of(entries: Sequence[Entry]) -> tuple[Entry, DurableRun]:
+    """Return the last record of a history, which must not be empty, and the run that it led to."""
+    *_, last = replayed(entries)
+    return last
+
+
+def drains_of(entries: Sequence[Entry]) -> DurableCluster:
+    """Return the drains that the records of no job led to."""
+    cluster = DurableCluster()
+    for entry in entries:
+        apply(cluster, entry.record, entry.at)
+    return cluster
+
+
+def restarts_of(run: DurableRun) -> RestartsStatus:
+    """Return how much of the budget of restarts a run has used."""
+    return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts)
+
+
+def counted(number: int, thing: str) -> str:
+    """Write '1 node' or '2 nodes'."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
