@@ -7,7 +7,7 @@ A worker in a collective waits for others. So the culprit waits in no collective
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -57,6 +57,8 @@ class HangVerdict(Struct, frozen=True):
     ranks: tuple[int, ...]
     """The culprits; with `network`, the workers that wait in a collective that ought to complete."""
     sentence: str
+    waiting: int
+    """How many workers wait."""
 
     @property
     def is_hang(self) -> bool:
@@ -112,9 +114,11 @@ def longest_wait_s(seen_workers: Iterable[SeenWorker]) -> float:
     )
 
 
-def _verdict(kind: HangKind, culprits: Sequence[SeenWorker], sentence: str) -> HangVerdict:
+def _verdict(
+    kind: HangKind, culprits: Sequence[SeenWorker], waiting: Collection[SeenWorker], sentence: str
+) -> HangVerdict:
     ranks = tuple(sorted(worker.rank for worker in culprits))
-    return HangVerdict(kind, ranks, clip(sentence, MESSAGE_MAX))
+    return HangVerdict(kind, ranks, clip(sentence, MESSAGE_MAX), len(waiting))
 
 
 def _all_places(seen_workers: Sequence[SeenWorker]) -> list[WorkerPlaces]:
@@ -144,7 +148,7 @@ def _judge_others(culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker])
         sentence = f"{subject} {has} ended; {_describe_waiting(waiting)}{lasted}"
     else:
         sentence = f"{subject} {_describe_culprits(kind, culprits)}{lasted}; {_describe_waiting(waiting)}"
-    return _verdict(kind, culprits, sentence)
+    return _verdict(kind, culprits, waiting, sentence)
 
 
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
@@ -159,7 +163,7 @@ def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -
     if peers and len(places) == 1 and _operation(collective_of(behind[0])).removesuffix("_oop").lstrip("_") in _ROOTED:
         over = f"rank {peers[0].rank}" if len(peers) == 1 else f"{len(peers)} others"
         sentence = f"{_name_places(places)}{_lasting(waiting)}, which is over for {over}: {_network(waiting)}"
-        return _verdict(HangKind.NETWORK, behind, sentence)
+        return _verdict(HangKind.NETWORK, behind, waiting, sentence)
     where = ""
     if peers:
         numbers = [collective_of(worker).number for worker in (*behind, *peers)]
@@ -170,7 +174,7 @@ def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -
     elif ahead:
         where = f", behind {'the other one' if len(ahead) == 1 else f'the {len(ahead)} others'},"
     sentence = f"{_name_places(places)}{where}{_lasting(waiting)}".rstrip(",")
-    return _verdict(HangKind.MISMATCHED, behind, sentence)
+    return _verdict(HangKind.MISMATCHED, behind, waiting, sentence)
 
 
 def _judge_waiting(last: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
@@ -224,7 +228,7 @@ def _incomplete(
     several = f" in collectives of {len(whole)} groups, such as {place}," if len(whole) > 1 else f" in {place}"
     none = "none of them completes" if len(whole) > 1 else "it completes for none"
     sentence = f"{subject} wait{several}{_lasting(waiting)}, and {none}: {_network(stuck)}"
-    return _verdict(HangKind.NETWORK, stuck, sentence)
+    return _verdict(HangKind.NETWORK, stuck, waiting, sentence)
 
 
 def _mismatched(places: dict[str, list[SeenWorker]], waiting: Sequence[SeenWorker]) -> HangVerdict:
@@ -240,7 +244,7 @@ def _mismatched(places: dict[str, list[SeenWorker]], waiting: Sequence[SeenWorke
     others.sort(key=lambda side: side[1][0].rank)
     culprits = [worker for _, workers in others for worker in workers]
     sentence = f"{_name_places(dict(others))}{where},{_lasting(waiting)}".rstrip(",")
-    return _verdict(HangKind.MISMATCHED, culprits, sentence)
+    return _verdict(HangKind.MISMATCHED, culprits, waiting, sentence)
 
 
 def _culprits(workers: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:

@@ -38,6 +38,7 @@ def running_trio(seed: int = 1) -> World:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 11, 40])
 def test_a_seed_gives_the_same_history_again_also_in_another_process(seed: int) -> None:
     first, second = small_world(seed, digested=True), small_world(seed, digested=True)

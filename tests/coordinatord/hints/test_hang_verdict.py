@@ -177,6 +177,7 @@ def test_several_are_named_with_the_place_of_the_first() -> None:
     culprits = [seen_worker(rank, replace(STUCK, rank=rank)) for rank in range(6, 12)]
     assert (found := find_hang(job(*culprits))) is not None
     assert found.sentence.startswith("ranks 6, 7, 8, 9 and 2 more on nodes gpu0, gpu1 stand in DataLoader.__next__ (")
+    assert found.waiting == 10
 
 
 BARRIER = replace(WAITS, operation="gloo:barrier", shape="")

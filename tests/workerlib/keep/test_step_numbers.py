@@ -6,6 +6,8 @@ import pytest
 
 from workerlib.keep.step_saver import UNREPORTED, StepNumbers
 
+pytestmark = pytest.mark.slow
+
 
 def stepped(numbers: StepNumbers, number: int, times: int = 1) -> bool:
     """Let optimizers step, and then the script say so."""
