@@ -79,7 +79,7 @@ tests: setup
 
 quick: setup  ## run the tests that start no program and import no torch, and a hundred simulated histories
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
-	$(BIN)/python -m pytest tests/sim/test_histories.py -k test_every_history_keeps_the_invariants
+	$(BIN)/python -m pytest tests/sim/test_campaign.py -k test_every_history_keeps_the_invariants
 
 long: setup  ## run all other tests, and a job under torchrun with a hundred restarts
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
