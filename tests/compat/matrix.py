@@ -68,6 +68,7 @@ slow."""
 
 TOOLS = (
     "hypothesis>=6.100",
+    "msgpack>=1.2.3",
     "pillow>=10",
     "pytest>=9",
     "pytest-asyncio>=1.5",
