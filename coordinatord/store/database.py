@@ -222,6 +222,11 @@ class Database:
             self._append(entries)
             self._connection.execute("COMMIT")
 
+    def move(self, by_s: float) -> None:
+        """Add so many seconds to the times of all records. Raises `StoreError`."""
+        with explained(self._where):
+            self._connection.execute("UPDATE records SET at = min(max(at + ?, 0.0), ?)", (by_s, row_codec.AT_MAX))
+
     def _append(self, entries: Iterable[Entry]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         new: list[Entry] = []

@@ -27,14 +27,9 @@ CLOCK_SET_MIN_S = 10.0
 class StateDirectory:
     """A state directory that this process has locked until `release`, or until it ends."""
 
-    def __init__(self, path: Path, lock: int, noted: str) -> None:
+    def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock
-        same_boot = re.fullmatch(rf"{boot_id()} (-?[0-9.]+)", noted)
-        set_by_s = _boot_began_at() - float(same_boot[1]) if same_boot else 0.0
-        self.clock_set_by_s = set_by_s if abs(set_by_s) >= CLOCK_SET_MIN_S else 0.0
-        """How far the host's clock was set ahead between the last `note_clock` of any process and this life; 0 if the
-        host was booted meanwhile."""
 
     @classmethod
     def claim(cls, path: Path) -> Self:
@@ -44,7 +39,8 @@ class StateDirectory:
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 hand_over(lock, path)
-                return cls(path, lock, _take(path, lock))
+                _take(path, lock)
+                return cls(path, lock)
             except BaseException:
                 os.close(lock)
                 raise
@@ -67,8 +63,19 @@ class StateDirectory:
             if there.st_ino != ours.st_ino:
                 raise StoreError(f"state directory {self.path}: another one is in its place: put ours back")
 
+    @property
+    def clock_set_by_s(self) -> float:
+        """How far the host's clock was set ahead since the last `note_clock` of any process. Raises `StoreError`.
+
+        It is 0 if the host was booted meanwhile.
+        """
+        with explained(self.path):
+            same_boot = re.fullmatch(rf"{boot_id()} (-?\d+\.\d+)", _read(self._lock)[1])
+        set_by_s = _boot_began_at() - float(same_boot[1]) if same_boot else 0.0
+        return set_by_s if abs(set_by_s) >= CLOCK_SET_MIN_S else 0.0
+
     def note_clock(self) -> None:
-        """Note how the host's clock is set, for the next life. Raises `StoreError`."""
+        """Note how the host's clock is set. Raises `StoreError`."""
         with explained(self.path):
             _write(self._lock, f"{boot_id()} {_boot_began_at()}")
 
@@ -107,19 +114,23 @@ def _boot_began_at() -> float:
     return datetime.now(UTC).timestamp() - boot_clock()
 
 
-def _take(path: Path, lock: int) -> str:
-    """Lock the directory; return how the clock was set by the last note."""
-    holder, _, noted = os.pread(lock, LOCK_BYTES, 0).decode(errors="replace").partition("\n")
+def _take(path: Path, lock: int) -> None:
+    """Lock the directory, and leave the note of the clock as it is."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise StoreError(
-            f"state directory {path}: another coordinatord has it (process {holder or 'unknown'}):"
+            f"state directory {path}: another coordinatord has it (process {_read(lock)[0] or 'unknown'}):"
             " end that one, or choose another directory with --state-dir"
         ) from error
     # The kernel releases the lock when the process ends, however that happens; the number is for people.
-    _write(lock, noted.strip())
-    return noted.strip()
+    _write(lock, _read(lock)[1])
+
+
+def _read(lock: int) -> tuple[str, str]:
+    """Return the number of the process that took the lock last, and the note of the clock; both may be empty."""
+    holder, _, noted = os.pread(lock, LOCK_BYTES, 0).decode(errors="replace").partition("\n")
+    return holder, noted.strip()
 
 
 def _write(lock: int, noted: str) -> None:

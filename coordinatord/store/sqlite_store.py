@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Self
 
-from msgspec.structs import replace
-
 from coordinatord.store.database import Database
 from coordinatord.store.database_store import DatabaseStore
 from coordinatord.store.directory import StateDirectory
@@ -42,26 +40,32 @@ class SqliteStore(DatabaseStore):
         self._ahead = self._begin_to_load()
 
     async def load(self) -> Sequence[Entry]:
-        """Return what led to the present state, oldest first, once all is proved sound. Raises `StoreError`.
-
-        If the host's clock was set since this boot's last record, the times are as if it had been set before them.
-        """
+        """Return what led to the present state, oldest first, once all is proved sound. Raises `StoreError`."""
         under_way, self._ahead = self._ahead or self._begin_to_load(), None
         await asyncio.gather(*map(asyncio.wrap_future, under_way))
-        entries, set_by_s = await self._in_thread(self._database.load), self._directory.clock_set_by_s
-        return [replace(entry, at=entry.at + set_by_s) for entry in entries] if set_by_s else entries
+        return await self._in_thread(self._database.load)
 
     def _begin_to_load(self) -> tuple[Future[None], Future[None]]:
         # The check takes as long as the reading when a thousand jobs are over. Neither needs Python's lock, so each can
         # have a core of its own.
-        return self._check_beside(), self._writing.submit(self._database.gather)
+        return self._check_beside(), self._writing.submit(self._gather)
+
+    def _gather(self) -> None:
+        self._follow_clock()
+        self._database.gather()
+
+    def _follow_clock(self) -> None:
+        """If the host's clock was set since this boot's last record, move all times as if it had been set before."""
+        if set_by_s := self._directory.clock_set_by_s:
+            self._database.move(set_by_s)
+        self._directory.note_clock()
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`."""
 
         def work() -> None:
             self._directory.check()
-            self._directory.note_clock()
+            self._follow_clock()
             self._database.append(entries)
 
         await self._in_thread(work)

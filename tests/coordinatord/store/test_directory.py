@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.runtime.boot import boot_id
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE, StateDirectory
 from coordinatord.store.interface import NothingStoredError, StoreError, UnreadableStoreError
@@ -60,7 +61,9 @@ def test_a_clock_that_was_set_between_two_lives_is_noticed(tmp_path: Path, set_b
     last.release()
 
 
-@pytest.mark.parametrize("lock", ["123\nanother-boot 1.5", "123\n 1.5", "123\nword", "", "123"])
+@pytest.mark.parametrize(
+    "lock", ["123\nanother-boot 1.5", "123\n 1.5", "123\nword", f"123\n{boot_id()} 1.2.3", "", "123"]
+)
 def test_a_note_of_another_boot_or_none_says_nothing_of_the_clock(tmp_path: Path, lock: str) -> None:
     (tmp_path / "lock").write_text(lock)
     directory = StateDirectory.claim(tmp_path)

@@ -30,14 +30,30 @@ async def test_what_is_read_ahead_is_loaded_once_and_then_read_anew(tmp_path: Pa
     await store.close()
 
 
-async def test_records_are_as_old_as_they_were_when_the_clock_was_set_between_two_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("set_by_s", "at"), [(7_200.0, 8_200.0), (-7_200.0, 0.0)])
+async def test_records_are_as_old_as_they_were_when_the_clock_was_set(
+    tmp_path: Path, set_by_s: float, at: float
+) -> None:
     store = SqliteStore.open(tmp_path)
     await store.append(made_at(1000.0, an_opening()))
     await store.close()
-    set_clock_since(tmp_path, 7_200.0)
+    set_clock_since(tmp_path, set_by_s)
     store = SqliteStore.open(tmp_path)
     (entry,) = await store.load()
-    assert entry.at == pytest.approx(8_200.0, abs=60.0)
+    assert entry.at == pytest.approx(at, abs=60.0)
+    await store.append(made_at(20_000.0, a_join_of("n1")))
+    await store.close()
+    store = SqliteStore.open(tmp_path)
+    assert [entry.at for entry in await store.load()] == pytest.approx([at, 20_000.0], abs=60.0)
+    await store.close()
+
+
+async def test_records_are_as_old_as_they_were_when_the_clock_was_set_within_a_life(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    await store.append(made_at(1000.0, an_opening()))
+    set_clock_since(tmp_path, 7_200.0)
+    await store.append(made_at(8_300.0, a_join_of("n1")))
+    assert [entry.at for entry in await store.load()] == pytest.approx([8_200.0, 8_300.0], abs=60.0)
     await store.close()
 
 
