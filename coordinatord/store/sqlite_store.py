@@ -55,7 +55,7 @@ class SqliteStore(DatabaseStore):
         self._database.gather()
 
     def _follow_clock(self) -> None:
-        """If the host's clock was set since this boot's last record, move all times as if it had been set before."""
+        """Move the times of all records by as much as the host's clock was set since this boot's last one."""
         if set_by_s := self._directory.clock_set_by_s:
             self._database.move(set_by_s)
         self._directory.note_clock()
