@@ -30,7 +30,7 @@ def carry_out(config: CommandConfig) -> int:
     body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
-        write([_command_job(client, config.verb, job, body).message])
+        _show(_command_job(client, config.verb, job, body))
         return ExitCode.OK
     code: int = ExitCode.OK
     for number, node in enumerate(config.nodes):
@@ -38,13 +38,16 @@ def carry_out(config: CommandConfig) -> int:
             before = config.nodes[:number] if config.dry_run else ()
             body = DrainBody(body.by, body.reason, body.dry_run, config.ahead, before)
         try:
-            answer = read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body))
-            write([clip(line) for line in answer.message.split("\n")])
+            _show(read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)))
         except RequestError as error:
             remedy = " (--ahead)" if isinstance(error, UnknownNameError) else ""
             sys.stderr.write(f"nodeclient: {error}{remedy}\n")
             code = code or error.exit_code
     return code
+
+
+def _show(answer: AdminAnswer) -> None:
+    write([clip(line) for line in answer.message.split("\n")])
 
 
 def _command_job(client: Client, verb: Verb, job: str, body: AdminBody | DrainBody) -> AdminAnswer:

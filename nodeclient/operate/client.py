@@ -9,7 +9,6 @@ the answers.
 from __future__ import annotations
 
 import http.client
-import json
 import select
 import socket
 import threading
@@ -20,7 +19,7 @@ from http import HTTPMethod, HTTPStatus
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from msgspec import msgpack
+from msgspec import json, msgpack
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.errors import OperationalError
@@ -327,8 +326,8 @@ def _data_of(answer: http.client.HTTPResponse) -> Iterator[Any]:
         field, _, data = line.partition(b":")
         if field == b"data":
             try:
-                yield json.loads(data)
-            except (ValueError, RecursionError) as error:
+                yield json.decode(data)
+            except ERRORS as error:
                 raise _WrongAnswerError("does not send events as a coordinatord does") from error
 
 

@@ -242,12 +242,23 @@ def follow(endpoint: str) -> int:
     return run_command(chosen)
 
 
-def test_an_event_cannot_move_the_cursor_nor_be_of_another_age(capsys: pytest.CaptureFixture[str]) -> None:
-    evil = {**EVENT, "at": 1e18, "job": "\x1b[2J", "what": "\x1b]0;x\x07", "reason": "a\r\nb", "node": "\x9b2J"}
-    with canned(packed({"job": None, "events": [evil]})) as (endpoint, _):
+@pytest.mark.parametrize(
+    ("strange", "code", "out", "errors"),
+    [
+        ({"at": 1e18}, 0, "98", ""),
+        ({"job": "\x1b[2J"}, 69, "", "nodeclient: the answer is not that of a coordinatord"),
+        ({"node": "\x9b2J"}, 69, "", "nodeclient: the answer is not that of a coordinatord"),
+        ({"reason": "a\r\nb"}, 69, "", "nodeclient: the answer is not that of a coordinatord"),
+    ],
+)
+def test_an_event_may_be_of_another_age_and_cannot_move_the_cursor(
+    strange: dict[str, object], code: int, out: str, errors: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with canned(packed({"job": None, "events": [{**EVENT, **strange}]})) as (endpoint, _):
         chosen = parse(["events", "--coord", endpoint], {})
         assert isinstance(chosen, EventsConfig)
-        assert run_command(chosen) == 0
-    out, errors = capsys.readouterr()
-    assert (errors, out.count("\n"), out[:-1].isprintable()) == ("", 1, True)
-    assert out.startswith("98")
+        assert run_command(chosen) == code
+    said = capsys.readouterr()
+    assert (said.out[: len(out)], said.err[: len(errors)]) == (out, errors)
+    assert "".join(said).count("\n") == 1
+    assert "".join(said)[:-1].isprintable()

@@ -201,6 +201,13 @@ def test_what_was_written_does_not_steer_a_terminal() -> None:
         assert "31" in terminal.screen.colours
 
 
+def test_half_a_character_is_no_answer_of_a_coordinatord() -> None:
+    with canned(stream(a_part("\ud800"))) as (coord, _):
+        ended = run(BIN / "nodeclient", "logs", "--coord", coord, "m")
+    assert (ended.returncode, ended.stdout) == (69, "")
+    assert ended.stderr == f"nodeclient: {coord}: does not send events as a coordinatord does\n"
+
+
 def test_a_stream_that_breaks_off_is_an_error() -> None:
     with canned(stream(a_part("one\n"))) as (coord, _):
         ended = run(BIN / "nodeclient", "logs", "--coord", coord, "m")

@@ -234,6 +234,13 @@ def test_each_refusal_has_its_exit_code(
     assert asked.count("POST /v1/jobs/mnis/restart") == 1
 
 
+@pytest.mark.parametrize("command", [("restart", "mnist"), ("drain", "a")])
+def test_an_answer_cannot_move_the_cursor(command: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with canned(packed({"done": True, "message": "done\x1b[2J\x9b2J"})) as (endpoint, _):
+        assert within(endpoint, *command) == 0
+    assert capsys.readouterr() == ("done [2J 2J\n", "")
+
+
 def test_a_command_is_sent_once_though_there_are_other_addresses(capsys: pytest.CaptureFixture[str]) -> None:
     with canned(hang_up) as (first, asked), canned(hang_up) as (second, others):
         assert within(f"127.0.0.1:1,{first},{second}", "restart", "mnist") == 69
