@@ -26,7 +26,7 @@ ERROR_MAX = 200
 """The limit in characters of what is wrong: `msgspec` repeats the names of unknown fields, however long they are."""
 
 PRINTABLE = (
-    r"^[^\x00-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ud800-\uf8ff\ufeff\ufff0-\ufffb"
+    r"^[^\x00-\x1f\x7f-\xa0\xad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ud800-\uf8ff\ufeff\ufff0-\ufffb"
     r"\ufffe\uffff\U000e0000-\U000e00ff\U000f0000-\U0010ffff]*\Z"
 )
 """Texts end up in environments, logs and terminals. No null byte, escape sequence, end of a line, turn of the writing

@@ -83,6 +83,7 @@ def test_the_pattern_refuses_all_that_steers_a_terminal_and_nothing_that_python_
     assert not [letter for letter in letters if letter.isprintable() and not printable.search(letter)]
     steering = {"Cc", "Cs", "Co", "Zl", "Zp"}
     assert not [letter for letter in letters if category(letter) in steering and printable.search(letter)]
+    assert [letter for letter in letters if category(letter) == "Zs" and printable.search(letter)] == [" "]
 
 
 @given(st.text(st.characters(), max_size=2 * TEXT_MAX))
