@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import fields
-
-if TYPE_CHECKING:
-    pass
 
 Made = TypeVar("Made", bound=Struct)
 
