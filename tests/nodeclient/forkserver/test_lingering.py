@@ -13,8 +13,8 @@ from tests.support.programs import BIN, TIMEOUT_S, clean_environ, run
 pytestmark = pytest.mark.slow
 
 IMPATIENT = """
-from nodeclient.core import lingering
-lingering.LINGER_S = 0.5
+from nodeclient.core import leftover_stages
+leftover_stages.LINGER_S = 0.5
 from nodeclient.cli import main
 main()
 """
