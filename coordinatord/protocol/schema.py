@@ -8,6 +8,7 @@ left out of any other, whose two sides may be of different releases.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -33,7 +34,22 @@ PRINTABLE = (
 direction or blank but the common one gets that far. `str.isprintable` also refuses letters that are newer than Python's
 own tables, and two hosts may have different ones."""
 
-_UNPRINTABLE = f" matching regex {PRINTABLE!r}"
+_WORDS = {
+    f" matching regex {PRINTABLE!r}": " of printable characters",
+    "Object missing required field": "missing field",
+    "Object contains unknown field": "unknown field",
+}
+"""Our words for those of `msgspec`."""
+
+_TYPES = {
+    "object": "an object",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
+"""Our words for the types in an error of `msgspec`."""
 
 
 class SchemaError(OperationalError):
@@ -58,10 +74,18 @@ def check(data: object, kind: type[Made], place: str) -> Made:
 
 
 def wrong(error: Exception, place: str) -> SchemaError:
-    """Return an error of `msgspec` as one that begins with the path of the wrong value."""
+    """Return an error of `msgspec` in our words, after the path of the wrong value."""
     text, _, path = str(error).rpartition(" - at `$")
-    problem = (text or path).replace(_UNPRINTABLE, " of printable characters")
+    problem = text or path
+    for theirs, ours in _WORDS.items():
+        problem = problem.replace(theirs, ours)
+    if problem.startswith("Expected `"):
+        problem = re.sub(r"`([^`]*)`", _types, problem).replace("Expected", "expected").replace(", got", ", not")
     return SchemaError(f"{place}{path.removesuffix('`') if text else ''}: {clip(problem, ERROR_MAX)}")
+
+
+def _types(quoted: re.Match[str]) -> str:
+    return " or ".join(_TYPES.get(name, name) for name in quoted[1].split(" | "))
 
 
 Without = Mapping[type[Any], frozenset[str]]

@@ -217,8 +217,8 @@ def within(endpoint: str, *arguments: str) -> int:
         (packed({"error": "unknown_job", "message": "no"}, 404), 69, "did you mean 'mnist'?"),
         (body(b"no such page", 404), 69, "answers with HTTP 404, not as a coordinatord does"),
         (body(b"<html>"), 69, "does not answer as a coordinatord does"),
-        (packed({"done": True}), 69, "answer: Object missing required field `message`"),
-        (packed([]), 69, "answer: Expected `object`, got `array`"),
+        (packed({"done": True}), 69, "answer: missing field `message`"),
+        (packed([]), 69, "answer: expected an object, not a list"),
         (hang_up, 69, "so it is not known whether it was done: see nodeclient events"),
     ],
 )

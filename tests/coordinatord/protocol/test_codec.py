@@ -141,7 +141,7 @@ def test_a_missing_field_has_its_default_or_is_named() -> None:
         if not field.required:
             decode(msgpack.packb(body), kind)
             continue
-        with pytest.raises(SchemaError, match=rf"^{parent}: Object missing required field `{name}`$"):
+        with pytest.raises(SchemaError, match=rf"^{parent}: missing field `{name}`$"):
             decode(msgpack.packb(body), kind)
 
 
@@ -168,7 +168,7 @@ def test_another_version_is_the_first_thing_to_be_seen(version: object) -> None:
 
 @pytest.mark.parametrize("version", [True, "one", None, [1], "x" * 9000])
 def test_a_version_of_the_wrong_type_is_refused_by_its_name(version: object) -> None:
-    with pytest.raises(SchemaError, match=r"^Join\.version: Expected `int`"):
+    with pytest.raises(SchemaError, match=r"^Join\.version: expected a whole number"):
         decode(msgpack.packb({"type": "Join", **as_map(a_join()), "version": version}), Join)
 
 
@@ -177,10 +177,10 @@ def test_a_version_of_the_wrong_type_is_refused_by_its_name(version: object) -> 
     [
         ({"type": "Observed"}, ".type: Invalid value 'Observed'"),
         ({"type": "x" * 5000}, ".type: Invalid value 'xxx"),
-        ({"type": 7}, ".type: Expected `str`, got `int`"),
-        ({"type": ["Desired"]}, ".type: Expected `str`, got `array`"),
-        ({"type": {"a": "x" * 5000}}, ".type: Expected `str`, got `object`"),
-        ({}, ": Object missing required field `type`"),
+        ({"type": 7}, ".type: expected text, not a whole number"),
+        ({"type": ["Desired"]}, ".type: expected text, not a list"),
+        ({"type": {"a": "x" * 5000}}, ".type: expected text, not an object"),
+        ({}, ": missing field `type`"),
     ],
 )
 def test_a_message_of_another_type_is_refused(body: dict[str, Any], error: str) -> None:
@@ -295,7 +295,7 @@ def test_a_goal_comes_with_what_belongs_to_it_and_nothing_else(goal: Goal, part:
 
 def test_a_node_with_more_workers_than_a_host_can_have_is_refused() -> None:
     assert decode(encode(a_join(offer=an_offer(workers=4_096))), Join).offer.workers == 4_096
-    with pytest.raises(SchemaError, match=r"^Join\.offer\.workers: Expected `int` <= 4096"):
+    with pytest.raises(SchemaError, match=r"^Join\.offer\.workers: expected a whole number <= 4096"):
         decode(encode(a_join(offer=an_offer(workers=4_097))), Join)
 
 

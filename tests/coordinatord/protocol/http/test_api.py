@@ -50,14 +50,14 @@ def test_an_older_release_says_less_and_a_newer_one_more() -> None:
 @pytest.mark.parametrize(
     ("shown", "error"),
     [
-        ([], "answer: Expected `object`, got `array`"),
-        ({}, "answer: Object missing required field `count`"),
-        ({"count": 10}, "answer.count: Expected `int` <= 9"),
-        ({"count": True}, "answer.count: Expected `int`, got `bool`"),
-        ({"count": 1, "inner": 3}, "answer.inner: Expected `object`, got `int`"),
-        ({"count": 1, "inner": {"text": None}}, "answer.inner.text: Expected `str`, got `null`"),
-        ({"count": 1, "inner": {"text": "a\x1b[2J"}}, "answer.inner.text: Expected `str` of printable characters"),
-        ({"count": 1, "items": [{}, {"text": 1}]}, "answer.items[1].text: Expected `str`, got `int`"),
+        ([], "answer: expected an object, not a list"),
+        ({}, "answer: missing field `count`"),
+        ({"count": 10}, "answer.count: expected a whole number <= 9"),
+        ({"count": True}, "answer.count: expected a whole number, not true or false"),
+        ({"count": 1, "inner": 3}, "answer.inner: expected an object, not a whole number"),
+        ({"count": 1, "inner": {"text": None}}, "answer.inner.text: expected text, not null"),
+        ({"count": 1, "inner": {"text": "a\x1b[2J"}}, "answer.inner.text: expected text of printable characters"),
+        ({"count": 1, "items": [{}, {"text": 1}]}, "answer.items[1].text: expected text, not a whole number"),
     ],
 )
 def test_what_is_wrong_is_said_by_its_place(shown: object, error: str) -> None:

@@ -152,10 +152,10 @@ async def test_a_job_too_many_is_refused_and_the_others_go_on(start: Start) -> N
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (encode(join("n" * 129)), "Join.node: Expected `str` of length <= 128"),
-        (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "Join.type: Expected `str`, got `array`"),
+        (encode(join("n" * 129)), "Join.node: expected text of length <= 128"),
+        (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "Join.type: expected text, not a list"),
         (b"\x81\xa1q" + b"\x91" * 5_000 + b"\x00", "the frame is not msgpack"),
-        (encode(join("a", observed=structs.replace(IDLE, steps=(1,) * 4_097))), "Expected `array` of length <= 4096"),
+        (encode(join("a", observed=structs.replace(IDLE, steps=(1,) * 4_097))), "expected a list of length <= 4096"),
     ],
     ids=["name", "nested", "nested too deeply", "list"],
 )

@@ -77,7 +77,7 @@ async def test_a_join_that_would_steer_a_terminal_is_refused_in_one_clean_line(
         await peer.socket.send_bytes(encode(join("a\x1b[2Jb")))
         refused = await peer.receive(Refused)
         assert refused.code is RefusalCode.MALFORMED
-        assert refused.message.startswith("Join.node: Expected `str` of printable characters")
+        assert refused.message.startswith("Join.node: expected text of printable characters")
         await peer.receive_end()
         assert not server.driver.machine.jobs
     [line] = [LineFormatter("coordinatord").format(record) for record in caplog.records if "refused" in record.msg]
