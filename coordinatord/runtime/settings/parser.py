@@ -287,7 +287,7 @@ class SettingsParser(argparse.ArgumentParser):
         known = [key for setting in self._settings.values() for key in setting.keys]
         for name, value in self._file.values.items():
             if name not in known:
-                near = _nearest(name, known)
+                near = None if isinstance(value, dict) else _nearest(name, known)
                 table = "; settings stand at the top, in no table" if isinstance(value, list | dict) else ""
                 hint = f"; did you mean {near}?" if near else table
                 self.error(f"{self._file.place(name)}: {name!r} is no setting of {self.prog}{hint}")

@@ -130,6 +130,7 @@ def test_a_command_that_is_given_wins_over_that_of_the_file(tmp_path: Path) -> N
         ("# first\nprot = 3", "line 2: 'prot' is no setting of program; did you mean port?"),
         ("max-restart = 3", "line 1: 'max-restart' is no setting of program; did you mean max-restarts?"),
         ("colour = 3", "line 1: 'colour' is no setting of program (see"),
+        ("[max]\nport = 3", "line 1: 'max' is no setting of program; settings stand at the top, in no table"),
         ("[program]\nport = 3", "line 1: 'program' is no setting of program; settings stand at the top, in no table"),
         ("config = 'x'", "'config' is no setting"),
         ("port = '3'", 'line 1: port: expected a whole number, not "3"'),
