@@ -48,9 +48,15 @@ VERSION = 1
 
 
 class TokenStoreError(OperationalError):
-    """The file of tokens is damaged, or it cannot be changed in this way."""
+    """The file of tokens cannot be changed in this way."""
 
     exit_code = ExitCode.USAGE
+
+
+class DamagedTokensError(TokenStoreError):
+    """The file of tokens is not as it was written."""
+
+    exit_code = ExitCode.DATA_ERROR
 
 
 ALL_JOBS = "*"
@@ -250,7 +256,7 @@ class TokenStore:
             return unpack_tokens(text)
         except (ValueError, RecursionError, SchemaError) as error:
             text = f"{self.path} is not as coordinatord writes it: {error}; restore it from a copy, or remove it and"
-            raise TokenStoreError(f"{text} make new tokens") from error
+            raise DamagedTokensError(f"{text} make new tokens") from error
 
 
 def _without_oldest_revoked(tokens: Iterable[KnownToken], most: int) -> list[KnownToken]:

@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, parse_token, tokens_in
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.gatekeeper import FAILURES_MAX, WINDOW_S, Caller, DeniedError, Gatekeeper
 from coordinatord.security.token_store import (
     TOKENS,
+    DamagedTokensError,
     KnownToken,
     TokenStore,
     TokenStoreError,
@@ -113,8 +115,9 @@ def test_a_link_is_not_followed(store: TokenStore, tmp_path: Path) -> None:
 def test_a_damaged_file_is_an_error_with_its_name(store: TokenStore, text: str) -> None:
     store.add(PIN, Role.ADMIN, "ops")
     store.path.write_text(text)
-    with pytest.raises(TokenStoreError, match=r"tokens\.json is not as coordinatord writes it"):
+    with pytest.raises(DamagedTokensError, match=r"tokens\.json is not as coordinatord writes it") as damaged:
         TokenStore(store.directory).refresh()
+    assert damaged.value.exit_code is ExitCode.DATA_ERROR
 
 
 def test_another_process_sees_changes(store: TokenStore) -> None:
