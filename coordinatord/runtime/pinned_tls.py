@@ -57,6 +57,13 @@ def base32_of(digest: bytes) -> str:
     return b32encode(digest).decode().rstrip("=").lower()
 
 
+def why_unusable(error: Exception) -> str:
+    """Return why a file with a certificate, its key or authorities cannot be used, without the terms of OpenSSL."""
+    if not isinstance(error, ssl.SSLError):
+        return getattr(error, "strerror", None) or str(error)
+    return "the key is of another certificate" if error.reason == "KEY_VALUES_MISMATCH" else "damaged, or not in PEM"
+
+
 def pinned_context(check: Callable[[str], None]) -> ssl.SSLContext:
     """Return a context for clients; `check` is called with the pin of each server, and raises `PinError`.
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.runtime.pinned_tls import CertificateError, pin_of
+from coordinatord.runtime.pinned_tls import CertificateError, pin_of, why_unusable
 from coordinatord.runtime.private_files import PrivateFileError, held_directory, read_private, write_private
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
@@ -54,8 +54,8 @@ class Identity(Struct, frozen=True):
             for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
                 each.load_cert_chain(self.certificate, self.key, password=_no_password)
         except (OSError, ValueError, CertificateError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise IdentityError(f"the certificate {self.certificate} with the key {self.key}: {why}") from error
+            text = f"the certificate {self.certificate} with the key {self.key}: {why_unusable(error)}"
+            raise IdentityError(text) from error
         return pin
 
     def derived_key(self, purpose: str) -> bytes:

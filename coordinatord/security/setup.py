@@ -16,7 +16,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.logs import fields
-from coordinatord.runtime.pinned_tls import server_context
+from coordinatord.runtime.pinned_tls import server_context, why_unusable
 from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
 from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.gatekeeper import Gatekeeper
@@ -180,7 +180,7 @@ class Security:
         try:
             return server_context(None if path is None else str(path))
         except OSError as error:
-            raise IdentityError(f"the authorities {path} cannot be read: {error.strerror or error}") from error
+            raise IdentityError(f"the authorities {path} cannot be used: {why_unusable(error)}") from error
 
     def _load_identity(self, context: ssl.SSLContext) -> str:
         """Let a context show the certificate; return the pin of its key. Raises `IdentityError`, `PrivateFileError`."""

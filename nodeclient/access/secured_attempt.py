@@ -11,7 +11,7 @@ import ssl
 
 from coordinatord.protocol.access_token import BEARER, AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.runtime.pinned_tls import PinError, authority_context, pinned_context
+from coordinatord.runtime.pinned_tls import PinError, authority_context, pinned_context, why_unusable
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring, keyring_of
 
@@ -161,9 +161,8 @@ class SecuredAttempt:
                 context.load_cert_chain(settings.certificate, settings.key)
         except OSError as error:
             named = settings.authorities or settings.certificate
-            raise AccessError(
-                f"{named} cannot be used: {error.strerror or error}: see --tls-ca and --tls-cert"
-            ) from error
+            text = f"{named} cannot be used: {why_unusable(error)}: see --tls-ca and --tls-cert"
+            raise AccessError(text) from error
         return context
 
     def _compare(self, pin: str) -> None:

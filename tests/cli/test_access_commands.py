@@ -185,7 +185,7 @@ def test_another_authority_and_another_name_are_not_trusted(place: Place, tmp_pa
     (tmp_path / "empty.pem").write_text("")
     for file, words in (
         ("other.pem", "its certificate is not to be trusted: unable to get local issuer certificate"),
-        ("empty.pem", r"empty\.pem cannot be used: .*: see --tls-ca and --tls-cert"),
+        ("empty.pem", r"empty\.pem cannot be used: damaged, or not in PEM: see --tls-ca and --tls-cert"),
         ("none.pem", r"none\.pem cannot be used: No such file or directory: see --tls-ca and --tls-cert"),
     ):
         done = place.ask("status", "--tls-ca", str(tmp_path / file))

@@ -17,6 +17,7 @@ import aiohttp
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.text import clip
+from coordinatord.runtime.pinned_tls import why_unusable
 from coordinatord.store.etcd.place import EtcdPlace
 from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused, why_no_answer
 from coordinatord.store.etcd.requests import KeyValue, after, key_values, number, revision_of, text_of
@@ -244,5 +245,5 @@ def _context_of(place: EtcdPlace) -> ssl.SSLContext | bool:
             context.load_cert_chain(access.certificate, access.key)
     except OSError as error:
         named = access.authorities or access.certificate
-        raise StoreError(f"etcd {place}: {named} cannot be used: {error.strerror or error}") from error
+        raise StoreError(f"etcd {place}: {named} cannot be used: {why_unusable(error)}") from error
     return context

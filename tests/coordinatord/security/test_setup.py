@@ -147,6 +147,19 @@ def _organisation(folder: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
+@pytest.mark.parametrize(
+    ("damaged", "why"), [(True, "damaged, or not in PEM"), (False, "the key is of another certificate")]
+)
+def test_a_key_that_does_not_fit_is_refused_in_plain_words(tmp_path: Path, why: str, *, damaged: bool) -> None:
+    certificate, key = _organisation(tmp_path)
+    if damaged:
+        key.write_text("junk")
+    else:
+        trustme.CA().issue_cert("coord.example").private_key_pem.write_to_path(key)
+    with pytest.raises(IdentityError, match=rf"own\.key: {why}$"):
+        opened(tmp_path / "s", certificate=certificate, key=key)
+
+
 def test_a_certificate_of_an_organisation_is_shown_and_reloaded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
