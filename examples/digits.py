@@ -70,7 +70,7 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
     if steps:
         log(ctx, f"goes on after step {steps} of {arguments.epochs * batches}, from {source}")
     if steps >= arguments.epochs * batches:
-        log(ctx, f"all steps are done: remove {arguments.checkpoint} to train anew")
+        log(ctx, f"all steps are done: remove {source} to train anew")
 
     while steps < arguments.epochs * batches:
         epoch, place = divmod(steps, batches)

@@ -87,7 +87,7 @@ def add_workers(
         choices=numa.CHOICES,
         dest="numa",
     )
-    add("--virtual-local-rank", "each worker sees its own GPU alone, and has LOCAL_RANK 0")
+    add("--virtual-local-rank", "each worker sees only its own GPU, and has LOCAL_RANK 0")
     add_own(
         "--preload MODULES",
         "import these once, such as torch, and fork the workers of every round from there",

@@ -242,7 +242,7 @@ class LogService:
             try:
                 work(catalogue)
             except OSError as error:
-                self._in_loop(self._complain, f"log files cannot be kept in order: {error}")
+                self._in_loop(self._complain, f"log files cannot be kept in order: {error.filename}: {error.strerror}")
 
         self._writer.post(call)
 
