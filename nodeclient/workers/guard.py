@@ -70,6 +70,8 @@ class Guard:
         self._mark = mark
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+        """The write end of the guard's stdin, a descriptor that must stay open while this process lives."""
         self._ready = False
         """Whether the guard has written that it is up."""
         self._ready_by = 0.0
@@ -92,17 +94,24 @@ class Guard:
         self._ready, self._ready_by = False, time.monotonic() + READY_WITHIN_S
         # The guard must not carry a mark, neither its own nor that of an outer nodeclient, which might kill it.
         environ = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
-        self._process = subprocess.Popen(  # noqa: S603  # the command has nothing that a user entered
-            isolated(_PROGRAM),
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environ,
-            cwd="/",
-            start_new_session=True,
-        )
-        with suppress(BrokenPipeError):  # it has died already, as `await_ready` will find
-            _pipe(self._process.stdin).write(f"{self._mark}\n".encode() + os.fsencode(self._folder) + b"\n")
+        stdin, self._lifeline = os.pipe()
+        try:
+            # Before it starts: this process may be killed at any moment from then on.
+            os.write(self._lifeline, f"{self._mark}\n".encode() + os.fsencode(self._folder) + b"\n")
+            self._process = subprocess.Popen(  # noqa: S603  # the command has nothing that a user entered
+                isolated(_PROGRAM),
+                bufsize=0,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                env=environ,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError:
+            self._cut_lifeline()
+            raise
+        finally:
+            os.close(stdin)
 
     @property
     def ready_fd(self) -> int | None:
@@ -171,7 +180,7 @@ class Guard:
         """End the guard, which kills what is left of the workers; do nothing if there is none."""
         if self._process is None:
             return
-        _pipe(self._process.stdin).close()
+        self._cut_lifeline()
         # Popen's own wait polls after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
         pidfd = pidfd_open(self._process.pid)
         still_kills = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
@@ -183,9 +192,14 @@ class Guard:
         self._let_go(self._process)
 
     def _let_go(self, process: subprocess.Popen[bytes]) -> None:
-        _pipe(process.stdin).close()
+        self._cut_lifeline()
         _pipe(process.stdout).close()
         self._process = None
+
+    def _cut_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
 
 
 async def _end_of(process: subprocess.Popen[bytes]) -> str:
