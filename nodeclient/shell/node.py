@@ -8,11 +8,12 @@ import secrets
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Assignment, Join, Observed
+from coordinatord.protocol.messages import Assignment, Join, NodeOffer, Observed
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
@@ -149,9 +150,9 @@ class Node:
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
-        port, folder, keeper = self._listener.port, self._logs.folder, self._keeper.offer
-        self._introduction = Introduction.of_launcher(
-            config, self._loop.time(), probe_port=port, stop_timeout_s=save_s, log_dir=folder, keeper=keeper
+        now, keeper = self._loop.time(), self._keeper.offer
+        self._introduction = Introduction(
+            config.job, config.node, config.spec, self._offer, now, command=config.command, keeper=keeper
         )
 
     async def run(self) -> int:
@@ -418,6 +419,21 @@ class Node:
         now = self._loop.time()
         observed = self._completed(self._agent.observed(now, beat=True))
         return self._introduction.join(observed, now, awaits_own=self._agent.awaits_own(now))
+
+    def _offer(self, **of_host: Any) -> NodeOffer:
+        config = self._config
+        return NodeOffer(
+            workers=config.workers,
+            role=config.role,
+            topology=config.topology,
+            group_rank=config.group_rank,
+            advertise_address=config.advertise_address,
+            probe_port=self._listener.port,
+            join_timeout_s=config.join_timeout_s,
+            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
+            log_dir=self._logs.folder,
+            **of_host,
+        )
 
     def _completed(self, observed: Observed) -> Observed:
         return self._keeper.complete(self._slots.complete(observed))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import Protocol
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Desired, Goal, Join, Phase, Report
+from coordinatord.protocol.messages import Desired, Goal, Join, NodeOffer, Phase, Report
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
@@ -85,10 +86,18 @@ class TorchrunNode:
         self._tasks = Tasks()
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
-        probe_port, now = self._listener.port, self._loop.time()
-        self._introduction = Introduction(
-            config, now, workers=1, role=ROLE, probe_port=probe_port, stop_timeout_s=STOP_TIMEOUT_S
+        offer = partial(
+            NodeOffer,
+            workers=1,
+            role=ROLE,
+            topology="",
+            group_rank=None,
+            advertise_address=config.advertise_address,
+            probe_port=self._listener.port,
+            join_timeout_s=config.join_timeout_s,
+            stop_timeout_s=STOP_TIMEOUT_S,
         )
+        self._introduction = Introduction(config.job, config.node, config.spec, offer, self._loop.time())
         self._succeeded: tuple[str, int] | None = None
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
