@@ -7,6 +7,7 @@ two. Only plain numbers are read, so that another thread can make the text of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -49,7 +50,7 @@ class JobFigures(Struct, frozen=True):
     seconds: tuple[float, ...]
     """The seconds by activity."""
     step: int | None
-    steps_per_s: float | None
+    steps_per_second: float | None
     kept_step: int | None
     """The newest step that is whole in the nodes' memory."""
     copied_step: int | None
@@ -60,7 +61,7 @@ class JobFigures(Struct, frozen=True):
     """How many steps its round did again; None where it resumed from none, or that is not known."""
     disk_failing: bool | None
     """Whether the last attempt to write a step has failed; None where no node may write any."""
-    laggard_s: float | None
+    laggard_seconds: float | None
     """How late the laggard is; 0 if there is none, and None if that is not known."""
     health: Health
 
@@ -82,13 +83,13 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
         seconds=tuple(seconds[activity] for activity in Activity),
         step=None if run.durable.state.ended else run.step,
-        steps_per_s=pace(run, now),
+        steps_per_second=pace(run, now),
         kept_step=None if (newest := run.kept.newest_whole) is None else newest.step,
         copied_step=None if (copied := run.kept.copied) is None else copied.step,
         disk_step=None if (on_disk := run.kept.disk.step) is None else on_disk.step,
         redone_steps=None if (resume := run.durable.resume) is None else resume.redone,
         disk_failing=None if run.kept.disk.every_s is None else bool(run.kept.disk.problem),
-        laggard_s=laggard_s(run),
+        laggard_seconds=laggard_s(run),
         health=run.health,
     )
 
@@ -122,55 +123,60 @@ class JobsCollector(Collector):
         yield _jobs_by_state(jobs)
         shown = [job for job in jobs if job.is_shown]
         live = [job for job in jobs if not job.state.ended]
-        yield _gauge("job_state", "1 for the state that the job's run is in.", _states(shown), "state")
-        health = "1 for the health of the round of a job that has not ended."
-        yield _gauge("job_health", health, _healths(live), "health")
-        yield _gauge("nodes", "Nodes of a job that has not ended, by their state in it.", _nodes(live), "state")
+        states = (((job.job, job.state), 1) for job in shown)
+        yield _gauge("job_state", "1 for the state that the job's run is in.", states, "state")
+        healths = (((job.job, health), int(health is job.health)) for job in live for health in Health)
+        yield _gauge("job_health", "1 for the health of the round of a job that has not ended.", healths, "health")
+        yield _gauge(
+            "nodes",
+            "Nodes of a job that has not ended, by their state in it.",
+            _by(MemberState, live, "nodes"),
+            "state",
+        )
         yield _gauge("job_nodes_min", "The least number of nodes of a round.", _plain(live, "nodes_min"))
         yield _gauge("job_nodes_max", "The greatest number of nodes of a round.", _plain(live, "nodes_max"))
-        yield _counter("rounds", "Rounds that ended, by reason.", _rounds(shown), "reason")
+        yield _counter("rounds", "Rounds that ended, by reason.", _by(REASONS, shown, "rounds"), "reason")
         yield _counter("nodes_lost", "Nodes that were lost, in a round or not.", _plain(shown, "nodes_lost"))
         cold = "Rounds that began with cold workers in spite of --preload, by what kept these from being forked."
-        yield _counter("cold_rounds", cold, _cold_rounds(shown), "cause")
+        yield _counter("cold_rounds", cold, _by(ColdCause, shown, "cold_rounds"), "cause")
         yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(shown, "restarts"))
         budget = "The budget of restarts, unless torchrun counts them."
         yield _gauge("job_restarts_max", budget, _plain(live, "restarts_max"))
-        yield _counter("job_seconds", "Where the time of the job's run went.", _seconds_by_activity(shown), "cause")
-        step = "The step that all workers have come to, of those that report any."
-        yield _gauge("job_step", step, _plain(live, "step"))
-        yield _gauge("job_steps_per_second", "The pace of the last half minute.", _plain(live, "steps_per_s"))
-        kept = "The newest step that is whole in the memory of the nodes."
-        yield _gauge("job_kept_step", kept, _plain(live, "kept_step"))
-        copied = "The newest step that outlives the loss of any one host, by its copies on others."
-        yield _gauge("job_copied_step", copied, _plain(live, "copied_step"))
-        on_disk = "The newest step of the job's run that its nodes have written to the disk."
-        yield _gauge("job_disk_step", on_disk, _plain(live, "disk_step"))
-        redone = "Steps of earlier rounds that the current or last round did again, where it resumed from kept state."
-        yield _gauge("job_redone_steps", redone, _plain(live, "redone_steps"))
-        failing = "1 if the last attempt to write a step to the disk has failed, where nodes write any."
-        yield _gauge("job_disk_failing", failing, _plain(live, "disk_failing"))
-        laggard = "How late the worker comes to collectives that all others wait for; 0 if there is none."
-        yield _gauge("job_laggard_seconds", laggard, _plain(live, "laggard_s"))
+        yield _counter("job_seconds", "Where the time of the job's run went.", _by(Activity, shown, "seconds"), "cause")
+        for name, meaning in TRAINING.items():
+            yield _gauge(f"job_{name}", meaning, _plain(live, name))
+
+
+TRAINING = {
+    "step": "The step that all workers have come to, of those that report any.",
+    "steps_per_second": "The pace of the last half minute.",
+    "kept_step": "The newest step that is whole in the memory of the nodes.",
+    "copied_step": "The newest step that outlives the loss of any one host, by its copies on others.",
+    "disk_step": "The newest step of the job's run that its nodes have written to the disk.",
+    "redone_steps": (
+        "Steps of earlier rounds that the current or last round did again, where it resumed from kept state."
+    ),
+    "disk_failing": "1 if the last attempt to write a step to the disk has failed, where nodes write any.",
+    "laggard_seconds": "How late the worker comes to collectives that all others wait for; 0 if there is none.",
+}
+"""The gauges that show how far a live job is, by the figure that each has."""
 
 
 Rows = Iterable[tuple[Sequence[str], float]]
 """The values of the labels, the job first, and the number."""
 
 
-def _gauge(name: str, meaning: str, rows: Rows, *labels: str) -> Metric:
-    family = GaugeMetricFamily(f"coordinatord_{name}", meaning, labels=["job_id", *labels])
-    return _filled(family, rows)
-
-
-def _counter(name: str, meaning: str, rows: Rows, *labels: str) -> Metric:
-    family = CounterMetricFamily(f"coordinatord_{name}", meaning, labels=["job_id", *labels])
-    return _filled(family, rows)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
-    for labels, value in rows:
-        family.add_metric(labels, value)
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, meaning: str, rows: Rows, *labels: str
+) -> Metric:
+    family = kind(f"coordinatord_{name}", meaning, labels=["job_id", *labels])
+    for values, number in rows:
+        family.add_metric(values, number)
     return family
+
+
+_gauge = partial(_family, GaugeMetricFamily)
+_counter = partial(_family, CounterMetricFamily)
 
 
 def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
@@ -188,27 +194,8 @@ def _plain(jobs: Iterable[JobFigures], name: str) -> Rows:
     return (((job.job,), value) for job in jobs if (value := getattr(job, name)) is not None)
 
 
-def _states(jobs: Iterable[JobFigures]) -> Rows:
-    return (((job.job, job.state), 1) for job in jobs)
-
-
-def _healths(jobs: Iterable[JobFigures]) -> Rows:
-    return (((job.job, health), int(health is job.health)) for job in jobs for health in Health)
-
-
-def _nodes(jobs: Iterable[JobFigures]) -> Rows:
-    return (((job.job, state), count) for job in jobs for state, count in zip(MemberState, job.nodes, strict=True))
-
-
-def _rounds(jobs: Iterable[JobFigures]) -> Rows:
-    return (((job.job, reason), count) for job in jobs for reason, count in zip(REASONS, job.rounds, strict=True))
-
-
-def _cold_rounds(jobs: Iterable[JobFigures]) -> Rows:
-    return (((job.job, cause), count) for job in jobs for cause, count in zip(ColdCause, job.cold_rounds, strict=True))
-
-
-def _seconds_by_activity(jobs: Iterable[JobFigures]) -> Rows:
+def _by(labels: Iterable[str], jobs: Iterable[JobFigures], name: str) -> Rows:
+    """Return the jobs' values of this name, one for each label."""
     return (
-        ((job.job, activity), seconds) for job in jobs for activity, seconds in zip(Activity, job.seconds, strict=True)
+        ((job.job, label), number) for job in jobs for label, number in zip(labels, getattr(job, name), strict=True)
     )
