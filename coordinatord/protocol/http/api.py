@@ -286,12 +286,9 @@ DRAINED_BEFORE_MAX = 500
 """The body of a request has room for so many names."""
 
 
-class DrainBody(Strict, frozen=True):
-    """The body of a drain; the first three fields mean what they do in `AdminBody`."""
+class DrainBody(AdminBody, frozen=True):
+    """The body of a drain."""
 
-    by: Name
-    reason: Sentence = ""
-    dry_run: bool = False
     ahead: bool = False
     """Whether the name may be one that no node has yet."""
     after: Annotated[tuple[Name, ...], Meta(max_length=DRAINED_BEFORE_MAX)] = ()

@@ -8,7 +8,7 @@ from itertools import count
 
 from aiohttp import web
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from coordinatord.core.effects import Answer
 from coordinatord.core.events import AdminRequested
@@ -24,7 +24,6 @@ from coordinatord.core.values.admin_requests import (
 from coordinatord.protocol.fields import Name
 from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.schema import check
-from coordinatord.security.gatekeeper import Caller
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.request_body import read_body
 from coordinatord.server.http.responses import complain, respond
@@ -81,7 +80,9 @@ class Requests:
             self._deliver(_ending(number))
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
-        wanted = _signed(await _read(request, kind), CALLER.get())
+        wanted, token = await _read(request, kind), CALLER.get().name
+        if token:  # it is named beside the person, whose name nobody checks
+            wanted = replace(wanted, by=f"{wanted.by} (token {token})")
         if len(self._waiting) >= REQUESTS_AT_ONCE_MAX:
             return complain(
                 request, 503, "busy", f"{REQUESTS_AT_ONCE_MAX} requests are in progress, the limit: try again"
@@ -104,11 +105,6 @@ class Requests:
             del self._waiting[number]
 
 
-def _signed(wanted: Request, caller: Caller) -> Request:
-    """Name the token beside the person, whose name nobody checks."""
-    return replace(wanted, by=f"{wanted.by} (token {caller.name})") if caller.name else wanted
-
-
 def _ending(number: int) -> Answer:
     text = "coordinatord ends; whether this was recorded shows when it is back: try again then"
     return Answer(number, AdminResult.DEGRADED, text)
@@ -119,15 +115,7 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
 
     def make(body: object) -> Request:
         (name,) = request.match_info.values()
-        return _wanted(kind, check({"target": name}, _Target, "request").target, body)
+        target = check({"target": name}, _Target, "request").target
+        return kind(target, *astuple(check(body, DrainBody if kind is DrainNode else AdminBody, "request")))
 
     return await read_body(request, make)
-
-
-def _wanted(kind: type[Request], target: str, body: object) -> Request:
-    """Make a request from its body. Raises `SchemaError`."""
-    if issubclass(kind, DrainNode):
-        drain = check(body, DrainBody, "request")
-        return kind(target, drain.by, drain.reason, drain.dry_run, drain.ahead, drain.after)
-    checked = check(body, AdminBody, "request")
-    return kind(target, checked.by, checked.reason, checked.dry_run)

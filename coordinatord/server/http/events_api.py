@@ -135,18 +135,8 @@ class EventsApi:
 
     def _event(self, logged: LoggedEvent) -> ApiEvent:
         kind = KINDS.get(logged.kind)
-        return ApiEvent(
-            id=self._id(logged.number),
-            number=logged.number,
-            at=logged.at,
-            job=logged.job,
-            run=logged.run,
-            kind=logged.kind,
-            what=" ".join(kind.kind_words()) if kind else logged.kind,
-            round=logged.round,
-            node=logged.node,
-            reason=logged.reason,
-        )
+        what = " ".join(kind.kind_words()) if kind else logged.kind
+        return ApiEvent(id=self._id(logged.number), what=what, **asdict(logged))
 
     def _encoded(self, logged: LoggedEvent) -> bytes:
         event = self._event(logged)
