@@ -10,26 +10,12 @@ import stat
 import struct
 import termios
 import tty
-from typing import Protocol
 
 READ_BYTES = 64 * 1024
 """The capacity of a pipe by default (pipe(7))."""
 
 _TTY_BYTES = 512
 """The size of a write to a terminal that may block. It blocks if there is less room, so the write is small."""
-
-
-class Writer(Protocol):
-    """Writes without blocking."""
-
-    def write(self, data: bytes, start: int) -> int:
-        """Write bytes from `start`; return how many. Raises `BlockingIOError` and other `OSError`."""
-
-    def fileno(self) -> int:
-        """Return the descriptor to be polled."""
-
-    def close(self) -> None:
-        """Close the descriptor."""
 
 
 def writer(fd: int) -> Writer:
@@ -40,15 +26,15 @@ def writer(fd: int) -> Writer:
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
-        return _SocketWriter(fd)
+        return _SocketWriter(os.dup(fd))
     if not (stat.S_ISFIFO(mode) or os.isatty(fd)):
-        return _PlainWriter(os.dup(fd))
+        return Writer(os.dup(fd))
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         own, may_block = os.open(f"/proc/self/fd/{fd}", flags), False
     except OSError:  # the terminal belongs to another user, as after su
         own, may_block = os.dup(fd), True
-    return _PipeWriter(own, may_block) if stat.S_ISFIFO(mode) else _TtyWriter(own, may_block)
+    return (_PipeWriter if stat.S_ISFIFO(mode) else _TtyWriter)(own, may_block=may_block)
 
 
 def same_place(one: int, other: int) -> bool:
@@ -113,59 +99,54 @@ def read(fd: int, most: int = READ_BYTES) -> tuple[bytes, bool]:
     return b"".join(chunks), False
 
 
-class _PlainWriter:
-    """A file, or a device such as /dev/null."""
+class Writer:
+    """Writes without blocking, to a file or a device such as /dev/null; its subclasses to all else."""
 
     def __init__(self, fd: int, *, may_block: bool = False) -> None:
         self._fd = fd
         self._may_block = may_block
 
     def write(self, data: bytes, start: int) -> int:
+        """Write bytes from `start`; return how many. Raises `BlockingIOError` and other `OSError`."""
         end = self._end(data, start)
         if self._may_block and not _has_room(self._fd):
             raise BlockingIOError
         return os.write(self._fd, memoryview(data)[start:end])
 
     def fileno(self) -> int:
+        """Return the descriptor to be polled."""
         return self._fd
 
     def close(self) -> None:
+        """Close the descriptor."""
         os.close(self._fd)
 
     def _end(self, data: bytes, _start: int) -> int:
         return len(data)
 
 
-class _PipeWriter(_PlainWriter):
+class _PipeWriter(Writer):
     """A pipe. A second node may write to it as well, so each write is small enough to stay in one piece (PIPE_BUF)."""
-
-    def __init__(self, fd: int, may_block: bool) -> None:
-        super().__init__(fd, may_block=may_block)
 
     def _end(self, data: bytes, start: int) -> int:
         most = start + select.PIPE_BUF
         return len(data) if len(data) <= most else data.rfind(b"\n", start, most) + 1 or most
 
 
-class _TtyWriter(_PlainWriter):
-    def __init__(self, fd: int, may_block: bool) -> None:
-        super().__init__(fd, may_block=may_block)
-
+class _TtyWriter(Writer):
     def _end(self, data: bytes, start: int) -> int:
         return start + _TTY_BYTES if self._may_block else len(data)
 
 
-class _SocketWriter:
+class _SocketWriter(Writer):
     """A socket, as under sshd or systemd."""
 
     def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=os.dup(fd))
+        self._socket = socket.socket(fileno=fd)
+        super().__init__(fd)
 
     def write(self, data: bytes, start: int) -> int:
         return self._socket.send(memoryview(data)[start:], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
 
     def close(self) -> None:
         self._socket.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nodeclient.output.files import LogFile, LogFileErrors, Rotation
 from nodeclient.output.lines import LineCutter, as_lines, prefixed
+from nodeclient.output.streams import Sink
 
 WAITING_BYTES_MAX = 8 << 20
 """The most bytes that wait for the disk: what a usual one takes in a tenth of a second."""
@@ -105,10 +106,8 @@ class FileThread:
             self._failed(error)
 
 
-class FileSink:
+class FileSink(Sink):
     """A log file as the sink of a stream."""
-
-    wants_quiet = False
 
     def __init__(self, thread: FileThread, path: Path, errors: LogFileErrors, rotation: Rotation | None) -> None:
         """Begin without a file; `thread` opens it at its first byte."""
@@ -128,19 +127,17 @@ class FileSink:
         if self._thread.hangs:
             self._errors.add(self._path, "the file system does not answer")
 
-    def quiet(self) -> None:
-        """Do nothing: no bytes are held back."""
-
     def end(self) -> None:
         """Have the file closed; a later write opens it again."""
         self._thread.post(partial(self._file.end, self._lost))
         self._lost = 0
 
 
-class Filter:
-    """Copies the lines of one stream that contain any of some words into a file that several streams share."""
+class Filter(Sink):
+    """Copies the lines of one stream that contain any of some words into a file that several streams share.
 
-    wants_quiet = False
+    It is never `quiet`: a line is searched as a whole, however long it takes to come.
+    """
 
     def __init__(self, words: Sequence[str], prefix: bytes, file: FileSink) -> None:
         self._words = [word.encode() for word in words]
@@ -151,9 +148,6 @@ class Filter:
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
         self._copy(self._cutter.feed(chunk))
-
-    def quiet(self) -> None:
-        """Do nothing: a line is searched as a whole, however long it takes to come."""
 
     def end(self) -> None:
         """Search the last line as well, though it has no end."""

@@ -40,7 +40,7 @@ class Interrupts:
         """Set in one thread and read in another: a traceback can come only after it was set."""
 
 
-class Interruptible:
+class Interruptible(Sink):
     """A sink before another one. After a SIGINT it holds tracebacks back: those of KeyboardInterrupt until the exit."""
 
     def __init__(self, sink: Sink, interrupts: Interrupts) -> None:

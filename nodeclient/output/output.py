@@ -112,7 +112,8 @@ class Output:
             several_hosts=several_hosts,
         )
         with ExitStack() as children, ExitStack() as failure:
-            failure.callback(self._retire, [stream for streams in before for stream in streams])
+            old = [stream for streams in before for stream in streams]
+            failure.callback(self._pump.post, lambda: self._pump.retire(old))
             children_fds = round_streams.open(children, failure)
             # Error files are not in the log directory: that may be on a network file system, whose failure may be the
             # error.
@@ -189,9 +190,6 @@ class Output:
             terminal_writer.close()
         if not self._failure.cancel() and not self._failure.cancelled():
             self._failure.exception()  # it was reported already
-
-    def _retire(self, streams: Sequence[WorkerStream]) -> None:
-        self._pump.post(lambda: self._pump.retire(streams))
 
     def _hand_over(self, workers: Sequence[tuple[Sequence[WorkerStream], Sequence[WorkerStream]]]) -> None:
         """Have the streams of each of these workers follow those that it has now, which are of the same kinds."""

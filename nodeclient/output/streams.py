@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from nodeclient.output.descriptors import READ_BYTES, read
 from nodeclient.output.lines import FrameJoiner, LineCutter, is_seen, modes
@@ -20,15 +19,17 @@ STATES_EVERY_S = 10.0
 log is read later."""
 
 
-class Sink(Protocol):
+class Sink:
     """A destination of the bytes of a stream."""
 
     @property
     def wants_quiet(self) -> bool:
         """Whether it holds bytes back, so that `quiet` has to be called if no more come."""
+        return False
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
+        raise NotImplementedError
 
     def quiet(self) -> None:
         """Write what is held back: no bytes have come for a while."""
@@ -106,10 +107,8 @@ class WorkerStream:
                 sink.end()
 
 
-class Raw:
+class Raw(Sink):
     """Passes a stream on as it comes, so that progress bars work."""
-
-    wants_quiet = False
 
     def __init__(self, terminal_writer: TerminalWriter) -> None:
         self._terminal_writer = terminal_writer
@@ -118,14 +117,8 @@ class Raw:
         """Take the next bytes."""
         self._terminal_writer.raw(chunk)
 
-    def quiet(self) -> None:
-        """Do nothing: no bytes are held back."""
 
-    def end(self) -> None:
-        """Do nothing: no bytes are held back."""
-
-
-class Prefixed:
+class Prefixed(Sink):
     """Passes a stream on in whole lines, each with a prefix.
 
     A text that overwrites itself, such as a progress bar, shows each state in the live line of a terminal. A file or a
@@ -212,10 +205,8 @@ TAIL_BYTES = 64 * 1024
 progress bar that was drawn a few hundred times."""
 
 
-class Tail:
+class Tail(Sink):
     """Keeps the last bytes of a stream; they may be read by another thread."""
-
-    wants_quiet = False
 
     def __init__(self) -> None:
         self.data = b""
@@ -224,9 +215,3 @@ class Tail:
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
         self.data = (self.data + chunk)[-TAIL_BYTES:]
-
-    def quiet(self) -> None:
-        """Do nothing: no bytes are held back."""
-
-    def end(self) -> None:
-        """Do nothing: no bytes are held back."""

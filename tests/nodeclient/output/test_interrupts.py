@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from nodeclient.output.interrupts import HELD_BYTES_MAX, Interruptible, Interrupts
+from nodeclient.output.streams import Sink
 
 INTERRUPT = b"""Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -26,10 +27,8 @@ def of_rank(text: bytes) -> bytes:
     return b"".join(b"[rank0]: " + line for line in text.splitlines(keepends=True))
 
 
-class Screen:
+class Screen(Sink):
     """A sink that keeps what it gets."""
-
-    wants_quiet = False
 
     def __init__(self) -> None:
         self.text = b""
@@ -38,9 +37,6 @@ class Screen:
     def write(self, chunk: bytes) -> None:
         """Keep the bytes."""
         self.text += chunk
-
-    def quiet(self) -> None:
-        """Hold nothing back."""
 
     def end(self) -> None:
         """Note the end."""
