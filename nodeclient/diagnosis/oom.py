@@ -15,13 +15,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodeclient.diagnosis.stderr_text import gibibytes
+from nodeclient.host.control_groups import control_groups
+from nodeclient.host.devices import Host
 from nodeclient.host.process_state import read_if_there
 
 UNLIMITED = 2**60
 """More bytes than any host has. cgroup v1 writes 2^63 less a page if there is no limit."""
-
-_OCTAL = re.compile(r"\\([0-7]{3})")
-"""The kernel's escape sequence for a space in /proc/self/mountinfo."""
 
 
 class OomKills(Struct, frozen=True):
@@ -79,44 +78,10 @@ def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
 
 
 def _memory_cgroups(root: Path) -> Iterator[Path]:
-    """Yield the cgroup that limits this process's memory, and those above it as far as they are mounted here."""
-    for name, path in _own_cgroups(root).items():
-        for mounted, mountpoint in _mounts(root, name):
-            # In a container, the path may be that on the host, while only the container's own cgroup is mounted.
-            inner = path.removeprefix(mounted.rstrip("/")) if path.startswith(mounted) else "/"
-            top = root / mountpoint.lstrip("/")
-            group = top / inner.strip("/")
-            if not any((group / file).exists() for file in ("memory.events", "memory.oom_control")):
-                continue
-            while True:
-                yield group
-                if group == top:
-                    return
-                group = group.parent
-
-
-def _own_cgroups(root: Path) -> dict[str, str]:
-    """Return this process's cgroups by the name of their controller: `memory` of v1, and an empty name for v2."""
-    lines = read_if_there(root / "proc/self/cgroup").splitlines()
-    parts = [line.split(":", 2) for line in lines if line.count(":") > 1]
-    own = {name: path for _, names, path in parts for name in names.split(",") if name in {"memory", ""}}
-    return dict(sorted(own.items(), reverse=True))
-
-
-def _mounts(root: Path, controller: str) -> Iterator[tuple[str, str]]:
-    """Yield the mounted parts of a hierarchy, each with its mountpoint."""
-    for line in read_if_there(root / "proc/self/mountinfo").splitlines():
-        mount, _, system = line.partition(" - ")
-        fields, kind = mount.split(), system.split()
-        if len(fields) > 4 and len(kind) > 2:  # noqa: PLR2004  # as proc(5) has it
-            v2 = not controller and kind[0] == "cgroup2"
-            v1 = controller and kind[0] == "cgroup" and controller in kind[2].split(",")
-            if v1 or v2:
-                yield _unescaped(fields[3]), _unescaped(fields[4])
-
-
-def _unescaped(path: str) -> str:
-    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), path)
+    """Yield the cgroup that limits this process's memory, and those above it as far as they count kills."""
+    for group, _ in control_groups("memory", Host(system=root / "sys", processes=root / "proc")):
+        if any((group / file).exists() for file in ("memory.events", "memory.oom_control")):
+            yield group
 
 
 def _limit(group: Path) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from nodeclient.host.devices import Host
+from nodeclient.host.process_state import read_if_there
 
 
 def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
@@ -14,11 +15,7 @@ def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
     With each directory comes whether it is of version 2, where all controllers share the directories. The limits of all
     groups hold at once. See the kernel's cgroup-v2.rst and cgroup-v1.
     """
-    try:
-        groups = (host.processes / "self/cgroup").read_text().splitlines()
-    except FileNotFoundError:
-        return
-    for group in groups:
+    for group in read_if_there(host.processes / "self/cgroup").splitlines():
         _, controllers, path = group.split(":", 2)
         # In a container with its own cgroup namespace the path may be missing; the visible root is its own then.
         below = PurePosixPath(path.lstrip("/"))

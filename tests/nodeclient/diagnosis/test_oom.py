@@ -57,11 +57,6 @@ def host(tmp_path: Path) -> Host:
 @pytest.fixture
 def unified(host: Host) -> Host:
     host.write("proc/self/cgroup", "0::/slurm/job 7\n")
-    host.write(
-        "proc/self/mountinfo",
-        "22 27 0:21 / /proc rw,relatime - proc proc rw\n"
-        "41 31 0:41 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
-    )
     host.kills("sys/fs/cgroup/slurm", 3, 0, str(2**40))
     host.kills("sys/fs/cgroup/slurm/job 7", 0, 0, str(64 * 2**30))
     return host
@@ -103,11 +98,6 @@ def test_a_kernel_that_counts_no_limits(unified: Host) -> None:
 
 def test_the_old_memory_controller_in_a_container(host: Host) -> None:
     host.write("proc/self/cgroup", "8:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n")
-    host.write(
-        "proc/self/mountinfo",
-        "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro,nosuid master:11 - cgroup cgroup rw,memory\n"
-        "41 31 0:41 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
-    )
     group = "sys/fs/cgroup/memory"
     host.write(f"{group}/memory.limit_in_bytes", f"{512 * 2**20}\n")
     host.write(f"{group}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
