@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+from typing import Self
 
-from msgspec import Struct
+from msgspec import Struct, json
 
+from coordinatord.protocol.schema import ERRORS
 from coordinatord.store.etcd.requests import KeyValue
 from coordinatord.store.interface import UnreadableStoreError
 
@@ -65,7 +66,22 @@ class Keys(Struct, frozen=True):
         return self.commit(generation, number) + f"/{part:04d}".encode()
 
 
-class About(Struct, frozen=True):
+class _Value(Struct, frozen=True):
+    def packed(self) -> bytes:
+        """Return it as the value of a key."""
+        return json.encode(self)
+
+    @classmethod
+    def unpack(cls, pair: KeyValue) -> Self:
+        """Read the value of a key. Raises `UnreadableStoreError`."""
+        try:
+            return json.decode(pair.value, type=cls)
+        except ERRORS as error:
+            key = pair.key.decode(errors="replace")
+            raise UnreadableStoreError(f"key {key} is damaged ({error}): restore etcd from a snapshot") from error
+
+
+class About(_Value, frozen=True):
     """The facts about a namespace."""
 
     identity: str
@@ -75,41 +91,10 @@ class About(Struct, frozen=True):
     generation: int
     """The commits that count: others are being written, or are of an older version."""
 
-    def packed(self) -> bytes:
-        """Return it as a value."""
-        return json.dumps({"identity": self.identity, "version": self.version, "generation": self.generation}).encode()
 
-    @classmethod
-    def unpack(cls, pair: KeyValue) -> About:
-        """Read the value. Raises `UnreadableStoreError`."""
-        try:
-            data = json.loads(pair.value)
-            return cls(str(data["identity"]), int(data["version"]), int(data["generation"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(pair, error) from error
-
-
-class Head(Struct, frozen=True):
+class Head(_Value, frozen=True):
     """The newest commit."""
 
     number: int
     digest: str
     """The hash of its value, by which another try of the same commit is recognized."""
-
-    def packed(self) -> bytes:
-        """Return it as a value."""
-        return json.dumps({"number": self.number, "digest": self.digest}).encode()
-
-    @classmethod
-    def unpack(cls, pair: KeyValue) -> Head:
-        """Read the value. Raises `UnreadableStoreError`."""
-        try:
-            data = json.loads(pair.value)
-            return cls(int(data["number"]), str(data["digest"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(pair, error) from error
-
-
-def _damaged(found: KeyValue, error: Exception) -> UnreadableStoreError:
-    key = found.key.decode(errors="replace")
-    return UnreadableStoreError(f"key {key} is damaged ({error}): restore etcd from a snapshot")
