@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from msgspec.structs import asdict
+
 from coordinatord.hints import other_workers
 from coordinatord.hints.match import hint
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
-from coordinatord.protocol.http.api import (
-    EarlyEndStatus,
-    FailureStatus,
-    OtherFailureStatus,
-    StragglerStatus,
-)
+from coordinatord.protocol.http.api import EarlyEndStatus, FailureStatus, OtherFailureStatus, StragglerStatus
 from coordinatord.protocol.messages import Report
 
 KEPT_MAX = 1_000
@@ -55,10 +52,7 @@ def failure_status(report: Report) -> FailureStatus:
             EarlyEndStatus(node=end.node, rank=end.rank, before_s=round(end.before_s, 3)) for end in report.early
         ),
         step=report.step,
-        stragglers=tuple(
-            StragglerStatus(node=straggler.node, rank=straggler.rank, step=straggler.step)
-            for straggler in report.stragglers
-        ),
+        stragglers=tuple(StragglerStatus(**asdict(straggler)) for straggler in report.stragglers),
         log=failure.log or None,
         hint=hint(report) or "",
         before=other_workers.early(report),

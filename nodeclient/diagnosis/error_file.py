@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coordinatord.hints import other_workers
-from coordinatord.hints.match import hint
+from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import Report
 
@@ -30,7 +29,7 @@ def write(path: Path, report: Report, now: float) -> str | None:
 
 def content(report: Report, now: float) -> dict[str, Any]:
     """Return the content of the file; torch reads `message`, `errorCode`, `py_callstack` and `timestamp`."""
-    failure = report.failure
+    failure, shown = report.failure, failure_status(report)
     how = describe_exit(failure.exit_code, left=failure.left)
     extra = {
         "py_callstack": "\n".join(failure.last_lines),
@@ -43,13 +42,13 @@ def content(report: Report, now: float) -> dict[str, Any]:
         "pid": failure.pid,
         "how": how,
         "found_out": failure.message,
-        "hint": hint(report) or "",
+        "hint": shown.hint,
         "consequences": [
             {"node": other.node, "rank": other.rank, "exit_code": other.exit_code} for other in report.consequences
         ],
         "consequences_count": report.consequences_count,
-        "ended_early": other_workers.early(report),
-        "behind": other_workers.stragglers(report),
+        "ended_early": shown.before,
+        "behind": shown.behind,
         "log": failure.log,
     }
     return {

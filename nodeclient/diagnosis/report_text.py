@@ -9,11 +9,10 @@ import signal
 import textwrap
 from datetime import datetime, timedelta
 
-from coordinatord.hints import other_workers
-from coordinatord.hints.match import hint
-from coordinatord.protocol.exit_codes import describe_exit, signal_behind
+from coordinatord.hints.failure_status import failure_status
+from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.http.api import FailureStatus
-from coordinatord.protocol.messages import Failure, HangKind, Report
+from coordinatord.protocol.messages import HangKind, Report
 from coordinatord.protocol.text import name_ranks
 from coordinatord.runtime.local_time import moment
 
@@ -125,15 +124,9 @@ def _fact(label: str, text: str) -> list[str]:
     )
 
 
-def _how(failure: Failure) -> str:
-    if failure.hang is not None:
-        return f"hung: {failure.hang}"
-    return describe_exit(failure.exit_code, left=failure.left) if failure.pid else "not started"
-
-
 def log_fields(report: Report) -> dict[str, object]:
     """Return the whole report as the fields of one log line, for programs."""
-    failure = report.failure
+    failure, shown = report.failure, failure_status(report)
     return {
         "round": report.round,
         "failed_node": report.node,
@@ -142,7 +135,7 @@ def log_fields(report: Report) -> dict[str, object]:
         "local_rank": failure.local_rank,
         "pid": failure.pid or None,
         "exit_code": failure.exit_code,
-        "how": _how(failure),
+        "how": shown.how if failure.pid or failure.hang else "not started",
         "hang": failure.hang,
         "age_s": failure.age_s,
         "because": failure.message,
@@ -151,8 +144,8 @@ def log_fields(report: Report) -> dict[str, object]:
         "consequences": [f"rank {other.rank} on {other.node}" for other in report.consequences] or None,
         "consequences_count": report.consequences_count,
         "same_error_count": report.same_error_count,
-        "ended_early": other_workers.early(report),
-        "behind": other_workers.stragglers(report),
+        "ended_early": shown.before,
+        "behind": shown.behind,
         "stderr_log": failure.log or None,
-        "hint": hint(report),
+        "hint": shown.hint or None,
     }
