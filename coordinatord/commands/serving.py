@@ -180,10 +180,9 @@ def _announce(server: Server) -> None:
     where = server.endpoint
     if server.scheme == "https":
         text = "coordinatord %s serves at %s: nodeclient page --coord %s prints a link to its page"
-        log.info(text, __version__, where, where, extra=fields("serving"))
     else:
         text = "coordinatord %s serves: open http://%s/, or ask with nodeclient status --coord %s"
-        log.info(text, __version__, where, where, extra=fields("serving"))
+    log.info(text, __version__, where, where, extra=fields("serving"))
     if _read_by_people():
         return
     try:

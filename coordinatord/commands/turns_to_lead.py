@@ -6,9 +6,8 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config.serve_flags import ServeConfig
@@ -62,17 +61,8 @@ REST_S = 2.0
 """How long a coordinator that could not lead waits before it tries again, unless another one leads by then."""
 
 
-class Lead(Protocol):
-    """What a coordinator does while it leads."""
-
-    def __call__(
-        self,
-        store: Store,
-        listeners: Sequence[socket.socket],
-        candidate: Candidate | None = None,
-        access: SharedAccess | None = None,
-    ) -> Awaitable[None]:
-        """Serve until the program ends, and close the store. Raises `LeadershipLostError`."""
+Lead = Callable[[Store, Sequence[socket.socket], Candidate, SharedAccess], Awaitable[None]]
+"""Serves a store at these sockets until the program ends, and closes the store. Raises `LeadershipLostError`."""
 
 
 class TurnsToLead:

@@ -209,7 +209,8 @@ async def serve(
         driver.start()
         tasks.spawn(sampler.watch(), name="sampler")
         tasks.spawn(ArrivalReads(driver, sessions.arrival_reads, tasks).watch(), name="arrivals")
-        tasks.spawn(_watch(revocations), name="tokens")
+        if revocations is not None:
+            tasks.spawn(revocations.watch(), name="tokens")
         metrics.start()
         bound_host, bound_port = listeners[0].getsockname()[:2]
         yield Server(bound_host, bound_port, driver, sessions, tasks, revocations, change_signal)
@@ -257,11 +258,6 @@ def _names(address: ListenAddress) -> Names:
     names = Names([address.host, *address.names])
     names.learn()
     return names
-
-
-async def _watch(revocations: Revocations | None) -> None:
-    if revocations is not None:
-        await revocations.watch()
 
 
 def _end_for_bugs(tasks: Tasks, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from coordinatord.core.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import Record, RoundFormed
+from coordinatord.core.values.records import RoundFormed
 from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
@@ -268,18 +268,14 @@ class Driver:
 
 
 def _log_records(entries: Sequence[Entry]) -> None:
-    for entry in entries:
-        _log_record(entry.record)
-
-
-def _log_record(record: Record) -> None:
-    facts = asdict(record)
-    if isinstance(record, RoundFormed):
-        facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
-    shown = facts.keys() - {"job", "run", "reason"}
-    plain = {name: value for name, value in facts.items() if name in shown and isinstance(value, str | int | float)}
-    names = fields("_".join(record.kind_words()), job=record.job, run=record.run, **plain)
-    log.info("%s: %s", " ".join(record.kind_words()), record.reason, extra=names)
+    for record in (entry.record for entry in entries):
+        facts = asdict(record)
+        if isinstance(record, RoundFormed):
+            facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
+        shown = facts.keys() - {"job", "run", "reason"}
+        plain = {name: value for name, value in facts.items() if name in shown and isinstance(value, str | int | float)}
+        names = fields("_".join(record.kind_words()), job=record.job, run=record.run, **plain)
+        log.info("%s: %s", " ".join(record.kind_words()), record.reason, extra=names)
 
 
 JOB_COST = 40

@@ -53,11 +53,6 @@ def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
     return connection
 
 
-def _connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a database to read it while another connection writes: neither waits. Raises `sqlite3.Error`."""
-    return _open(_address(path, "mode=ro"))
-
-
 def connect_in_memory() -> sqlite3.Connection:
     """Make a database that lasts as long as its connection."""
     connection = _open(":memory:")
@@ -187,9 +182,12 @@ class Database:
 
     @classmethod
     def beside(cls, path: Path) -> Self:
-        """Open the database file that another connection of this process writes, to read it. Raises `StoreError`."""
+        """Open the database file that another connection of this process writes, to read it: neither waits.
+
+        Raises `StoreError`.
+        """
         with explained(path.parent):
-            return cls(_connect_to_read(path), path.parent)
+            return cls(_open(_address(path, "mode=ro")), path.parent)
 
     @classmethod
     def in_memory(cls) -> Self:

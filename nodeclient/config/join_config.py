@@ -14,13 +14,7 @@ from msgspec import Struct
 from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
-from nodeclient.core.agent_settings import (
-    ABORT_TIMEOUT_S,
-    KEEP_RATE,
-    KEEP_TIMEOUT_S,
-    NCCL_ABORT_TIMEOUT_S,
-    Settings,
-)
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S, Settings
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.persist.persist_settings import PersistSettings
 

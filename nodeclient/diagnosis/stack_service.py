@@ -45,14 +45,7 @@ from nodeclient.diagnosis.stack_text import (
     read_hello,
 )
 from nodeclient.host.awaited import awaited_outside
-from nodeclient.host.process_state import (
-    HALTED,
-    TRACED,
-    ProcessState,
-    catches,
-    look_at,
-    state_between,
-)
+from nodeclient.host.process_state import HALTED, TRACED, ProcessState, catches, look_at, state_between
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.env import STACKS
@@ -322,7 +315,7 @@ class StackService:
             if packet is not None:
                 return _Inspection(StackOrigin.WORKER, read_answer(packet, _folder()))
             if state is None or state.state in HALTED:
-                return _halted(state)
+                return _Inspection(problem=f"it cannot answer: its process is {state.state if state else 'gone'}")
             answer = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
         except (OSError, MalformedAnswerError) as error:
             return _Inspection(problem=clip(str(error), LINE_MAX))
@@ -379,10 +372,6 @@ def _folder() -> str:
         return str(Path.cwd())
     except OSError:
         return "/"
-
-
-def _halted(state: ProcessState | None) -> _Inspection:
-    return _Inspection(problem=f"it cannot answer: its process is {state.state if state else 'gone'}")
 
 
 def _read_all(pipe: FileIO) -> bytes:

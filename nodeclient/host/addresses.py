@@ -81,15 +81,9 @@ def address_of(interface: str) -> str | None:
     None if there is none. A link-local address does not count: it has no meaning without the name of an interface.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        found = _ipv4_of(interface, control)
-    return next(
-        (
-            str(address)
-            for address in (found, *_ipv6_of(interface))
-            if address is not None and not address.is_link_local
-        ),
-        None,
-    )
+        ipv4 = _ipv4_of(interface, control)
+    found = (ipv4, *(address for name, address in _ipv6_addresses() if name == interface))
+    return next((str(address) for address in found if address is not None and not address.is_link_local), None)
 
 
 def interface_of(address: str) -> str | None:
@@ -98,12 +92,8 @@ def interface_of(address: str) -> str | None:
         wanted = ipaddress.ip_address(address)
     except ValueError:
         return None
-    if wanted.version == 4:  # noqa: PLR2004  # the version of the Internet Protocol
-        return _interface_of_ipv4(wanted)
-    return _interface_of_ipv6(wanted)
-
-
-def _interface_of_ipv4(wanted: ipaddress.IPv4Address) -> str | None:
+    if wanted.version == 6:  # noqa: PLR2004  # the version of the Internet Protocol
+        return next((name for name, own in _ipv6_addresses() if own == wanted), None)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         return next((name for name in interfaces() if _ipv4_of(name, control) == wanted), None)
 
@@ -114,14 +104,6 @@ def _ipv4_of(interface: str, control: socket.socket) -> ipaddress.IPv4Address | 
     except OSError:  # it has no IPv4 address
         return None
     return ipaddress.IPv4Address(answer[20:24])
-
-
-def _interface_of_ipv6(wanted: ipaddress.IPv6Address) -> str | None:
-    return next((name for name, address in _ipv6_addresses() if address == wanted), None)
-
-
-def _ipv6_of(interface: str) -> list[ipaddress.IPv6Address]:
-    return [address for name, address in _ipv6_addresses() if name == interface]
 
 
 def _ipv6_addresses() -> list[tuple[str, ipaddress.IPv6Address]]:

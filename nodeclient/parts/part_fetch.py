@@ -10,14 +10,7 @@ from threading import Event
 from typing import Protocol
 
 from coordinatord.protocol.errors import OperationalError
-from nodeclient.parts.part_messages import (
-    ANSWER_BYTES,
-    END_BYTES,
-    NONCE_BYTES,
-    Exchange,
-    PartName,
-    pack_request,
-)
+from nodeclient.parts.part_messages import ANSWER_BYTES, END_BYTES, NONCE_BYTES, Exchange, PartName, pack_request
 from nodeclient.parts.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN, REQUEST_WITHIN_S
 from workerlib.keep.arena import Commit, Place
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import methodcaller
 
 from msgspec.structs import replace
 
@@ -72,16 +73,8 @@ class _CallThread:
             self._failed(error)
 
 
-def _ignore() -> None:
-    """Do nothing when a piece was sent to a reader that does not follow the log."""
-
-
 def _place_of(kept: KeptRound) -> tuple[str, str, int]:
     return kept.node, kept.run, kept.round
-
-
-def _amend(kept: KeptRound, catalogue: LogCatalogue) -> None:
-    catalogue.amend(kept)
 
 
 class LogService:
@@ -162,14 +155,14 @@ class LogService:
             if (round_.node, round_.run, round_.round, round_.failed) == (self._node, run, number, False):
                 failed = replace(round_, failed=True)
                 self._rounds = tuple(failed if other is round_ else other for other in self._rounds)
-                self._update(partial(_amend, failed))
+                self._update(methodcaller("amend", failed))
 
     def read(self, wanted: ReadLog, answer: AnswerLog) -> None:
         """Answer a request for a piece of a log; `answer` takes the piece, and a function to call when it was sent."""
         asked_at = self._loop.time()
 
         def respond(chunk: LogChunk) -> None:
-            answer(chunk, partial(self._note_read, wanted, asked_at, chunk) if wanted.follow else _ignore)
+            answer(chunk, partial(self._note_read, wanted, asked_at, chunk) if wanted.follow else lambda: None)
 
         if self._log_dir is None or self._catalogue is None:
             respond(refusal(wanted, f"node {self._node} keeps no log files: see --log-dir"))

@@ -20,14 +20,7 @@ from coordinatord.runtime.timers import DeadlineTimer
 from nodeclient.core import leftover_stages as core
 from nodeclient.core.effects import Level
 from nodeclient.core.leftover_stages import Leftover
-from nodeclient.host.process_state import (
-    SOCKET_ADDRESS,
-    SOCKET_INODE,
-    SOCKET_STATE,
-    open_files,
-    read_if_there,
-    sockets,
-)
+from nodeclient.host.process_state import SOCKET_ADDRESS, SOCKET_INODE, SOCKET_STATE, open_files, read_if_there, sockets
 from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, open_families, send
 
 SAID_AFTER_S = 1.5

@@ -16,7 +16,7 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
-from coordinatord.store.etcd.refusals import Code, EtcdAwayError, EtcdRefusedError
+from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
 from coordinatord.store.etcd.requests import KeyValue, key_values, text_of
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError, NothingStoredError, StoreError
@@ -80,7 +80,7 @@ class ModelledEtcd:
         holds = all(self._holds(demand) for demand in body["compare"])
         ops = body["success" if holds else "failure"]
         if not {op["request_put"]["lease"] for op in ops if "request_put" in op} <= self._alive:
-            raise EtcdRefusedError(Code.NOT_FOUND, "requested lease not found")
+            raise EtcdRefusedError(5, "requested lease not found")
         self.revision += any("request_range" not in op for op in ops)
         return {"succeeded": holds, "responses": [{"response": self._op(op)} for op in ops], **self._header}
 

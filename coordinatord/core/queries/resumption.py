@@ -12,13 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from coordinatord.core.queries.master_address import master_address
-from coordinatord.core.queries.persistence import (
-    found_by,
-    newest_on_disk,
-    persisted_parts,
-    unusable_to,
-    who_finds,
-)
+from coordinatord.core.queries.persistence import found_by, newest_on_disk, persisted_parts, unusable_to, who_finds
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from coordinatord.core.queries.log_sources import LogSource, LogSources, NoLogError, log_sources
@@ -198,11 +199,9 @@ class LogReading:
 
     async def _wait(self, version: int) -> None:
         """Wait until there may be more: a while, or until something is recorded, such as the end of the run."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_EVERY_S):
                 await self._change_signal.beyond(version)
-        except TimeoutError:
-            return
 
     async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
         """Yield what a log has after its place, and advance the place; with `is_last` there is no later call."""

@@ -23,7 +23,6 @@ class Code(IntEnum):
     CANCELLED = 1
     UNKNOWN = 2
     DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
     UNAVAILABLE = 14
     UNAUTHENTICATED = 16
 
