@@ -26,11 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 LINE = {"mark": "step", "at": 7.5, "step": 1, "pid": 9, "rank": 0, "world_size": 2, "round": "127.0.0.1:4"}
 
 
-def test_parts_add_up_even_if_one_was_over_before_it_began() -> None:
-    divided = recovery_parts.parts(("detect", "stop", "rendezvous"), 10.0, 9.5, 12.0, 13.5)
-    assert divided == {"detect": 0.0, "stop": 2.0, "rendezvous": 1.5}
-
-
 @pytest.mark.slow
 def test_training_goes_on_after_a_kill_and_every_part_of_the_pause_is_known(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
@@ -62,16 +57,6 @@ def test_training_goes_on_after_a_kill_and_every_part_of_the_pause_is_known(tmp_
     assert all(run["parts"][part] > 0 for part in ("import", "process group", "first step"))
     shown = f"{run['seconds']:.2f}"
     assert re.search(rf"^  worker killed -9 +{shown}$", done.stdout, re.MULTILINE)
-
-
-def test_a_project_that_is_not_installed_is_left_out_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "ft_launcher").touch()
-    assert rival_jobs.without_missing(["torchrun", "torchft", "nvrx", "kept"], tmp_path) == ["torchrun", "nvrx", "kept"]
-    program = tmp_path / "torchft_lighthouse"
-    said = f"torchft is left out. torchft-nightly is not installed: there is no {program}; see --rivals\n"
-    assert capsys.readouterr().out == said
 
 
 def test_a_round_of_before_is_not_taken_for_the_next_one(tmp_path: Path) -> None:

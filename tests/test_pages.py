@@ -14,10 +14,8 @@ import pytest
 from coordinatord.core.state.member import MemberState
 from tests.support.pages import (
     WIDTH_MAX,
-    anchors,
     dead_links,
     is_page,
-    slug_of,
     targets,
 )
 from tests.support.source import Source, sources
@@ -125,25 +123,3 @@ def bound_names(source: Source) -> set[str]:
 def test_a_dead_link_is_found(text: str, what: str) -> None:
     [(line, found)] = dead_links(page(text), PAGES)
     assert (line, what in found) == (1, True), found
-
-
-@pytest.mark.parametrize("text", ["[a](../README.md#development) [b](https://a.org/b) `[c](d)`", "[a](../tests)"])
-def test_a_link_that_leads_somewhere_is_not_found(text: str) -> None:
-    assert list(dead_links(page(text), PAGES)) == []
-
-
-@pytest.mark.parametrize(
-    ("heading", "slug"),
-    [
-        ("What fails, and what happens", "what-fails-and-what-happens"),
-        ("With `workerlib.init()`", "with-workerlibinit"),
-        ("Keys of --rdzv-conf", "keys-of---rdzv-conf"),
-        ("[A link](b.md), and *more*", "a-link-and-more"),
-    ],
-)
-def test_a_heading_has_the_anchor_that_github_makes(heading: str, slug: str) -> None:
-    assert slug_of(heading) == slug
-
-
-def test_a_page_has_the_anchors_of_its_headings_and_its_own() -> None:
-    assert anchors(page('# A\n## B\n## B\n1. <a id="d1"></a>c\n```\n# D\n```')) == {"a", "b", "b-1", "d1"}
