@@ -8,7 +8,6 @@ import pytest
 
 from tests.conftest import LONGEST
 from tests.support.docstrings import fragments, leaning_sentences, wordless_functions
-from tests.support.error_classes import blameless_errors
 from tests.support.imports import (
     coordinator_imports,
     imports_back_up,
@@ -17,12 +16,12 @@ from tests.support.imports import (
     worker_imports,
 )
 from tests.support.pages import CELL_MAX, long_cells, wide_lines
-from tests.support.rule import Check, Rule
-from tests.support.source import ROOT, Source
+from tests.support.source import ROOT, Check, Rule, Source
 from tests.support.tidy import (
     FILE_LINES_MAX,
     FUNCTION_LINES_MAX,
     RULES,
+    blameless_errors,
     foreign_places,
     impure_calls,
     long_file,

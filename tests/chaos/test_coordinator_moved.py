@@ -12,7 +12,7 @@ import pytest
 
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import QUICK, Cluster, Coordinator
-from tests.support.disk_image import make_image, mounted_image
+from tests.support.disks import make_image, mounted_image
 from tests.support.lives import MemberState, await_back
 from tests.support.programs import BIN, run
 

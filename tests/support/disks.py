@@ -1,8 +1,18 @@
-"""Small and read-only disks, each seen by one program alone."""
+"""Disks for tests: small and read-only ones that one program sees, and whole file systems in memory or in a file.
+
+The content of a file is what a host that lost power leaves behind.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.support.namespaces import apart
 
@@ -21,3 +31,42 @@ def _on(place: Path, mount: str) -> tuple[str, ...]:
     """Return the prefix of a command that sees a mount. Skips the test if nothing can be mounted."""
     place.mkdir(exist_ok=True)
     return apart("--mount", setup=mount)
+
+
+@contextmanager
+def mounted(path: Path, size: int) -> Iterator[Path]:
+    """Mount a file system of so many bytes. The test is skipped where that is not allowed."""
+    path.mkdir()
+    options = f"size={size},mode=0777"
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", path], capture_output=True, check=False)  # noqa: S607 - a test's own command
+    if os.geteuid() or made.returncode:
+        pytest.skip("this user cannot mount a file system")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)  # noqa: S607 - as above
+
+
+SIZE_BYTES = 64 * 1024 * 1024
+
+
+def make_image(image: Path) -> None:
+    """Make a disk with an empty file system. The test is skipped where that cannot be done."""
+    if os.geteuid() or shutil.which("mkfs.ext4") is None:
+        pytest.skip("to make and to mount a disk takes root and mkfs.ext4")
+    with image.open("wb") as file:
+        file.truncate(SIZE_BYTES)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)  # noqa: S607 - a test's own command
+
+
+@contextmanager
+def mounted_image(image: Path, place: Path) -> Iterator[None]:
+    """Mount a disk. The test is skipped where there are no loop devices."""
+    place.mkdir()
+    made = subprocess.run(["mount", "-o", "loop", image, place], capture_output=True, check=False)  # noqa: S607 - as above
+    if made.returncode:
+        pytest.skip("no loop device can be mounted")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)  # noqa: S607 - as above

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import takewhile
 
-from tests.support.rule import Finding
-from tests.support.source import Source
+from tests.support.source import Finding, Source
 
 PURE_STDLIB = frozenset(
     {

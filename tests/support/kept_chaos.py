@@ -26,12 +26,12 @@ from nodeclient.persist.part_reader import read_part
 from nodeclient.persist.step_folder import Contents, find_whole, job_folder
 from tests.support import flipping
 from tests.support.cluster import Cluster, Node
+from tests.support.disks import mounted
 from tests.support.flipping import FLIPPED
 from tests.support.kept_places import empty_place
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.lives import Lives
 from tests.support.programs import TIMEOUT_S, wait_until
-from tests.support.small_disk import mounted
 from tests.support.undisturbed import train_undisturbed
 from workerlib.keep.arena import Commit, Place
 

@@ -30,13 +30,69 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
-from coordinatord.core.values.records import Record
+from coordinatord.core.values.records import (
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    TrainingBegan,
+)
 from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase, ScaleUp, Section
 from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
-from tests.support.kept_state import a_holding, a_keeper, wrote
+from tests.support.kept_state import a_holding, a_keeper, kept_text, wrote
 from tests.support.looks import arrived, seen
-from tests.support.script_text import desired_text, number_of, record_text, seconds_of
+
+
+def record_text(record: Record) -> str:
+    """Write a record with its facts and its reason."""
+    kind = record.KIND
+    facts = ""
+    match record:
+        case RoundFormed():
+            facts = f" round {record.round} of {', '.join(ranks.node for ranks in record.nodes)}"
+        case RoundEnded():
+            facts = f" round {record.round}, {'charged' if record.charged else 'free'}"
+        case RoundStarted() | TrainingBegan():
+            facts = f" round {record.round}"
+        case RoundStopped():
+            facts = f" round {record.round}, {'planned' if record.planned else 'at once'}"
+        case RunEnded():
+            facts = f" {record.outcome.result} with exit code {record.outcome.exit_code:d}"
+        case _:
+            node = getattr(record, "node", "")
+            facts = f" {node}" if node else ""
+    return f"{kind}{f' {record.run}' if record.run else ''}{facts}: {record.reason}"
+
+
+def desired_text(desired: Desired) -> tuple[str, str]:
+    """Describe a desired state and its reason."""
+    goal, reason = str(desired.goal), desired.reason
+    if desired.assignment is not None:
+        part = desired.assignment
+        goal += f" as group rank {part.group_rank} of {part.group_world_size}, ranks from {part.first_rank} of"
+        goal += f" {part.world_size}, master {part.master_address}:{part.master_port}"
+        goal += f", restarts {part.restarts_used} of {part.max_restarts}"
+    goal += kept_text(desired)
+    if desired.outcome is not None:
+        goal += f", {desired.outcome.result} with exit code {desired.outcome.exit_code:d}"
+        reason = desired.outcome.summary
+    goal += ", planned" if desired.planned else ""
+    goal += "" if desired.wait_s is None else ", for a limited time"
+    return f"{desired.run} round {desired.round}: {goal}", reason
+
+
+def seconds_of(text: str) -> float:
+    """Read a duration such as `12s`."""
+    return float(text.removesuffix("s"))
+
+
+def number_of(node: str) -> int:
+    """Return the number in the name of a node."""
+    return int("".join(letter for letter in node if letter.isdigit()) or 99)
+
 
 PHASES = {
     "prepared": Phase.IDLE,

@@ -1,12 +1,13 @@
-"""The files of the tree as data: which there are, and what a Python file imports and defines.
+"""The files of the tree as data: which there are, what a Python file imports and defines, and what a rule is.
 
-Judges nothing: the rules are in `tidy`.
+The rules themselves are in `tidy`.
 """
 
 from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -126,3 +127,25 @@ def _imports(node: ast.AST, parts: tuple[str, ...], *, deferred: bool) -> Iterat
 
 def _is_type_checking(test: ast.expr) -> bool:
     return ast.unparse(test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+Finding = tuple[int, str]
+"""A line, and what is wrong there."""
+
+Check = Callable[[Source], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of the house: which files it concerns, what breaks it, and the remedy."""
+
+    name: str
+    concerns: Callable[[Source], bool]
+    findings: Check
+    remedy: str
+
+    def judge(self, source: Source) -> list[str]:
+        """Write a line for each finding in a file; none if the rule does not concern it."""
+        if not self.concerns(source):
+            return []
+        return [f"{source.path}:{line}: {problem}" for line, problem in sorted(self.findings(source))]

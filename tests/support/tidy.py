@@ -1,18 +1,18 @@
 """The house style: all its rules, each of which takes one file of the tree and finds what breaks it.
 
 Ruff and mypy check what they can. Here is the rest: what a pure module may call, how long things may be, and what must
-not leave the machine of its author. The rules about imports, docstrings, errors and pages are checked in
-`imports`, `docstrings`, `error_classes` and `pages`.
+not leave the machine of its author. The rules about imports, docstrings and pages are checked in
+`imports`, `docstrings` and `pages`.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Callable, Iterator
 
 from tests.support.docstrings import fragments, leaning_sentences, wordless_functions
-from tests.support.error_classes import belongs_to_a_branch, blameless_errors
 from tests.support.imports import (
     FLOORS,
     PURE_ROOMS,
@@ -23,8 +23,31 @@ from tests.support.imports import (
     worker_imports,
 )
 from tests.support.pages import CELL_MAX, WIDTH_MAX, is_page, long_cells, wide_lines
-from tests.support.rule import Finding, Rule
-from tests.support.source import ROOT, FunctionNode, Source
+from tests.support.source import ROOT, Finding, FunctionNode, Rule, Source
+
+_EXEMPT = ("coordinatord/protocol/errors.py", "nodeclient/forkserver/hook")
+"""Where the branches are made; and what runs in the interpreters of workers, which may not have this package."""
+
+
+def belongs_to_a_branch(source: Source) -> bool:
+    """Whether the exception classes of a file have to be of one of the branches of `coordinatord.protocol.errors`."""
+    return source.is_python and source.is_in("coordinatord", "nodeclient") and not source.is_in(*_EXEMPT)
+
+
+def blameless_errors(source: Source) -> Iterator[tuple[int, str]]:
+    """Find exception classes that are under none of the branches."""
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for base in map(ast.unparse, node.bases):
+            if base == "CoordinatordError" or _is_error_of_python(base):
+                yield node.lineno, f"{node.name} is derived from {base}"
+
+
+def _is_error_of_python(name: str) -> bool:
+    found = getattr(builtins, name, None)
+    return isinstance(found, type) and issubclass(found, BaseException)
+
 
 FILE_LINES_MAX = 700
 """A guard against a file with two purposes, not a target: split by purpose, never by length."""

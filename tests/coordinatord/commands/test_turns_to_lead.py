@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nodeclient.host.ports import PortReservation
+from tests.support.disks import mounted
 from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd
 from tests.support.programs import BIN, Program, clean_environ, run, wait_until
-from tests.support.small_disk import mounted
 from tests.support.standbys import LEADS
 
 DISK_BYTES = 4 * 1024 * 1024

@@ -9,7 +9,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import BusyWorkerAwaited, RoundEnded, RunEnded
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, HangKind
-from tests.support.hanging_job import Job
+from tests.support.running_job import Job
 from tests.support.script import Stage
 
 

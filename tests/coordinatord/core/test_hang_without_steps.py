@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hanging_job import Job
+from tests.support.running_job import Job
 
 
 def test_a_round_without_steps_is_looked_at_when_its_workers_come_to_no_collective_any_more() -> None:

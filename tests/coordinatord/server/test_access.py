@@ -27,8 +27,7 @@ from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import join, until
 from tests.support.raw_websocket import request, wire
-from tests.support.secured import Secured, secured
-from tests.support.secured_server import TRUSTING, ask, goal, refusal, serving, session
+from tests.support.secured import TRUSTING, Secured, ask, goal, refusal, secured, serving, session
 
 pytestmark = pytest.mark.asyncio
 

@@ -15,8 +15,7 @@ from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.server.app import Server
 from tests.support.raw_session import join, until
 from tests.support.raw_websocket import wire
-from tests.support.secured import Secured, secured
-from tests.support.secured_server import TRUSTING, goal, refusal, serving, session
+from tests.support.secured import TRUSTING, Secured, goal, refusal, secured, serving, session
 
 pytestmark = pytest.mark.asyncio
 

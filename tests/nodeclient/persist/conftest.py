@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_disk import mounted
+from tests.support.disks import mounted
 
 
 @pytest.fixture
