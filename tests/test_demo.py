@@ -68,16 +68,6 @@ def test_a_demo_that_is_asked_to_stop_ends_all_its_programs(tmp_path: Path, sign
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_programs_of_a_demo_die_with_it_even_if_it_is_killed(tmp_path: Path) -> None:
-    with demo(tmp_path) as program:
-        program.await_line("round 1, world size 3")
-        program.signal(signal.SIGKILL)
-        program.wait()
-        program.await_no_leftovers()
-
-
-@pytest.mark.long
-@pytest.mark.slow
 def test_a_demo_that_goes_wrong_says_why_and_shows_the_ends_of_the_logs(tmp_path: Path) -> None:
     with demo(tmp_path) as program:
         program.await_line("joins the job undisturbed")

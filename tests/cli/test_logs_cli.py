@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.canned_http import Answer, body, canned
-from tests.support.cluster import Cluster, Coordinator
+from tests.support.cluster import Cluster
 from tests.support.programs import BIN, Program, run, wait_until
 from tests.support.screens import on_terminal
 
@@ -91,42 +88,6 @@ def test_who_follows_reads_on_over_a_restart_to_the_last_line(cluster: Cluster, 
     assert re.fullmatch(rf"nodeclient: node a is not connected: its logs are on host \S+ in {tmp_path}/logs/\S+\n", err)
 
 
-@pytest.mark.long
-def test_who_follows_goes_on_over_a_restart_of_the_coordinator_with_the_next_line(
-    own_coordinator: Callable[..., Coordinator], tmp_path: Path
-) -> None:
-    coordinator = own_coordinator(state_dir=tmp_path / "state")
-    cluster = Cluster(coordinator, "mnist")
-    flags = ("--nnodes", "1", "--nproc-per-node", "2", "--log-dir", str(tmp_path / "logs"))
-    script = f'echo first; while read line; do echo "$line of $RANK"; done < {tmp_path}/gate-$RANK'
-    run("mkfifo", tmp_path / "gate-0", tmp_path / "gate-1")
-    node = cluster.join("a", *flags, command=("sh", "-c", script))
-    where = ("--coord", coordinator.endpoint, "mnist", "--stream", "stdout", "--last", "1")
-    with ExitStack() as stack:
-        stack.callback(cluster.close)
-        gates = [stack.enter_context((tmp_path / f"gate-{rank}").open("w", buffering=1)) for rank in (0, 1)]
-        written(tmp_path / "logs", cluster, 2)
-        follow = stack.enter_context(closing(Program(BIN / "nodeclient", "logs", "--follow", *where)))
-        follow.await_line(r"rank 0\] first")
-        follow.await_line(r"rank 1\] first")
-        gates[0].write("before\n")
-        follow.await_line("before of 0")
-        coordinator.stop()
-        follow.await_line("trying again")
-        for number in range(20):
-            gates[0].write(f"meanwhile {number}\n")
-        own_coordinator(state_dir=tmp_path / "state", port=coordinator.port)
-        follow.await_line("meanwhile 19 of 0")
-        for gate in gates:
-            gate.write("after\n")
-            gate.close()
-        assert node.wait() == 0
-        assert follow.wait() == 0
-        lines = {rank: [line.partition("] ")[2] for line in follow.lines if f"rank {rank}]" in line] for rank in (0, 1)}
-        meanwhile = [f"meanwhile {number} of 0" for number in range(20)]
-        assert lines == {0: ["first", "before of 0", *meanwhile, "after of 0"], 1: ["first", "after of 1"]}
-
-
 def test_the_logs_of_an_earlier_run_are_read_through_a_node_of_the_next(cluster: Cluster, tmp_path: Path) -> None:
     for name, end in (("a", "exit 0"), ("b", "exec sleep 1000")):
         command = ("sh", "-c", f"echo {name} of $COORDINATORD_RUN; {end}")
@@ -158,26 +119,6 @@ def test_a_node_without_log_files_says_what_to_do(cluster: Cluster) -> None:
     out, err = logs_of_ended(cluster)
     text = "node a keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
     assert (out, err) == ("", f"nodeclient: {text}\n")
-
-
-@pytest.mark.long
-def test_only_so_many_rounds_are_kept_and_the_last_failure(cluster: Cluster, tmp_path: Path) -> None:
-    keep = ("--log-dir", str(tmp_path), "--log-keep", "1")
-    script = 'echo $RANK; if [ "$COORDINATORD_ROUND" = 1 ]; then exit 3; fi; exec sleep 1000'
-    cluster.join("a", "--nnodes", "1", "--max-restarts", "1", *keep, command=("sh", "-c", script))
-
-    def kept(*numbers: int) -> bool:
-        return {path.name for path in tmp_path.glob("*/*/round_*")} == {f"round_{number}" for number in numbers}
-
-    for number in (2, 3, 4):
-        cluster.await_state(state="running", round=number)
-        wait_until(f"rounds 1 and {number}", partial(kept, 1, number))
-        run(BIN / "nodeclient", "restart", "--coord", cluster.coordinator.endpoint, cluster.job)
-    ended = run(
-        *(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, "--round", "2"),
-    )
-    assert ended.returncode == 69
-    assert "there are no log files of round 2: they were deleted, or none was written" in ended.stderr
 
 
 def stream(*parts: dict[str, object]) -> Answer:

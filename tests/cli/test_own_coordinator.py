@@ -135,24 +135,6 @@ def test_a_job_begins_anew_at_once_if_the_host_that_brought_the_coordinator_alon
     other.await_line("this coordinator does not know run .*, in which this node was: the job begins anew")
 
 
-@pytest.mark.long
-def test_a_job_outlives_the_one_whose_node_brought_the_coordinator_along(
-    port: int, start: Callable[..., Program], tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
-    first = start(f"localhost:{port}", 1, "read line <$GO", "--rdzv-id", "one", GO=str(go))
-    os.mkfifo(go)
-    first.await_line(BRINGS)
-    second = start(f"localhost:{port}", 1, "exec sleep 1000", "--rdzv-id", "two")
-    second.await_line("starting round 1")
-    go.write_text("go\n")
-    assert first.wait() == 0, first.output
-    assert "the coordinator that this node brought along serves on for two" in first.output
-    assert operate("stop", "--coord", f"localhost:{port}", "two").returncode == 0
-    assert second.wait() == 79, second.output
-    first.await_no_leftovers()
-
-
 @pytest.mark.asyncio
 async def test_a_coordinator_that_does_not_start_gives_its_exit_code(
     port: int, capfd: pytest.CaptureFixture[str]

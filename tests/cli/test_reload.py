@@ -7,13 +7,12 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from coordinatord.protocol.messages import Desired
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import kill_quietly, wait_until
+from tests.support.programs import kill_quietly
 from tests.support.raw_session import connect, join
 
 pytestmark = pytest.mark.slow
@@ -54,31 +53,6 @@ def test_connected_nodes_are_granted_the_changed_settings_at_once(own_coordinato
     assert said[0].endswith(f"settings from {daemon.file} file={daemon.file}")
     assert said[1].endswith("settings reloaded: heartbeat 1 to 20")
     assert said[2].endswith("settings reloaded: heartbeat 20 to 0.5, outage-grace 100 to 30")
-
-
-@pytest.mark.long
-def test_workers_train_on_through_every_reload(own_coordinator: Start, tmp_path: Path) -> None:
-    daemon = Reloaded(tmp_path / "c.toml", own_coordinator, "heartbeat = 0.2\n")
-    nodes = Cluster(daemon.program, "job")
-    try:
-        nodes.join_all("ab", "--nnodes", "2")
-        first = nodes.await_round(2)
-        for heartbeat in (3, 0.1, 1):
-            daemon.rewrite(f"heartbeat = {heartbeat}\n")
-            daemon.program.await_line(f"settings reloaded: heartbeat .* to {heartbeat}$")
-        job = wait_until("nodes to be seen by the last heartbeat", lambda: _seen(daemon.program))
-        assert (job["state"], job["round"]) == ("running", first.number)
-        first.finish()
-        assert [node.wait() for node in nodes.nodes] == [0, 0]
-    finally:
-        nodes.close()
-    assert "node lost" not in daemon.program.output
-
-
-def _seen(program: Coordinator) -> dict[str, Any] | None:
-    job = program.job("job")
-    fresh = job is not None and all(node["last_seen_s"] < 0.9 for node in job["nodes"])
-    return job if fresh else None
 
 
 def test_a_wrong_file_changes_nothing_and_what_needs_a_restart_is_named(own_coordinator: Start, tmp_path: Path) -> None:

@@ -33,11 +33,6 @@ def evaluates(ctx):
         while not os.path.exists(sys.argv[2]):
             pass
 
-def named(ctx):
-    with ctx.section("validation", limit=300):
-        if ctx.rank == 0:
-            pause.wait(16)
-
 torch.set_num_threads(1)
 some, pause = torch.ones(8), threading.Event()
 with workerlib.init() as ctx:
@@ -48,21 +43,6 @@ with workerlib.init() as ctx:
         if step == 40:
             globals()[sys.argv[1]](ctx)
 """
-
-STOCK = """
-import os, threading
-import torch
-import torch.distributed as dist
-
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-for step in range(100):
-    dist.all_reduce(torch.ones(8))
-    if step == 50 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        threading.Event().wait()
-dist.destroy_process_group()
-"""
-"""It knows nothing of workerlib."""
 
 FLAGS = ("--nnodes", "2", "--max-restarts", "1")
 
@@ -108,17 +88,6 @@ def test_a_worker_that_hangs_is_named_and_its_round_restarted(
     assert counted in cluster.coordinator.fetch("/metrics")
 
 
-@pytest.mark.long
-def test_a_worker_of_a_preloaded_script_that_reports_no_steps_is_named_too(cluster: Cluster) -> None:
-    command = (sys.executable, "-W", "ignore", "-c", STOCK)
-    nodes = [cluster.join(name, *FLAGS, "--preload", "torch", command=command) for name in "ab"]
-    await_success(nodes)
-    job = cluster.coordinator.job(cluster.job)
-    assert job is not None
-    assert (job["state"], job["restarts"]["used"], job["failure"]["hang"]) == ("succeeded", 1, "stuck")
-    assert job["failure"]["message"].startswith("rank 1 on node b stands in Event.wait (")
-
-
 def test_an_evaluation_of_one_rank_is_let_alone(cluster: Cluster, tmp_path: Path) -> None:
     evaluated = tmp_path / "evaluated"
     nodes = join(cluster, "evaluates", str(evaluated))
@@ -132,18 +101,6 @@ def test_an_evaluation_of_one_rank_is_let_alone(cluster: Cluster, tmp_path: Path
     evaluated.touch()
     await_success(nodes)
     assert "RoundStopped" not in kinds()
-    assert_unharmed(cluster)
-
-
-@pytest.mark.long
-def test_an_evaluation_that_has_a_name_is_not_even_noticed(cluster: Cluster) -> None:
-    await_success(join(cluster, "named"))
-    assert {event["kind"] for event in events_of(cluster)}.isdisjoint({"RoundStopped", "BusyWorkerAwaited"})
-    assert_unharmed(cluster)
-
-
-def assert_unharmed(cluster: Cluster) -> None:
-    """Check that the job has come to its end without a restart."""
     job = cluster.coordinator.job(cluster.job)
     assert job is not None
     assert (job["state"], job["restarts"]["used"]) == ("succeeded", 0)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,21 +102,6 @@ def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", ["coord", "a"])
-def test_a_node_beside_the_coordinator_and_a_remote_one_meet_at_an_address_of_the_first(site: Site, first: str) -> None:
-    second = "a" if first == "coord" else "coord"
-    # Real training between hosts is in the next tests.
-    master = site.join(first, "--nnodes", "2", script="--mesh", name="1")
-    other = site.join(second, "--nnodes", "2", script="--mesh", name="2")
-    for node in (master, other):
-        node.await_event("connected", address=site.hosts.address[first])
-    begun = site.cluster.await_round(2)
-    assert begun.nodes == ["1", "2"]
-    begun.finish()
-    assert (master.wait(), other.wait()) == (0, 0)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("site", [("--outage-grace", "1")], indirect=True, ids=["a short grace"])
 def test_workers_that_are_blocked_in_a_collective_by_a_cut_cable_are_not_waited_for(site: Site) -> None:
     flags = ("--nnodes", "2:3", "--join-timeout", "60")
@@ -179,22 +162,3 @@ def test_an_address_that_leads_nowhere_fails_the_round_in_words_that_name_both_e
             f"could not start its workers: {lost}, offered by node a as its address, cannot be reached" in node.output
         )
         assert "see --advertise-addr of node a" in node.output
-
-
-@pytest.mark.long
-def test_workers_outlive_the_cut_cable_of_another_host_and_of_their_own(site: Site, tmp_path: Path) -> None:
-    flags = ("--nnodes", "2:3", "--max-restarts", "0", "--preload", "torch,numpy", "--abort-timeout", "60")
-    training = (sys.executable, "-m", "tests.support.rounds_program", str(tmp_path), "1000000")
-    nodes = {name: site.join(name, *flags, command=training) for name in "abc"}
-    number = max(int(node.await_line(r"round (\d+) trains")[1]) for node in nodes.values())
-    for node in nodes.values():
-        node.await_line(f"round {number} trains")
-    site.hosts.cut("c")
-    for name in "ab":
-        nodes[name].await_line(f"round {number + 1}: 1 worker runs, begun in place")
-        nodes[name].await_line(f"round {number + 1} trains")
-    site.hosts.mend("c")
-    for node in nodes.values():
-        node.await_line(f"round {number + 2}: 1 worker runs, begun in place")
-        node.await_line(f"round {number + 2} trains")
-    assert site.job()["restarts"] == {"used": 0, "max": 0}

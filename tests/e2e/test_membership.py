@@ -9,8 +9,6 @@ from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
 
-REPEATS = 5
-
 
 def test_too_few_are_left_and_end_with_the_name_of_who_is_missing(cluster: Cluster) -> None:
     gone = cluster.join("gone", "--nnodes", "3")
@@ -49,42 +47,6 @@ def test_a_nodeclient_that_is_killed_while_it_arrives_is_gone_and_the_others_go_
     assert last.nodes == before.nodes
     assert last.restarts == {0}
     assert cluster.await_state()["restarts"] == {"used": 0, "max": 1}
-
-
-@pytest.mark.long
-def test_nodes_arrive_one_after_the_other_and_leave_one_after_the_other(cluster: Cluster) -> None:
-    flags = ("--nnodes", f"1:{REPEATS + 1}", "--max-restarts", "1")
-    nodes = [cluster.join("first", *flags, script="--mesh")]
-    last = cluster.await_round(1)
-    for number in range(REPEATS):
-        nodes.append(cluster.join(f"arrival{REPEATS - number}", *flags, script="--mesh"))
-        last = cluster.await_round(len(nodes), last)
-        assert last.nodes == [node.name for node in nodes]
-        assert last.restarts == {0}
-    for number in range(REPEATS):
-        leaver = nodes.pop(0 if number % 2 else -1)
-        assert leaver.stop() == 143
-        assert leaver.leftovers() == []
-        last = cluster.await_round(len(nodes), last)
-        assert last.nodes == [node.name for node in nodes]
-        assert last.restarts == {0}
-
-
-@pytest.mark.long
-def test_spare_after_spare_takes_the_place_of_a_lost_node(cluster: Cluster) -> None:
-    nodes = {node.name: node for node in cluster.join_all("ab", "--nnodes", "2", script="--mesh")}
-    last = cluster.await_round(2)
-    for number in range(REPEATS):
-        spare = cluster.join(f"spare{number}", "--nnodes", "2", script="--mesh")
-        spare.await_line("spare: round")
-        victim = nodes.pop(last.nodes[number % 2])
-        victim.process.kill()
-        nodes[spare.name] = spare
-        expected = [spare.name if name == victim.name else name for name in last.nodes]
-        last = cluster.await_round(2, last)
-        assert last.nodes == expected
-        assert last.restarts == {0}
-        victim.await_no_leftovers()
 
 
 def test_nodes_with_different_commands_train_together_and_the_second_user_is_warned(cluster: Cluster) -> None:

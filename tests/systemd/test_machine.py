@@ -242,41 +242,9 @@ def test_a_job_that_an_operator_stops_does_not_come_back(cluster: Cluster) -> No
         machine.run("systemctl", "start", NODE)
 
 
-@pytest.mark.long
-def test_a_job_that_has_failed_for_good_stays_so_and_a_node_without_a_coordinator_comes_back(cluster: Cluster) -> None:
-    cluster.configure("broken", COMMAND="'/bin/sh -c \"exit 3\"'", NNODES="1")
-    cluster.configure("lonely", COORD="127.0.0.1:1", JOIN_TIMEOUT="0.1")
-    cluster.alpha.run("systemctl", "start", "nodeclient@broken", "nodeclient@lonely")
-    cluster.alpha.await_shown("nodeclient@broken", "ActiveState", "failed")
-    wait_until("another try of lonely", lambda: cluster.alpha.show("nodeclient@lonely", "NRestarts") != "0")
-    cluster.alpha.run("systemctl", "stop", "nodeclient@lonely")
-    assert cluster.alpha.show("nodeclient@broken", "ExecMainStatus") == "3"
-    assert cluster.alpha.show("nodeclient@broken", "NRestarts") == "0"
-
-
 def test_a_wrong_setting_of_a_node_fails_its_start_once(cluster: Cluster) -> None:
     cluster.configure("wrong", NNODES="many")
     cluster.alpha.run("systemctl", "start", "nodeclient@wrong", wrong=True)
     assert cluster.alpha.show("nodeclient@wrong", "ActiveState") == "failed"
     assert cluster.alpha.show("nodeclient@wrong", "ExecMainStatus") == str(ExitCode.USAGE.value)
     assert cluster.alpha.show("nodeclient@wrong", "NRestarts") == "0"
-
-
-@pytest.mark.long
-def test_a_wrong_setting_of_the_daemon_is_not_tried_for_ever(cluster: Cluster) -> None:
-    before = cluster.await_training()
-    with changed(cluster.alpha, DAEMON, "ExecStartPre=sleep 1.5"):  # as on a slow host
-        cluster.alpha.write("/etc/coordinatord.env", "COORDINATORD_SETTLE=long\n")
-        try:
-            cluster.alpha.run("systemctl", "restart", DAEMON, wrong=True)
-            cluster.alpha.await_shown(SOCKET, "ActiveState", "inactive")
-            cluster.alpha.await_shown(DAEMON, "ActiveState", "failed")
-            assert cluster.alpha.show(DAEMON, "NRestarts") == "0"
-            assert cluster.alpha.show(DAEMON, "ExecMainStatus") == str(ExitCode.USAGE.value)
-        finally:
-            cluster.alpha.path("/etc/coordinatord.env").unlink()
-            cluster.alpha.run("systemctl", "reset-failed", "coordinatord.*")
-    cluster.alpha.run("systemctl", "start", DAEMON)
-    assert cluster.alpha.show(SOCKET, "ActiveState") == "active"
-    status(cluster.alpha, DAEMON, SERVING)
-    assert pids(cluster.await_training()) == pids(before)

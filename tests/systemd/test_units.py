@@ -162,13 +162,3 @@ def test_a_node_is_restarted_only_where_that_may_help() -> None:
     not_of_nodes = {ExitCode.DATA_ERROR, ExitCode.NO_INPUT, ExitCode.IO_ERROR}
     assert healed == {*ExitCode} - {ExitCode.OK} - for_good - by_signal - not_of_nodes
     assert values(unit, "RestartPreventExitStatus") == [], "it would win over both of these"
-
-
-@pytest.mark.slow
-def test_a_node_serves_the_job_that_its_instance_names() -> None:
-    unit = "nodeclient@.service"
-    program, *arguments = value(unit, "ExecStart").split()
-    assert Path(program).name == "nodeclient"
-    assert arguments == ["join", "--job-id", "%i", "--node-id", "%H", "--", "$NODECLIENT_COMMAND"]
-    assert value(unit, "EnvironmentFile") == "/etc/nodeclient/%i.env"
-    assert {"--job-id", "--node-id"} <= set(help_of("nodeclient", "join").split())

@@ -60,17 +60,6 @@ async def test_every_line_arrives_whole_and_in_order_however_the_workers_end(end
         assert sorted_by_stream(lines) == busy_lines(rank, 20_000)
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("patience")
-async def test_a_flood_in_large_writes_arrives_whole() -> None:
-    flood = 'out("".join(f"{rank} line {number}\\n" for number in range(200_000)))'
-    async with on_stage() as stage:
-        stage.stderr.start_reading()
-        await stage.run(*[flood] * 3)
-    for rank, lines in by_rank(stage.stderr.finish(), range(3)).items():
-        assert lines == [f"{rank} line {number}".encode() for number in range(200_000)]
-
-
 @pytest.mark.usefixtures("patience")
 async def test_lines_of_a_megabyte_stay_whole_among_others() -> None:
     async with on_stage() as stage:
@@ -251,17 +240,6 @@ async def test_no_colours_for_who_wants_none(monkeypatch: pytest.MonkeyPatch) ->
         stage.stderr.start_reading()
         await stage.run('out("here\\n")', "")
     assert stage.stderr.finish() == b"[rank 0] here\n"
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("patience")
-async def test_sixty_four_workers() -> None:
-    async with on_stage() as stage:
-        stage.stderr.start_reading()
-        codes = await stage.run(*[BUSY.format(lines=200, end="sys.exit(3)")] * 64)
-    assert codes == dict.fromkeys(range(64), 3)
-    for rank, lines in by_rank(stage.stderr.finish(), range(64)).items():
-        assert sorted_by_stream(lines) == busy_lines(rank, 200)
 
 
 async def test_only_some_ranks_and_streams_are_shown_and_all_are_kept(tmp_path: Path) -> None:
