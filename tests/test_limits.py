@@ -99,11 +99,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((REQUEST_BYTES_MAX,), f"{SERVER}/http/test_admin_api.py", "test_a_body_that_is_too_large_is_refused_in_words"),
     ((ASK_WITHIN_S,), CONNECTIONS, "test_tls_that_is_not_agreed_on_in_time_is_given_up"),
     ((JOIN_WITHIN_S,), SESSIONS, "test_who_does_not_say_who_it_is_is_sent_away"),
-    (
-        (BODY_WITHIN_S,),
-        HTTP_CONNECTIONS,
-        "test_a_request_whose_end_does_not_come_is_given_up_in_words",
-    ),
+    ((BODY_WITHIN_S,), HTTP_CONNECTIONS, "test_a_request_whose_end_does_not_come_is_given_up_in_words"),
     ((IDLE_S,), CONNECTIONS, "test_a_connection_over_http_that_rests_for_too_long_is_closed"),
     ((UNACKNOWLEDGED_MS / 1_000,), f"{SERVER}/page/test_stream.py", "test_who_does_not_read_at_all_is_let_go"),
     ((CLOSE_WITHIN_S,), STRANGE, "test_a_peer_that_does_not_answer_a_close_is_cut_off"),
@@ -124,16 +120,8 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
         "test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them",
     ),
     ((LINES_MAX,), FLOODS, "test_refusals_of_one_bearer_are_so_many_lines_and_others_notice_nothing"),
-    (
-        (LINES_MAX,),
-        f"{SERVER}/http/test_browser_guard.py",
-        "test_pages_that_ask_without_end_do_not_fill_the_log",
-    ),
-    (
-        (FAILURES_MAX,),
-        f"{SECURITY}/test_tokens.py",
-        "test_failures_of_an_address_are_bounded_and_valid_tokens_are_not",
-    ),
+    ((LINES_MAX,), f"{SERVER}/http/test_browser_guard.py", "test_pages_that_ask_without_end_do_not_fill_the_log"),
+    ((FAILURES_MAX,), f"{SECURITY}/test_tokens.py", "test_failures_of_an_address_are_bounded_and_valid_tokens_are_not"),
     (
         (CONNECTIONS_MAX,),
         "tests/nodeclient/parts/test_strange_readers.py",

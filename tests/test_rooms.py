@@ -36,17 +36,7 @@ def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> N
 
 CORE = {*chain(*CORE_FLOORS), *CORE_EDGES}
 
-COORDINATORD_ROOMS = {
-    "commands",
-    "config",
-    "core",
-    "hints",
-    "protocol",
-    "runtime",
-    "security",
-    "server",
-    "store",
-}
+COORDINATORD_ROOMS = {"commands", "config", "core", "hints", "protocol", "runtime", "security", "server", "store"}
 
 NODECLIENT_ROOMS = {
     "access",

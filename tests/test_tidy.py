@@ -8,13 +8,7 @@ import pytest
 
 from tests.conftest import LONGEST
 from tests.support.docstrings import fragments, leaning_sentences, wordless_functions
-from tests.support.imports import (
-    coordinator_imports,
-    imports_back_up,
-    impure_imports,
-    node_imports,
-    worker_imports,
-)
+from tests.support.imports import coordinator_imports, imports_back_up, impure_imports, node_imports, worker_imports
 from tests.support.pages import CELL_MAX, long_cells, wide_lines
 from tests.support.source import ROOT, Check, Rule, Source
 from tests.support.tidy import (
@@ -58,26 +52,14 @@ VIOLATIONS = [
     (node_imports, "nodeclient/cli.py", "from coordinatord.core import run", 1, "core.run"),
     (node_imports, "nodeclient/cli.py", "from workerlib.init import init", 1, "workerlib.init"),
     (node_imports, "nodeclient/cli.py", "def f():\n    import numpy", 2, "imports numpy"),
-    (
-        node_imports,
-        "nodeclient/shell/node.py",
-        "from nodeclient.torchrun import log",
-        1,
-        "nodeclient.torchrun.log",
-    ),
+    (node_imports, "nodeclient/shell/node.py", "from nodeclient.torchrun import log", 1, "nodeclient.torchrun.log"),
     (worker_imports, "workerlib/init.py", "import torch", 1, "imports torch when it is loaded"),
     (worker_imports, "workerlib/env.py", CONTRACT_TORCH, 2, "imports torch"),
     (worker_imports, "workerlib/keep/arena.py", CONTRACT_TORCH, 2, "imports torch"),
     (worker_imports, "workerlib/init.py", "from workerlib.keep.keeper import a", 1, "when it is loaded"),
     (worker_imports, "workerlib/env.py", "def f():\n    import msgpack", 2, "imports msgpack"),
     (blameless_errors, "coordinatord/cli.py", "class AError(Exception): ...", 1, "from Exception"),
-    (
-        blameless_errors,
-        "nodeclient/a.py",
-        "def f():\n    class _A(ValueError, X): ...",
-        2,
-        "from ValueError",
-    ),
+    (blameless_errors, "nodeclient/a.py", "def f():\n    class _A(ValueError, X): ...", 2, "from ValueError"),
     (worker_imports, "workerlib/init.py", "from workerlib.integrations import a", 1, "workerlib.integrations.a"),
     (worker_imports, "workerlib/integrations/lightning.py", "import transformers", 1, "imports transformers"),
     (long_file, "examples/a.py", "\n" * (FILE_LINES_MAX + 1), FILE_LINES_MAX + 1, "701 lines"),

@@ -52,9 +52,7 @@ def await_versions(cluster: Cluster, **versions: int) -> None:
 
 @pytest.mark.parametrize("first", ["coordinator", "nodes"])
 def test_a_training_job_outlives_a_rolling_upgrade(
-    make_lives: Callable[..., Lives],
-    make_cluster: Callable[[Lives], Cluster],
-    first: str,
+    make_lives: Callable[..., Lives], make_cluster: Callable[[Lives], Cluster], first: str
 ) -> None:
     older = of_version(OLDER)
     lives = make_lives(prefix=older)

@@ -13,10 +13,7 @@ from tests.support.cluster import Coordinator
 from tests.support.programs import run
 from tests.support.source import ROOT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")]
 
 LINES = re.findall(r"^curl .*", (ROOT / "docs" / "http.md").read_text(), re.MULTILINE)
 

@@ -266,12 +266,7 @@ def test_the_first_trouble_of_several_nodes_is_the_exit_code(capsys: pytest.Capt
         ("stop", ["failed", "running", "stopped"], 0, "done with job1"),
         ("restart", ["failed", "running", "stopped"], 0, "done with job1"),
         ("stop", ["succeeded"], 0, "done with job0"),
-        (
-            "stop",
-            ["failed", "forming", "running"],
-            64,
-            "there are 2 jobs that have not ended, name one: job1, job2",
-        ),
+        ("stop", ["failed", "forming", "running"], 64, "there are 2 jobs that have not ended, name one: job1, job2"),
         ("stop", ["failed", "stopped"], 64, "there are 2 jobs, name one: job0, job1"),
         ("forget", ["failed", "running"], 64, "there are 2 jobs, name one: job0, job1"),
         ("report", ["failed", "running"], 64, "there are 2 jobs, name one: job0, job1"),

@@ -161,10 +161,7 @@ WRONG_ENVIRONMENT = [
 
 
 def check_refusal(
-    parse: Callable[[tuple[str, ...], dict[str, str]], object],
-    arguments: tuple[str, ...],
-    words: str,
-    **environ: str,
+    parse: Callable[[tuple[str, ...], dict[str, str]], object], arguments: tuple[str, ...], words: str, **environ: str
 ) -> None:
     """Check that this is refused in one line with these words, which says where to look."""
     with pytest.raises(SettingsError) as refused:
@@ -282,13 +279,7 @@ def test_the_programs_themselves_end_with_that_line_and_code(argv: tuple[str, ..
             ["-c", "from nodeclient import cli; from nodeclient.operate import status, client"],
             f"{HEAVY}|nodeclient.config.join|coordinatord.protocol.messages|coordinatord.hints",
         ),
-        (
-            [
-                "-c",
-                "import nodeclient.cli, nodeclient.shell.node, nodeclient.shell.embedded_coordinator",
-            ],
-            "torch|numpy",
-        ),
+        (["-c", "import nodeclient.cli, nodeclient.shell.node, nodeclient.shell.embedded_coordinator"], "torch|numpy"),
         (["-m", "coordinatord", "--help"], "torch|numpy|nodeclient|workerlib"),
     ],
 )

@@ -79,10 +79,7 @@ def test_ephemeral_state_is_kept_nowhere() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "environ"),
-    [
-        (("--ephemeral", "--state-dir", "/s"), {}),
-        ((), {"COORDINATORD_EPHEMERAL": "1", "COORDINATORD_STATE_DIR": "/s"}),
-    ],
+    [(("--ephemeral", "--state-dir", "/s"), {}), ((), {"COORDINATORD_EPHEMERAL": "1", "COORDINATORD_STATE_DIR": "/s"})],
 )
 def test_to_keep_state_and_not_to_keep_it_is_refused(arguments: tuple[str, ...], environ: Mapping[str, str]) -> None:
     with pytest.raises(SettingsError, match="give --state-dir, or --ephemeral to keep state in memory only, and not"):

@@ -192,10 +192,7 @@ def test_ports_and_labels_lead_to_each_other() -> None:
     guard = only(objects, "NetworkPolicy", "coordinatord")["spec"]
     assert guard["podSelector"]["matchLabels"] == labels
     assert guard["ingress"] == [
-        {
-            "from": [{"podSelector": {"matchLabels": node["metadata"]["labels"]}}],
-            "ports": [{"port": port["name"]}],
-        }
+        {"from": [{"podSelector": {"matchLabels": node["metadata"]["labels"]}}], "ports": [{"port": port["name"]}]}
     ]
     assert (
         only(objects, "NetworkPolicy", "nodeclient")["spec"]["podSelector"]["matchLabels"]

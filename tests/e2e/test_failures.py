@@ -34,8 +34,7 @@ def test_a_failed_worker_stops_all_and_the_same_nodes_go_on(
 
 
 @pytest.mark.parametrize(
-    ("signum", "code", "words"),
-    [(signal.SIGUSR2, 17, "exit code 17"), (signal.SIGKILL, 137, "killed by SIGKILL")],
+    ("signum", "code", "words"), [(signal.SIGUSR2, 17, "exit code 17"), (signal.SIGKILL, 137, "killed by SIGKILL")]
 )
 def test_an_exhausted_budget_ends_all_with_the_code_of_the_root_cause(
     cluster: Cluster, signum: signal.Signals, code: int, words: str

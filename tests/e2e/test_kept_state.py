@@ -52,10 +52,7 @@ def test_killed_workers_cost_no_step_even_without_a_coordinator(
 
 @pytest.mark.parametrize(
     ("flags", "kept", "error"),
-    [
-        ((), "x=object()", "x is a object, which"),
-        (WARM, "x={'y': [object()]}", "x.y[0] is a builtins.object, which"),
-    ],
+    [((), "x=object()", "x is a object, which"), (WARM, "x={'y': [object()]}", "x.y[0] is a builtins.object, which")],
     ids=["cold", "warm"],
 )
 def test_what_can_never_be_kept_ends_the_run_in_its_first_round(

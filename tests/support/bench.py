@@ -12,18 +12,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused, WhyCold
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.effects import (
-    Dismiss,
-    Effect,
-    Exit,
-    Hold,
-    LeaveRound,
-    Probe,
-    SaveKept,
-    SendObserved,
-    Start,
-    Sweep,
-)
+from nodeclient.core.effects import Dismiss, Effect, Exit, Hold, LeaveRound, Probe, SaveKept, SendObserved, Start, Sweep
 from nodeclient.core.events import (
     CollectiveFailed,
     CoordinatorDegraded,

@@ -43,15 +43,7 @@ def in_disguise(number: int) -> Iterator[None]:
 class Ends:
     """The ends of this worker in one step, which come when it is called with their points."""
 
-    def __init__(
-        self,
-        ends: Sequence[str],
-        ctx: workerlib.Context,
-        step: int,
-        cut: Path,
-        *,
-        first: bool,
-    ) -> None:
+    def __init__(self, ends: Sequence[str], ctx: workerlib.Context, step: int, cut: Path, *, first: bool) -> None:
         self._hows = {}
         self._cut = cut
         names = {str(step), "first"} if first else {str(step)}

@@ -103,13 +103,7 @@ PHASES = {
     "failed": Phase.FAILED,
 }
 
-REQUESTS = {
-    "stop": StopJob,
-    "restart": RestartJob,
-    "forget": ForgetJob,
-    "drain": DrainNode,
-    "undrain": UndrainNode,
-}
+REQUESTS = {"stop": StopJob, "restart": RestartJob, "forget": ForgetJob, "drain": DrainNode, "undrain": UndrainNode}
 
 
 class ScriptError(ValueError):

@@ -74,9 +74,7 @@ def test_of_two_recorders_one_may_be_strange(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_a_recorder_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(
-        monkeypatch,
-    )
+    install(monkeypatch)
     assert answered() == []
     install(monkeypatch, nccl=Recorder([]), gloo=Recorder([]))
     assert answered() == []

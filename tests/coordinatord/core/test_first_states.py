@@ -10,12 +10,7 @@ from tests.support.running_job import desired_of
 
 @pytest.mark.parametrize(
     ("first", "second", "alike"),
-    [
-        ("first=5", "", None),
-        ("first=5", "first=5", True),
-        ("first=5", "first=6", False),
-        ("first=5,6", "", False),
-    ],
+    [("first=5", "", None), ("first=5", "first=5", True), ("first=5", "first=6", False), ("first=5,6", "", False)],
 )
 def test_all_nodes_are_told_whether_all_ranks_have_the_same_state(first: str, second: str, alike: bool | None) -> None:
     stage = train("n1", "n2")

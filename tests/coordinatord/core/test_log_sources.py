@@ -95,11 +95,7 @@ def test_ranks_are_not_counted_one_by_one(ranks: tuple[range, ...]) -> None:
     [
         (LogChoice(), 2, "round 2 of job default is not known: run e-1 has round 1"),
         (LogChoice(nodes=frozenset({"c"})), 1, "round 1 has no such node: it has nodes a, b"),
-        (
-            LogChoice(ranks=(range(4, 5),)),
-            1,
-            "round 1 has no rank 4: it has nodes a (ranks 0 to 1), b (ranks 2 to 3)",
-        ),
+        (LogChoice(ranks=(range(4, 5),)), 1, "round 1 has no rank 4: it has nodes a (ranks 0 to 1), b (ranks 2 to 3)"),
         (
             LogChoice(ranks=(range(2), range(7, 8)), nodes=frozenset({"b"})),
             1,

@@ -50,10 +50,7 @@ def test_a_rank_that_keeps_nothing_gets_the_small_state_of_the_lowest_rank() -> 
 
 def test_a_pending_small_state_comes_with_a_committed_one() -> None:
     plan = a_plan(1, 2, a=alike(0, 1, world_size=2), b=alike(1, 1, world_size=2, big=False, small=False, pending=True))
-    assert plan.sources("b", range(1, 2), 2) == {
-        "a": (wanted(0, big=True, small=True),),
-        "b": (wanted(1, small=True),),
-    }
+    assert plan.sources("b", range(1, 2), 2) == {"a": (wanted(0, big=True, small=True),), "b": (wanted(1, small=True),)}
 
 
 def test_with_as_many_ranks_as_before_each_gets_its_own_shard() -> None:

@@ -135,12 +135,7 @@ def test_the_reason_is_said_to_the_node_with_how_long_it_takes() -> None:
 
 @pytest.mark.parametrize(
     "second",
-    [
-        {"error": "ValueError: another"},
-        {"exit_code": 3},
-        {"steps": (7,)},
-        {"after_s": 61.0},
-    ],
+    [{"error": "ValueError: another"}, {"exit_code": 3}, {"steps": (7,)}, {"after_s": 61.0}],
     ids=["another error", "another code", "a step between", "a long round"],
 )
 def test_a_round_that_got_somewhere_or_failed_of_something_else_is_followed_at_once(second: dict[str, Any]) -> None:

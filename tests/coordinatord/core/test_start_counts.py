@@ -63,11 +63,7 @@ def test_a_job_its_nodes_and_its_rounds_say_it_in_a_field_of_its_own() -> None:
         assert shown(stage).begun is None
         stage.play(f"running {name}")
     whole = WorkerStartsStatus(
-        in_place=1,
-        warm=0,
-        cold=1,
-        why_not="node n2: it was not out in time",
-        why_cold="node n2: module x opened CUDA",
+        in_place=1, warm=0, cold=1, why_not="node n2: it was not out in time", why_cold="node n2: module x opened CUDA"
     )
     view = shown(stage)
     assert view.begun == whole

@@ -240,9 +240,7 @@ def test_a_process_that_ran_when_the_job_succeeded_hears_of_that_and_trains_noth
     assert (sent.message.goal, sent.message.outcome) == (
         Goal.EXIT,
         Outcome(
-            Result.SUCCEEDED,
-            0,
-            "job default succeeded 12 s before this node came (run e-1): all workers succeeded",
+            Result.SUCCEEDED, 0, "job default succeeded 12 s before this node came (run e-1): all workers succeeded"
         ),
     )
     coordinator.handle(Disconnected(3), 112.5)

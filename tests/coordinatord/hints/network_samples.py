@@ -32,10 +32,7 @@ ECC = (
 
 GPUS = [
     Sample("nccl without CUDA", raised("RuntimeError: Distributed package doesn't have NCCL built in"), says="gloo"),
-    Sample(
-        "nccl without CUDA",
-        raised("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
-    ),
+    Sample("nccl without CUDA", raised("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!")),
     Sample("torch without CUDA", raised("AssertionError: Torch not compiled with CUDA enabled")),
     Sample("torch without CUDA", raised("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'")),
     Sample("no GPU", raised("RuntimeError: No CUDA GPUs are available")),

@@ -12,13 +12,7 @@ from msgspec.structs import replace
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.messages import HangKind
-from coordinatord.protocol.stack_messages import (
-    Collective,
-    CollectiveState,
-    StackOrigin,
-    WorkerStacks,
-    pack_stacks,
-)
+from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 
 WORLD = 16
 
@@ -295,13 +289,7 @@ def test_nobody_who_waits_is_a_culprit_while_data_moves_wherever_it_is() -> None
 
 @pytest.mark.parametrize(
     ("before", "now", "moves"),
-    [
-        (1_000, 101_000, True),
-        (1_000, 2_000, False),
-        (101_000, 1_000, False),
-        (0, 101_000, False),
-        (101_000, 0, False),
-    ],
+    [(1_000, 101_000, True), (1_000, 2_000, False), (101_000, 1_000, False), (0, 101_000, False), (101_000, 0, False)],
     ids=["comes and goes", "hardly", "a connection was closed", "not counted before", "not counted now"],
 )
 def test_what_comes_and_goes_on_connections_moves(before: int, now: int, *, moves: bool) -> None:

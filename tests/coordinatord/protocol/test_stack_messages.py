@@ -176,9 +176,7 @@ RUN: Frame = ("_run_code", "<frozen runpy>", "88")
             id="in a module below its folder",
         ),
         pytest.param(
-            (*LIBRARY, ("load", "/srvx/sets.py", "7"), CALL, BEGIN),
-            ("load", "/srv/train.py", "41"),
-            id="elsewhere",
+            (*LIBRARY, ("load", "/srvx/sets.py", "7"), CALL, BEGIN), ("load", "/srv/train.py", "41"), id="elsewhere"
         ),
         pytest.param(
             (*LIBRARY, CALL, BEGIN, RUN), ("DataLoader.__next__", "/srv/train.py", "41"), id="run as a module"

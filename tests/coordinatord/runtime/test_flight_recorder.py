@@ -187,8 +187,7 @@ def test_a_bug_is_reported_though_its_file_cannot_be_written(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"format": 1, "program": "coordinatord", "root": {"object": 7}, "objects": []}'],
+    "text", ["", "[]", "{}", '{"format": 1, "program": "coordinatord", "root": {"object": 7}, "objects": []}']
 )
 def test_what_is_no_crash_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "crash.json"

@@ -164,8 +164,7 @@ def test_a_line_on_a_terminal_is_short(
 
 
 @pytest.mark.parametrize(
-    ("environ", "wanted"),
-    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+    ("environ", "wanted"), [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_who_wants_no_colours_gets_none(environ: dict[str, str], wanted: bool) -> None:
     assert colours_wanted(environ) is wanted

@@ -84,10 +84,7 @@ def test_nobody_gets_a_token_with_a_certificate_that_is_read_in_two_ways(tmp_pat
 
         thread = Thread(target=answer)
         thread.start()
-        with (
-            socket.create_connection(listener.getsockname()) as plain,
-            pytest.raises(PinError, match="not in DER"),
-        ):
+        with socket.create_connection(listener.getsockname()) as plain, pytest.raises(PinError, match="not in DER"):
             pinned_context(lambda _: None).wrap_socket(plain)
         thread.join()
     assert received in ([], [b""])

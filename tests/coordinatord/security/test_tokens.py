@@ -227,8 +227,7 @@ def test_there_are_no_more_tokens_than_the_limit_when_those_of_others_come(
 
 
 @pytest.mark.parametrize(
-    ("role", "allowed"),
-    [(Role.JOIN, {Role.JOIN}), (Role.READ, {Role.READ}), (Role.ADMIN, {Role.ADMIN, Role.READ})],
+    ("role", "allowed"), [(Role.JOIN, {Role.JOIN}), (Role.READ, {Role.READ}), (Role.ADMIN, {Role.ADMIN, Role.READ})]
 )
 def test_a_role_may_do_its_own_and_an_admin_reads(
     store: TokenStore, gate: Gatekeeper, role: Role, allowed: set[Role]

@@ -71,10 +71,7 @@ def test_a_rank_without_a_file_does_not_answer_if_others_know_of_it(tmp_path: Pa
     (tmp_path / "_dump_0").write_bytes(write(a_dump(WAITS)))
     found = find_hang(seen_in_dumps(dumps_in(tmp_path)[0]))
     assert found is not None
-    assert (found.kind, found.sentence) == (
-        HangKind.ABSENT,
-        "rank 1 does not answer; rank 0 waits in all_reduce 7",
-    )
+    assert (found.kind, found.sentence) == (HangKind.ABSENT, "rank 1 does not answer; rank 0 waits in all_reduce 7")
 
 
 def test_a_rank_whose_collectives_are_all_over_stands(tmp_path: Path) -> None:

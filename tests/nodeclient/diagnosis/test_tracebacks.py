@@ -145,10 +145,7 @@ PYTHON = [
         f'{TRACE}  File "lib.py", line 1\n    a b c\n      ^\nSyntaxError: invalid syntax\n',
         "SyntaxError: invalid syntax",
     ),
-    (
-        NCCL,
-        "DistBackendError: NCCL error, system error ncclSystemError: Call failed. Last error: Connect failed",
-    ),
+    (NCCL, "DistBackendError: NCCL error, system error ncclSystemError: Call failed. Last error: Connect failed"),
     (CUDA, "RuntimeError: CUDA error: device-side assert triggered"),
     (f"{TRACE}ValueError: bad\n{FRAMES}", "ValueError: bad"),
     (f"{TRACE}ValueError: bad\n{IGNORED}", "ValueError: bad"),

@@ -102,12 +102,7 @@ def cold_run(stage: Stage, *command: str | Path, preload: str, **how: Any) -> li
 
 
 def assert_cold(
-    stage: Stage,
-    *command: str | Path,
-    why: str,
-    cause: ColdCause,
-    preload: str = "beacon",
-    **how: Any,
+    stage: Stage, *command: str | Path, why: str, cause: ColdCause, preload: str = "beacon", **how: Any
 ) -> None:
     """Check that a job runs cold, logs why once, and is counted."""
     [line] = cold_run(stage, *command, preload=preload, **how)
@@ -170,11 +165,7 @@ def test_a_namesake_by_way_of_pythonpath_hides_it_as_always(stage: Stage, namesa
     script = stage.write("train.py", f"import {namesake}\nassert {namesake}.ours\n{reads}")
     environ = {"PYTHONPATH": os.pathsep.join([str(stage.folder / "mine"), str(LIBRARY)])}
     assert_cold(
-        stage,
-        *python(script),
-        why=f"{namesake} hides a module of Python's",
-        cause=ColdCause.IMPORT,
-        environ=environ,
+        stage, *python(script), why=f"{namesake} hides a module of Python's", cause=ColdCause.IMPORT, environ=environ
     )
 
 

@@ -14,8 +14,7 @@ from tests.support.machines import Machine, write
 
 
 @pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("0-3,8\n", {0, 1, 2, 3, 8}), ("5", {5}), ("\n", set()), ("", set()), ("0,2-2", {0, 2})],
+    ("text", "cpus"), [("0-3,8\n", {0, 1, 2, 3, 8}), ("5", {5}), ("\n", set()), ("", set()), ("0,2-2", {0, 2})]
 )
 def test_a_list_is_read_as_the_kernel_writes_it(text: str, cpus: set[int]) -> None:
     assert parse_cpus(text) == cpus

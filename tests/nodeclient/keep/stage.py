@@ -22,17 +22,7 @@ from nodeclient.persist.persist_settings import PersistSettings
 from tests.support.programs import TIMEOUT_S
 from workerlib.env import KEEP
 from workerlib.keep.arena import Arena, Commit, Place
-from workerlib.keep.channel_messages import (
-    AskRestore,
-    Hello,
-    Message,
-    Part,
-    Reserve,
-    ResumeFrom,
-    Saved,
-    decode,
-    encode,
-)
+from workerlib.keep.channel_messages import AskRestore, Hello, Message, Part, Reserve, ResumeFrom, Saved, decode, encode
 from workerlib.packets import PACKET_BYTES
 
 RUN = "r-1"

@@ -27,8 +27,7 @@ def arenas(limit_bytes: int = 1 << 20, available: int = 1 << 30) -> Arenas:
 
 
 @pytest.mark.parametrize(
-    ("kind", "flags", "is_generation"),
-    [(Kind.BIG, 0, True), (Kind.SMALL, 0, False), (Kind.SMALL, WHOLE, True)],
+    ("kind", "flags", "is_generation"), [(Kind.BIG, 0, True), (Kind.SMALL, 0, False), (Kind.SMALL, WHOLE, True)]
 )
 def test_a_part_is_taken_with_its_memory(kind: Kind, flags: int, *, is_generation: bool) -> None:
     owner, commit = arenas(), a_commit(flags)

@@ -13,14 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_state import (
-    DiskStep,
-    PersistedStep,
-    PersistOrder,
-    PersistState,
-    Restoring,
-    WantedParts,
-)
+from coordinatord.protocol.kept_state import DiskStep, PersistedStep, PersistOrder, PersistState, Restoring, WantedParts
 from nodeclient.core.effects import Persist
 from nodeclient.persist import steps_on_disk
 from nodeclient.persist.step_folder import find_whole

@@ -20,11 +20,7 @@ LONG_S = 100.0
 BRIEF_S = 0.2
 """Where nobody answers, the test waits for all of it."""
 
-SENDS = {
-    "another node": b"nodeclient b\n",
-    "something else": b"SSH-2.0-OpenSSH_9.2\r\n",
-    "too much": b"x" * 100_000,
-}
+SENDS = {"another node": b"nodeclient b\n", "something else": b"SSH-2.0-OpenSSH_9.2\r\n", "too much": b"x" * 100_000}
 
 
 def part(port: int, address: str = "127.0.0.1") -> Any:

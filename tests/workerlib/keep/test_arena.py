@@ -10,16 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workerlib.keep.arena import (
-    HEADER_BYTES,
-    PENDING,
-    Arena,
-    ArenaError,
-    ArenaSizes,
-    Commit,
-    Place,
-    next_generation,
-)
+from workerlib.keep.arena import HEADER_BYTES, PENDING, Arena, ArenaError, ArenaSizes, Commit, Place, next_generation
 
 SIZES = ArenaSizes.at_least(5000, 100)
 

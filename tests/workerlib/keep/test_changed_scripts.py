@@ -70,10 +70,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         with_network(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)),
         "model.0.weight was kept with the size (6, 4), but has (5, 4)",
     ),
-    "another type": (
-        with_type(torch.float64),
-        "model.0.weight was kept as torch.float32, but is torch.float64",
-    ),
+    "another type": (with_type(torch.float64), "model.0.weight was kept as torch.float32, but is torch.float64"),
     "a buffer fewer": (
         with_network(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 2)),
         "the buffer model.1.num_batches_tracked was kept, and no module has it",
@@ -89,10 +86,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         with_adam,
         "optimizer was kept without betas, eps, as an optimizer of another class",
     ),
-    "a list for a dict": (
-        with_object("notes", [torch.zeros(2), 0]),
-        "notes is a list, and was kept as another kind",
-    ),
+    "a list for a dict": (with_object("notes", [torch.zeros(2), 0]), "notes is a list, and was kept as another kind"),
     "a scheduler for an optimizer": (
         lambda objects: {**objects, "optimizer": objects["scheduler"], "scheduler": objects["optimizer"]},
         "scheduler does not take what was kept by that name: KeyError('groups')",

@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans
-from torch.distributed.checkpoint.default_planner import (
-    create_default_global_save_plan,
-    create_default_local_save_plan,
-)
+from torch.distributed.checkpoint.default_planner import create_default_global_save_plan, create_default_local_save_plan
 from torch.distributed.checkpoint.planner import SavePlan
 
 from workerlib.kept_storage import PartNumber, number_parts, own_items

@@ -19,16 +19,7 @@ from torch._C._distributed_c10d import ErrorType
 from torch.distributed import distributed_c10d
 
 from tests.support.kept_script import Script
-from tests.support.late_device import (
-    STEPS,
-    Device,
-    Event,
-    Play,
-    Training,
-    kept_steps,
-    listener,
-    undisturbed,
-)
+from tests.support.late_device import STEPS, Device, Event, Play, Training, kept_steps, listener, undisturbed
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep import generations, keeper
 from workerlib.keep.gate import Gate, TorchGroups

@@ -22,10 +22,7 @@ MASK = b"\x5a\xc3\x17\xe8"
 
 MOST = 70_000
 
-PAYLOADS = st.one_of(
-    st.binary(max_size=300),
-    st.sampled_from((125, 126, 127, 65_535, 65_536, MOST)).map(bytes),
-)
+PAYLOADS = st.one_of(st.binary(max_size=300), st.sampled_from((125, 126, 127, 65_535, 65_536, MOST)).map(bytes))
 
 MESSAGES = st.lists(st.tuples(st.sampled_from((TEXT, BINARY, CLOSE, PING, PONG)), PAYLOADS), max_size=5).map(
     lambda found: [(kind, payload[:125] if kind >= CLOSE else payload) for kind, payload in found]

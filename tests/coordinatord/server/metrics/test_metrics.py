@@ -11,12 +11,7 @@ from msgspec import structs
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from coordinatord.core.state.durable import State
-from coordinatord.core.values.records import (
-    NodeJoined,
-    RoundFormed,
-    RoundStarted,
-    RunOpened,
-)
+from coordinatord.core.values.records import NodeJoined, RoundFormed, RoundStarted, RunOpened
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.messages import ColdCause, Desired, Goal, JobSpec, Phase, Refused, WhyCold, WorkerStarts

@@ -116,8 +116,7 @@ def test_a_job_that_stands_is_not_green(coordinator: Coordinator, open_page: Ope
 
 
 @pytest.mark.parametrize(
-    ("reached", "value", "note"),
-    [(None, "\u2013", "none reported"), (5_000, "5,000", "none yet in this round")],
+    ("reached", "value", "note"), [(None, "\u2013", "none reported"), (5_000, "5,000", "none yet in this round")]
 )
 def test_a_round_without_a_step_shows_how_far_the_run_had_come(
     coordinator: Coordinator, open_page: Open, reached: int | None, value: str, note: str

@@ -10,15 +10,7 @@ import socket
 import pytest
 
 from coordinatord.protocol.codec import encode
-from coordinatord.protocol.messages import (
-    PROTOCOL_VERSION,
-    Desired,
-    Goal,
-    Phase,
-    RefusalCode,
-    Refused,
-    Result,
-)
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Goal, Phase, RefusalCode, Refused, Result
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
