@@ -19,6 +19,8 @@ from coordinatord.core.queries.arrivals import EVERY_S
 from tests.support.etcd import needs_etcd
 from tests.support.programs import TIMEOUT_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 
 summary = importlib.import_module("benchmarks.summary")
@@ -82,7 +84,6 @@ def rendezvous(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     return {run["nodes"]: run for run in runs}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [16, 64])
 def test_a_node_joins_with_few_and_small_messages(rendezvous: dict[int, Any], nodes: int) -> None:
     join = rendezvous[nodes]["join"]
@@ -95,7 +96,6 @@ def test_a_node_joins_with_few_and_small_messages(rendezvous: dict[int, Any], no
     assert join["commits"] < join["records"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [16, 64])
 def test_a_new_round_costs_each_node_one_stop_and_one_run(rendezvous: dict[int, Any], nodes: int) -> None:
     reform = rendezvous[nodes]["reform"]
@@ -108,7 +108,6 @@ def test_a_new_round_costs_each_node_one_stop_and_one_run(rendezvous: dict[int, 
 
 @pytest.mark.long
 @needs_etcd
-@pytest.mark.slow
 def test_a_new_round_costs_etcd_the_same(tmp_path: Path) -> None:
     _, [found] = run("rendezvous", tmp_path, "--nodes", "16", "--etcd", "1")
     reform = found["reform"]
@@ -116,7 +115,6 @@ def test_a_new_round_costs_etcd_the_same(tmp_path: Path) -> None:
     assert (reform["messages_from_node"], reform["messages_to_node"]) == (REFORM_MESSAGES_FROM, REFORM_MESSAGES_TO)
 
 
-@pytest.mark.slow
 def test_an_idle_node_costs_one_small_message_each_way_a_heartbeat(tmp_path: Path) -> None:
     _, [idle] = run("idle", tmp_path, "--nodes", "4", "--seconds", "1.5")
     beats = idle["beats"]
@@ -128,7 +126,6 @@ def test_an_idle_node_costs_one_small_message_each_way_a_heartbeat(tmp_path: Pat
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_heartbeat_costs_no_more_than_a_few_bare_messages(tmp_path: Path) -> None:
     _, runs = run("throughput", tmp_path, "--clients", "128", "--seconds", "0.2", "--repeat", "3")
     assert {flows["bytes_to_server"] for flows in runs} == {BEAT_BYTES}
@@ -138,7 +135,6 @@ def test_a_heartbeat_costs_no_more_than_a_few_bare_messages(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_nobody_is_lost_while_others_join(tmp_path: Path) -> None:
     flags = ("--members", "8", "--nodes", "100", "--within", "1", "--quiet", "1")
     _, [storm] = run("storm", tmp_path, *flags)
@@ -148,7 +144,6 @@ def test_nobody_is_lost_while_others_join(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_processes_that_take_part_in_many_rounds_hold_no_more_than_before(tmp_path: Path) -> None:
     printed, [result] = run("rounds", tmp_path, "--rounds", "24")
     assert "24 rounds of 2 workers" in printed
@@ -163,7 +158,6 @@ def test_processes_that_take_part_in_many_rounds_hold_no_more_than_before(tmp_pa
         assert after["descriptors"] < before["descriptors"] + 12, f"{after}: one more in each round would be 14 more"
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_thousand_workers_are_asked_with_less_than_a_megabyte(tmp_path: Path) -> None:
     _, [found] = run("stacks", tmp_path, "--ranks", "1000")
@@ -172,7 +166,6 @@ def test_a_thousand_workers_are_asked_with_less_than_a_megabyte(tmp_path: Path) 
     assert 0 < max(found["bytes_of_look"], found["bytes_from_nodes"]) < LOOK_BYTES_MOST
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_worker_is_named_that_cannot_answer_since_it_waits_for_a_disk(tmp_path: Path) -> None:
     flags = ("--kinds", "disk", "--layouts", "1x3")
@@ -181,7 +174,6 @@ def test_a_worker_is_named_that_cannot_answer_since_it_waits_for_a_disk(tmp_path
     assert run("hangs", tmp_path, *flags, "--resume")[1] == [found], "there is none to add"
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_worker_that_is_slow_in_backward_is_named(tmp_path: Path) -> None:
     _, [found] = run("laggards", tmp_path, "--layouts", "3x1", "--part", "2")
@@ -190,7 +182,6 @@ def test_a_worker_that_is_slow_in_backward_is_named(tmp_path: Path) -> None:
     assert found["steps"] <= LATE_STEPS_MOST
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_start_beside_jobs_that_are_over_costs_little_more_than_an_empty_one(tmp_path: Path) -> None:
     flags = ("--nodes", "40", "--over", "60", "--over-nodes", "8", "--rounds", "3")
@@ -202,7 +193,6 @@ def test_a_start_beside_jobs_that_are_over_costs_little_more_than_an_empty_one(t
     assert beyond < BEYOND_EMPTY_MOST * found["empty"]["cpu_s"]
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("benchmark", "flags", "printed"),
