@@ -13,7 +13,7 @@ from nodeclient.core.agent import Agent
 from nodeclient.shell.node import Node
 from tests.support.programs import TIMEOUT_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+pytestmark = pytest.mark.slow
 
 
 async def test_an_exception_in_the_agent_ends_the_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

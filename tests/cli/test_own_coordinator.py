@@ -135,7 +135,6 @@ def test_a_job_begins_anew_at_once_if_the_host_that_brought_the_coordinator_alon
     other.await_line("this coordinator does not know run .*, in which this node was: the job begins anew")
 
 
-@pytest.mark.asyncio
 async def test_a_coordinator_that_does_not_start_gives_its_exit_code(
     port: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,7 +163,6 @@ async def brought_along(port: int) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-@pytest.mark.asyncio
 async def test_the_coordinator_stays_until_the_others_have_heard_how_the_job_ended(port: int) -> None:
     async with asyncio.TaskGroup() as tasks, AsyncExitStack() as own:
         url = await own.enter_async_context(brought_along(port))
@@ -187,7 +185,6 @@ async def nodes_of(url: str) -> list[Any]:
     return nodes
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port: int) -> None:
     """The connection was closed, so the node is lost a second later; it comes back after the job was stopped."""
     async with asyncio.TaskGroup() as tasks, AsyncExitStack() as own:
@@ -210,7 +207,6 @@ async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port:
         ending.cancel()  # a coordinator waits 10 s for one that was lost
 
 
-@pytest.mark.asyncio
 async def test_a_coordinator_of_one_s_own_that_does_not_react_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_coordinator, "KILL_AFTER_S", 0.1)
     chosen = parse(("join", "--standalone", "--", "true"), clean_environ())

@@ -20,7 +20,7 @@ from tests.support.programs import BIN, Program
 from tests.support.releases import LATER_ADDED, of_version
 from tests.support.strange_coordinator import WAIT, Behaviour, strange_coordinator
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 FULL = Refused(RefusalCode.LIMIT, "this coordinator already has 1 nodes, its limit", retry=True)
 

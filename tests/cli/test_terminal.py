@@ -97,7 +97,6 @@ def test_a_live_line_is_cut_to_one_row_of_the_terminal(cluster: Cluster, columns
         os.close(controller)
 
 
-@pytest.mark.asyncio
 async def test_a_node_whose_terminal_has_gone_goes_on() -> None:
     let_in, gone = asyncio.Event(), asyncio.Event()
 

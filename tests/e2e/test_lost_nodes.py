@@ -16,7 +16,7 @@ from coordinatord.store.memory_store import MemoryStore
 from tests.support.cluster import TRAINING, Node
 from tests.support.programs import USER_HOME, kill_quietly
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+pytestmark = pytest.mark.slow
 
 PATIENT = Policy(heartbeat_s=20.0, reconnect_grace_s=90.0)
 """Whatever else would end the wait takes longer than the test."""

@@ -11,7 +11,7 @@ from coordinatord.protocol.stack_messages import CollectiveState, WorkerStacks
 from nodeclient.host.devices import Gpu
 from tests.nodeclient.diagnosis.stage import TORCH, staged
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def state_of(found: WorkerStacks) -> CollectiveState | None:

@@ -22,7 +22,7 @@ from coordinatord.store.etcd_store import EtcdStore
 from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd
 from tests.support.raw_session import connect, join
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow, needs_etcd]
+pytestmark = [pytest.mark.slow, needs_etcd]
 
 LONG_S = 600.0
 

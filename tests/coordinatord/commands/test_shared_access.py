@@ -57,7 +57,6 @@ def _knows(which: Secured, text: str) -> str:
         return error.code
 
 
-@pytest.mark.asyncio
 async def test_one_with_the_same_key_may_lead_and_one_with_another_may_not(etcd: EtcdCluster, tmp_path: Path) -> None:
     space = EtcdNamespace(etcd)
     first = secured(tmp_path / "first")
@@ -75,7 +74,6 @@ async def test_one_with_the_same_key_may_lead_and_one_with_another_may_not(etcd:
         pass
 
 
-@pytest.mark.asyncio
 async def test_one_that_lets_everybody_in_is_followed_by_no_one_with_a_key(etcd: EtcdCluster, tmp_path: Path) -> None:
     space = EtcdNamespace(etcd)
     async with leading(space, None) as gateway:
@@ -84,7 +82,6 @@ async def test_one_that_lets_everybody_in_is_followed_by_no_one_with_a_key(etcd:
             await _access(gateway, space, secured(tmp_path)).look()
 
 
-@pytest.mark.asyncio
 async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(etcd: EtcdCluster, tmp_path: Path) -> None:
     space = EtcdNamespace(etcd)
     first = secured(tmp_path / "first")
@@ -106,7 +103,6 @@ async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(etcd: 
         assert theirs.secret not in kept[0]
 
 
-@pytest.mark.asyncio
 async def test_damaged_tokens_are_named_once_and_the_own_ones_stay(
     etcd: EtcdCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,7 +118,6 @@ async def test_damaged_tokens_are_named_once_and_the_own_ones_stay(
         assert _knows(first, first.token().text) == "first-join"
 
 
-@pytest.mark.asyncio
 async def test_a_coordinator_with_a_key_of_its_own_ends_and_says_what_to_do(etcd: EtcdCluster, tmp_path: Path) -> None:
     space = EtcdNamespace(etcd)
     async with leading(space, secured(tmp_path / "first")):

@@ -92,7 +92,6 @@ def test_a_watchdog_is_for_the_process_that_systemd_means(said: dict[str, str], 
     assert SystemdNotifier(dict(said), PID).watchdog_s == expected
 
 
-@pytest.mark.asyncio
 async def test_an_event_loop_that_turns_shows_it_and_one_that_is_stuck_does_not(notified: socket.socket) -> None:
     alive = asyncio.ensure_future(systemd(notified, WATCHDOG_USEC="1000").keep_alive())
     assert [await asyncio.to_thread(received, notified) for _ in range(3)] == ["WATCHDOG=1"] * 3
@@ -106,13 +105,11 @@ async def test_an_event_loop_that_turns_shows_it_and_one_that_is_stuck_does_not(
     alive.cancel()
 
 
-@pytest.mark.asyncio
 async def test_without_a_watchdog_nobody_is_notified() -> None:
     await SystemdNotifier({}, PID).keep_alive()
     await SystemdNotifier({}, PID).keep_informed(lambda: pytest.fail("nobody listens"))
 
 
-@pytest.mark.asyncio
 async def test_a_status_is_sent_when_it_changes(notified: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.runtime.systemd.LOOK_EVERY_S", 0.001)
     texts = iter(["waiting", "waiting", "running", "running"])

@@ -12,7 +12,6 @@ import uvloop
 from coordinatord.runtime.tasks import Tasks
 
 
-@pytest.mark.asyncio
 async def test_the_owner_hears_of_a_task_that_fails() -> None:
     async def fail() -> None:
         raise ValueError("broken")
@@ -24,7 +23,6 @@ async def test_the_owner_hears_of_a_task_that_fails() -> None:
         await tasks.guard(wanted)
 
 
-@pytest.mark.asyncio
 async def test_cancel_waits_until_every_task_has_ended() -> None:
     ended = []
 

@@ -20,7 +20,6 @@ async def given_up(patience: Patience[str], found: list[str], count: int) -> Non
     patience.close()
 
 
-@pytest.mark.asyncio
 async def test_who_waits_too_long_is_given_up_the_oldest_first() -> None:
     found: list[str] = []
     patience = Patience[str](0.01, found.append)
@@ -32,7 +31,6 @@ async def test_who_waits_too_long_is_given_up_the_oldest_first() -> None:
     assert (found, len(patience)) == (["a", "c"], 0)
 
 
-@pytest.mark.asyncio
 async def test_who_comes_while_others_are_given_up_waits_as_long_as_they() -> None:
     found: list[str] = []
     again = ["b"]
@@ -48,7 +46,6 @@ async def test_who_comes_while_others_are_given_up_waits_as_long_as_they() -> No
     assert found == ["a", "b"]
 
 
-@pytest.mark.asyncio
 async def test_the_oldest_can_be_given_up_before_its_time() -> None:
     found: list[str] = []
     patience = Patience[str](3_600.0, found.append)
@@ -79,7 +76,6 @@ def test_it_never_calls_back_with_a_time_before_the_armed_one(
         runner.run(scenario())
 
 
-@pytest.mark.asyncio
 async def test_arming_anew_replaces_the_old_deadline() -> None:
     loop = asyncio.get_running_loop()
     fired: asyncio.Queue[float] = asyncio.Queue()
@@ -91,7 +87,6 @@ async def test_arming_anew_replaces_the_old_deadline() -> None:
     assert fired.empty()
 
 
-@pytest.mark.asyncio
 async def test_disarmed_it_does_not_call_back() -> None:
     loop = asyncio.get_running_loop()
     fired: list[float] = []

@@ -29,8 +29,6 @@ from tests.support.raw_session import join, until
 from tests.support.raw_websocket import request, wire
 from tests.support.secured import TRUSTING, Secured, ask, goal, refusal, secured, serving, session
 
-pytestmark = pytest.mark.asyncio
-
 DRAIN = ("POST", "/v1/nodes/x/drain", {"by": "ana@login", "reason": "fan", "ahead": True})
 
 

@@ -16,8 +16,6 @@ from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, get, join
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.parametrize(
     ("owner", "method"),

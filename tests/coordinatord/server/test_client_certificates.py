@@ -17,8 +17,6 @@ from tests.support.raw_session import join, until
 from tests.support.raw_websocket import wire
 from tests.support.secured import TRUSTING, Secured, goal, refusal, secured, serving, session
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.fixture
 def authority() -> trustme.CA:

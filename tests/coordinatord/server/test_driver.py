@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from coordinatord.core.effects import Close, Effect
 from coordinatord.server.driver import PIECE, PacedEffects
 from tests.support.raw_session import until
-
-pytestmark = pytest.mark.asyncio
 
 MANY = tuple(Close(session) for session in range(3 * PIECE + 1))
 

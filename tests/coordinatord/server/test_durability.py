@@ -18,8 +18,6 @@ from tests.coordinatord.server.conftest import Start
 from tests.support.builders import an_observed, an_offer
 from tests.support.raw_session import connect, get, join, until
 
-pytestmark = pytest.mark.asyncio
-
 DECADES_S = 50 * 365 * 86_400.0
 
 

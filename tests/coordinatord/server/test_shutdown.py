@@ -16,8 +16,6 @@ from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, join
 
-pytestmark = pytest.mark.asyncio
-
 HASTY = {"reconnect_grace_s": 0.0}
 """A closed connection is a lost node at the next turn of the loop, long before the server has come to its end."""
 

@@ -28,8 +28,6 @@ from tests.support.raw_websocket import wire
 from tests.support.scrapes import Scrape
 from tests.support.secured import secured
 
-pytestmark = pytest.mark.asyncio
-
 FEW = ConnectionLimits(silent=4, joining=4, requests=8, nodes=3)
 
 ASKING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"

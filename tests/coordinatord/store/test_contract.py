@@ -28,7 +28,7 @@ from tests.support.histories import (
 )
 from tests.support.store_places import DirectoryPlace, LastingPlace, MemoryPlace, StorePlace
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+pytestmark = pytest.mark.slow
 
 
 ETCD = pytest.param("etcd", marks=[needs_etcd, pytest.mark.slow])

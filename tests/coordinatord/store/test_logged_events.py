@@ -7,8 +7,6 @@ import threading
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from coordinatord.core.values.records import NodeDrained, NodeUndrained
 from coordinatord.store.database import Database
 from coordinatord.store.retention import MARKS_KEPT
@@ -47,7 +45,6 @@ def test_drains_that_hold_are_kept_and_others_do_not_pile_up() -> None:
     assert database.count() == MARKS_KEPT + 2
 
 
-@pytest.mark.asyncio
 async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "state")
     await store.append(made_at(0.0, an_opening()))

@@ -17,8 +17,6 @@ from coordinatord.store.migrations import STEPS
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.histories import a_forgetting, a_join_of, an_opening, made_at, set_clock_since
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_what_is_read_ahead_is_loaded_once_and_then_read_anew(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path)

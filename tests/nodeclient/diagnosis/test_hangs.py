@@ -28,7 +28,7 @@ from tests.support.flight_recorder import needs_flight_recorder
 from tests.support.namespaces import apart
 from tests.support.programs import clean_environ
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow, needs_flight_recorder]
+pytestmark = [pytest.mark.slow, needs_flight_recorder]
 
 WORKERS = """
 import ctypes, json, os, signal, subprocess, sys, threading, time

@@ -19,7 +19,7 @@ from nodeclient.host.awaited import awaited_outside
 from tests.nodeclient.diagnosis.stage import KNOWN, TORCH, staged
 from tests.support.flight_recorder import needs_flight_recorder
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def innermost(found: WorkerStacks) -> str:

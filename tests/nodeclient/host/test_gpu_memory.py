@@ -176,13 +176,11 @@ def test_a_gpu_whose_memory_is_unknown_is_in_nobody_s_way(host: Host, monkeypatc
     assert gpus_in_use({}, host) == ()
 
 
-@pytest.mark.asyncio
 async def test_without_the_driver_s_device_its_library_is_not_asked(host: Host) -> None:
     (host.devices / "nvidiactl").unlink()
     assert await look_at_gpus({}, host) == ()
 
 
-@pytest.mark.asyncio
 async def test_a_driver_that_hangs_is_in_nobody_s_way(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await look_at_gpus({}, host) == (GpuUse("nvidia1", GIB), GpuUse("nvidia0", 2 * GIB))
     monkeypatch.setenv("TEST_NVML_HANGS", "1")

@@ -8,13 +8,9 @@ import resource
 import socket
 from pathlib import Path
 
-import pytest
-
 from nodeclient.host.worker_socket import WorkerSocket
 from tests.support.programs import TIMEOUT_S
 from workerlib.in_place.staying_worker import RoundChannel
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_workers_connect_below_a_directory_with_a_long_name(tmp_path: Path) -> None:

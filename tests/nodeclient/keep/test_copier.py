@@ -61,7 +61,6 @@ def steps_of(node: KeepingNode) -> list[int]:
     return [] if holding is None else sorted(part.step for part in holding.parts if part.big)
 
 
-@pytest.mark.asyncio
 async def test_a_copy_has_the_small_state_too_and_outlives_the_node_that_it_is_of(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b", copy_rate=RATE) as [a, b]:
         await holder(a, 7)
@@ -77,7 +76,6 @@ async def test_a_copy_has_the_small_state_too_and_outlives_the_node_that_it_is_o
         assert found == {(0, True): FULL}
 
 
-@pytest.mark.asyncio
 async def test_a_protected_copy_stays_until_it_is_let_go_and_the_newer_one_takes_the_other_place(
     tmp_path: Path,
 ) -> None:
@@ -90,7 +88,6 @@ async def test_a_protected_copy_stays_until_it_is_let_go_and_the_newer_one_takes
         assert 2 * len(FULL) < used.used_bytes < 2.1 * len(FULL)
 
 
-@pytest.mark.asyncio
 async def test_copies_that_nobody_protects_or_wants_are_dropped(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b", copy_rate=RATE) as [a, b]:
         await holder(a, 7)
@@ -104,7 +101,6 @@ async def test_copies_that_nobody_protects_or_wants_are_dropped(tmp_path: Path) 
         assert b.holding(workers=True) is None
 
 
-@pytest.mark.asyncio
 async def test_a_copy_is_of_the_same_run(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b", copy_rate=RATE) as [a, b]:
         await holder(a, 7)
@@ -115,7 +111,6 @@ async def test_a_copy_is_of_the_same_run(tmp_path: Path) -> None:
         assert b.holding(workers=True, run="another") is None
 
 
-@pytest.mark.asyncio
 async def test_a_lack_of_memory_is_said_in_words_and_own_state_comes_first(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b", copy_rate=RATE, memory=int(3.5 * len(FULL))) as [a, b]:
         await holder(a, 7)
@@ -139,7 +134,6 @@ async def test_a_lack_of_memory_is_said_in_words_and_own_state_comes_first(tmp_p
         assert problem() == ""
 
 
-@pytest.mark.asyncio
 async def test_a_holder_that_is_not_there_is_asked_again_and_a_copy_that_is_not_wanted_any_more_is_not(
     tmp_path: Path,
 ) -> None:

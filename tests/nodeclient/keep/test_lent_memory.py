@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from coordinatord.protocol.kept_state import KeptStep
 from nodeclient.core.effects import Protect, Restore, SaveKept
 from nodeclient.core.events import KeptSaved
 from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, KeepingWorker, keeping_nodes
 from workerlib.keep.arena import Arena
 from workerlib.keep.channel_messages import NotSaved, RefusedMemory, Reserve, Reserved, Saved, SaveNow
-
-pytestmark = pytest.mark.asyncio
 
 FOR_ONE = 4 * len(BIG)
 """Memory for the big state of one worker."""

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from nodeclient.core.effects import TellAlike
 from tests.nodeclient.keep.stage import BIG, keeping_nodes
 from workerlib.keep.channel_messages import Comparison, FirstState
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_a_state_that_several_workers_have_is_named_with_its_digest(tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ from workerlib.keep.channel_messages import (
     Unkept,
 )
 
-pytestmark = pytest.mark.asyncio
-
 KEPT = KeptParts(1, 7, 1, 1, 0, 1, 0, big=True, small=True, pending=False, protected=False)
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from nodeclient.core.effects import Restore
 from tests.nodeclient.keep.stage import RUN, keeping_nodes
-
-pytestmark = pytest.mark.asyncio
 
 WORDS = (
     "--persist has had nothing to write: no worker of round {} has called ctx.keep, so the next round begins from the "

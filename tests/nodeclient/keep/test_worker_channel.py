@@ -8,13 +8,9 @@ import resource
 import socket
 from pathlib import Path
 
-import pytest
-
 from nodeclient.keep.worker_channel import WorkerChannel
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep.channel_messages import AskRestore, Hello, Reserved, encode
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_a_channel_ends_where_a_descriptor_cannot_be_sent(tmp_path: Path) -> None:

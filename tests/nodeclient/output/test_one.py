@@ -14,7 +14,7 @@ from nodeclient.output.output_settings import Choice, OutputSettings, Streams
 from tests.nodeclient.output.stage import Screen, log_file, on_stage
 from tests.support.programs import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from nodeclient.output import pump, streams
 from nodeclient.output.output_settings import Choice, OutputSettings, Streams
 from tests.nodeclient.output.stage import Screen, by_rank, log_file, on_stage
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from nodeclient.output.pump import FOLLOWERS_MAX
 from tests.nodeclient.output.stage import Stage, log_file, on_stage
 from tests.support.programs import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+pytestmark = pytest.mark.slow
 
 
 def begin(stage: Stage, number: int) -> int:

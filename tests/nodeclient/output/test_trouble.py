@@ -23,7 +23,7 @@ from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.nodeclient.output.stage import Screen, Stage, by_rank, log_file, on_stage
 from tests.support.programs import TIMEOUT_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+pytestmark = pytest.mark.slow
 
 FLOOD = 'for n in range(1_000_000): out(f"line {n}\\n")'
 

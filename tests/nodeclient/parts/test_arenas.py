@@ -17,8 +17,6 @@ from nodeclient.parts import arenas
 from nodeclient.parts.arenas import COPIES, Arenas, NoMemoryError
 from workerlib.keep.arena import ArenaSizes, Commit
 
-pytestmark = pytest.mark.asyncio
-
 CLAIMANT = """
 import os, sys
 from pathlib import Path

@@ -15,8 +15,6 @@ from nodeclient.parts.part_messages import NONCE_BYTES, REQUEST_BYTES, Exchange,
 from tests.nodeclient.keep.stage import BIG, RUN, a_resume, holder, keeping_nodes, wanted
 from tests.support.programs import TIMEOUT_S
 
-pytestmark = pytest.mark.asyncio
-
 
 def connected(source: KeptSource) -> socket.socket:
     return socket.create_connection((source.address, source.port))

@@ -33,8 +33,6 @@ from tests.support.programs import TIMEOUT_S
 from workerlib.keep.arena import PENDING, WHOLE, Commit
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX
 
-pytestmark = pytest.mark.asyncio
-
 
 async def failed(node: KeepingNode) -> str:
     """Wait until a node says that it cannot resume; return why."""

@@ -38,7 +38,6 @@ def attempts(disk: Path) -> list[str]:
     return sorted(path.name.rpartition("-")[2] for path in disk.glob("job/step-*"))
 
 
-@pytest.mark.asyncio
 async def test_a_full_disk_is_left_without_the_files_that_were_whole(tmp_path: Path, small_disk: Path) -> None:
     (small_disk / "others").write_bytes(bytes(OTHERS))
     async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
@@ -51,7 +50,6 @@ async def test_a_full_disk_is_left_without_the_files_that_were_whole(tmp_path: P
         assert files(small_disk) == []
 
 
-@pytest.mark.asyncio
 async def test_what_is_left_of_attempts_in_vain_makes_room_for_the_next_one(tmp_path: Path, small_disk: Path) -> None:
     """This node has written all of its part. Another one has not, so the coordinator has given the attempt up."""
     (small_disk / "others").write_bytes(bytes(OTHERS))
@@ -65,7 +63,6 @@ async def test_what_is_left_of_attempts_in_vain_makes_room_for_the_next_one(tmp_
         assert attempts(small_disk) == ["3"]
 
 
-@pytest.mark.asyncio
 async def test_a_whole_step_and_what_another_run_has_written_stay(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     async with keeping_nodes(tmp_path, "a", disk=disk) as (first,):
@@ -81,7 +78,6 @@ async def test_a_whole_step_and_what_another_run_has_written_stay(tmp_path: Path
         assert [step.of.step for step in find_whole(disk / "job")[0]] == [4]
 
 
-@pytest.mark.asyncio
 async def test_an_attempt_that_is_given_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flush, begins, heal = os.fsync, threading.Event(), threading.Event()
 

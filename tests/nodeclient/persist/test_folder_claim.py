@@ -111,7 +111,6 @@ def test_a_folder_that_is_made_anew_is_claimed_anew(tmp_path: Path) -> None:
     ours.release()
 
 
-@pytest.mark.asyncio
 async def test_of_two_runs_that_write_to_one_directory_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +126,6 @@ async def test_of_two_runs_that_write_to_one_directory_one_is_refused(
         assert (await write(first, an_order(4, commit=True))).state is PersistState.COMMITTED
 
 
-@pytest.mark.asyncio
 async def test_a_file_system_without_locks_is_said_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +142,6 @@ async def test_a_file_system_without_locks_is_said_and_stops_nothing(
         assert (await write(node, an_order(4, commit=True))).state is PersistState.COMMITTED
 
 
-@pytest.mark.asyncio
 async def test_a_full_disk_keeps_no_node_of_the_run_from_its_round(
     tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +157,6 @@ async def test_a_full_disk_keeps_no_node_of_the_run_from_its_round(
             assert "cannot be locked: No space left on device" in node.texts[0]
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heals = threading.Event()
     monkeypatch.setattr(fcntl, "flock", lambda *_: heals.wait())
@@ -179,7 +175,6 @@ async def test_a_disk_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch: 
         assert json.loads((job_folder(tmp_path / "disk", "job") / CLAIM).read_text())["run"] == "r-2"
 
 
-@pytest.mark.asyncio
 async def test_another_command_goes_on_from_a_step_only_if_the_job_is_named(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", disk=tmp_path, command="1", named=False) as [node]:
         await train(node, 4)

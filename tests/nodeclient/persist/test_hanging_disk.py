@@ -47,7 +47,6 @@ def test_a_node_says_that_its_disk_hangs_before_the_coordinator_gives_the_last_s
     assert said_s < END_IDLE_S < STUCK_S < END_S
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, hanging: threading.Event) -> None:
     (tmp_path / "disk" / "job").mkdir(parents=True)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
@@ -64,7 +63,6 @@ async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, han
                 node.keeper.carry_out(Persist(RUN, None))
 
 
-@pytest.mark.asyncio
 async def test_a_write_that_nobody_wants_any_more_is_no_failure(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +79,6 @@ async def test_a_write_that_nobody_wants_any_more_is_no_failure(
         assert not any("it is not wanted" in text for text in node.texts)
 
 
-@pytest.mark.asyncio
 async def test_a_write_waits_for_the_end_of_one_that_nobody_wants_any_more(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +101,6 @@ async def test_a_write_waits_for_the_end_of_one_that_nobody_wants_any_more(
         assert node.texts == []
 
 
-@pytest.mark.asyncio
 async def test_a_host_that_has_no_thread_to_give_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -120,7 +116,6 @@ async def test_a_host_that_has_no_thread_to_give_is_said(tmp_path: Path, monkeyp
         assert (await write(node, an_order())).state is PersistState.WRITTEN
 
 
-@pytest.mark.asyncio
 async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +136,6 @@ async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
         assert found.problem == ""
 
 
-@pytest.mark.asyncio
 async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +159,6 @@ async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
         assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8, 4]
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_while_a_round_begins_is_said_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +186,6 @@ async def test_a_disk_that_hangs_while_a_round_begins_is_said_and_tried_again(
             heal.set()
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_at_a_later_look_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heal, list_folder = threading.Event(), os.scandir
 

@@ -24,7 +24,6 @@ def complained(node: KeepingNode) -> bool:
     return bool(complaints(node))
 
 
-@pytest.mark.asyncio
 async def test_a_directory_that_is_gone_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.05)
     disk = tmp_path / "disk"
@@ -42,7 +41,6 @@ async def test_a_directory_that_is_gone_is_said_once(tmp_path: Path, monkeypatch
         assert [len(complaints(node)) for node in (writer, other)] == [1, 1]
 
 
-@pytest.mark.asyncio
 async def test_a_directory_that_is_gone_is_said_by_the_node_that_writes_there_first(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     async with keeping_nodes(tmp_path, "a", disk=disk) as (node,):
@@ -54,7 +52,6 @@ async def test_a_directory_that_is_gone_is_said_by_the_node_that_writes_there_fi
         await node.until(partial(complained, node))
 
 
-@pytest.mark.asyncio
 async def test_older_steps_that_nodes_delete_are_not_said(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await train(node, 4, 8, 12)

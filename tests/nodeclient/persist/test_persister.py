@@ -38,7 +38,6 @@ def found_by(node: KeepingNode) -> tuple[PersistedStep, ...]:
     return () if holding is None else holding.persisted
 
 
-@pytest.mark.asyncio
 async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
         await train(writer, 4)
@@ -61,7 +60,6 @@ async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp
         assert any("resumes at step 4 from disk: 2 parts" in text for text in other.texts)
 
 
-@pytest.mark.asyncio
 async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         worker = await train(node)
@@ -74,7 +72,6 @@ async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path)
         assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
 
 
-@pytest.mark.asyncio
 async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
         await train(writer, 4)
@@ -91,7 +88,6 @@ async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Pa
         await other.until(lambda: [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8])
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +101,6 @@ async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
         await spare.until(lambda: [step.at.step for step in found_by(spare)] == [12, 8])
 
 
-@pytest.mark.asyncio
 async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +121,6 @@ async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
 @pytest.mark.parametrize(
     ("folder", "why"), [("/proc/x", "No such file or directory"), ("/dev/null", "Not a directory")]
 )
-@pytest.mark.asyncio
 async def test_a_node_is_refused_whose_directory_takes_no_steps(tmp_path: Path, folder: str, why: str) -> None:
     """A mistyped directory would otherwise be noticed at the first step that is written, and that is lost."""
     with pytest.raises(UnwritableError, match=f"steps cannot be written to {folder}/job: {why}; see --persist"):
@@ -134,7 +128,6 @@ async def test_a_node_is_refused_whose_directory_takes_no_steps(tmp_path: Path, 
             await node.keeper.look_at_disk()
 
 
-@pytest.mark.asyncio
 async def test_a_node_whose_disk_is_full_says_so_before_it_joins(tmp_path: Path, small_disk: Path) -> None:
     with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
         while True:
@@ -145,14 +138,12 @@ async def test_a_node_whose_disk_is_full_says_so_before_it_joins(tmp_path: Path,
         assert any(line.startswith(text) for line in node.texts)
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_has_tried_the_disk_out_leaves_no_file(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await node.keeper.look_at_disk()
         assert not list((tmp_path / "disk" / "job").iterdir())
 
 
-@pytest.mark.asyncio
 async def test_a_node_says_if_no_step_of_its_job_is_on_the_disk(tmp_path: Path) -> None:
     """A mistyped directory or job would otherwise begin anew unseen."""
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
@@ -164,7 +155,6 @@ async def test_a_node_says_if_no_step_of_its_job_is_on_the_disk(tmp_path: Path) 
         assert not other.texts
 
 
-@pytest.mark.asyncio
 async def test_a_node_ends_although_it_was_about_to_look(tmp_path: Path) -> None:
     async with asyncio.timeout(TIMEOUT_S), keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await node.keeper.look_at_disk()
@@ -173,7 +163,6 @@ async def test_a_node_ends_although_it_was_about_to_look(tmp_path: Path) -> None
         node.keeper.carry_out(Persist(RUN, None))
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +183,6 @@ async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
         await asyncio.wait_for(first, TIMEOUT_S)
 
 
-@pytest.mark.asyncio
 async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
         await train(writer, 4)
@@ -210,7 +198,6 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
         assert "its digest does not match" in holding.unusable
 
 
-@pytest.mark.asyncio
 async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file server may be away for a moment: no training is to begin anew for that."""
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
@@ -236,7 +223,6 @@ def _fail(*_: object) -> int:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.asyncio
 async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
         await train(writer, 4)
@@ -250,7 +236,6 @@ async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, mon
         assert "an arena cannot have places of" in holding.problem
 
 
-@pytest.mark.asyncio
 async def test_a_full_disk_is_said_once_and_written_to_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
     (small_disk / "others").write_bytes(bytes(800_000))
     async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
@@ -264,7 +249,6 @@ async def test_a_full_disk_is_said_once_and_written_to_when_there_is_room(tmp_pa
         assert (await write(node, an_order(commit=True))).state is PersistState.COMMITTED
 
 
-@pytest.mark.asyncio
 async def test_a_directory_that_is_not_shared_is_said_and_nothing_is_whole(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "mine") as (node,):
         worker = await train(node)
@@ -276,7 +260,6 @@ async def test_a_directory_that_is_not_shared_is_said_and_nothing_is_whole(tmp_p
         assert find_whole(tmp_path / "mine" / "job") == ([], [])
 
 
-@pytest.mark.asyncio
 async def test_what_is_damaged_in_memory_is_not_written(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         worker = await train(node, 4)
@@ -285,7 +268,6 @@ async def test_what_is_damaged_in_memory_is_not_written(tmp_path: Path) -> None:
         assert found.problem == "what this node kept of rank 0 at step 4 is damaged"
 
 
-@pytest.mark.asyncio
 async def test_a_step_that_has_taken_the_place_of_a_damaged_one_stays(tmp_path: Path) -> None:
     """The worker may save again before the event loop handles the error of the thread."""
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):

@@ -34,8 +34,6 @@ from tests.support.raw_session import until
 from tests.support.secured import secured
 from tests.support.strange_coordinator import WAIT, strange_coordinator
 
-pytestmark = pytest.mark.asyncio
-
 
 def refusals(heard: Sequence[Event]) -> list[Refused]:
     """Return how a node was turned away."""

@@ -17,8 +17,6 @@ from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell import log_service
 from nodeclient.shell.log_service import LogService
 
-pytestmark = pytest.mark.asyncio
-
 ROUND = LogPaths("job", "e-1", 1)
 
 WANTED = ReadLog(1, "e-1", 1, 0, LogStream.STDOUT, None, last_bytes=LOG_BYTES_MAX, last_lines=None, follow=False)

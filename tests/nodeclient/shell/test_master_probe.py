@@ -14,8 +14,6 @@ import pytest
 from nodeclient.shell.master_probe import ProbeListener, find_obstacle
 from tests.support.builders import an_assignment
 
-pytestmark = pytest.mark.asyncio
-
 LONG_S = 100.0
 BRIEF_S = 0.2
 """Where nobody answers, the test waits for all of it."""

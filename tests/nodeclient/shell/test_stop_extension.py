@@ -34,7 +34,6 @@ def test_more_time_is_asked_for_when_more_is_written_and_only_then() -> None:
         assert said == []
 
 
-@pytest.mark.asyncio
 async def test_what_is_written_is_looked_at_from_when_the_service_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_extension, "LOOK_EVERY_S", 0.0)
     said: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()

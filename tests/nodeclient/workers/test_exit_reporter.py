@@ -12,8 +12,6 @@ from nodeclient.core.events import Diagnosis, Event, WorkerExited
 from nodeclient.workers import exit_reporter
 from nodeclient.workers.exit_reporter import Diagnose, ExitReporter
 
-pytestmark = pytest.mark.asyncio
-
 
 @asynccontextmanager
 async def reporting(give: Diagnose) -> AsyncIterator[tuple[ExitReporter, list[WorkerExited]]]:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
@@ -17,7 +16,7 @@ from nodeclient.workers.process_tree import kill_marked, marked
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.programs import TIMEOUT_S
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
 
 
 WITH_DAEMON = "(setsid sh -c 'echo $$ > {fifo}; exec sleep 1000' &); exec sleep 1000"
@@ -47,7 +46,7 @@ class TwoWorkers:
         return [int(await asyncio.to_thread(fifo.read_text)) for fifo in self._fifos]
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[TwoWorkers]:
     """Yield two workers, and leave nothing of them."""
     workers = TwoWorkers(tmp_path)

@@ -19,7 +19,7 @@ from nodeclient.workers.leftover_processes import EndedWorker, LeftoverProcesses
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
 
 SHORT_S = 0.3
 """A `--stop-timeout` that is over soon."""

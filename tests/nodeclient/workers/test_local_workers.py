@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 
 from nodeclient.output.output import WorkerStreams
@@ -23,7 +22,7 @@ from nodeclient.workers.process_tree import kill, kill_marked, marked, open_fami
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.support.programs import TIMEOUT_S
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
 
 
 @dataclass
@@ -90,7 +89,7 @@ class Group:
         assert [status for status in statuses() if status.parent == os.getpid() and status.dead] == []
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def group(tmp_path: Path) -> AsyncIterator[Group]:
     group = Group(tmp_path / "fifo")
     yield group

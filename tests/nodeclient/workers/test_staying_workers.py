@@ -137,7 +137,7 @@ print(worker.recv(1000).decode())
 """
 """A worker that a signal stops."""
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(TIMEOUT_S)]
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 
 @pytest.mark.slow

@@ -17,8 +17,6 @@ from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import until
 
-pytestmark = pytest.mark.asyncio
-
 
 class Client(WebSocketClient):
     """Keeps what arrives."""

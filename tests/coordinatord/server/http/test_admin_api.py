@@ -27,8 +27,6 @@ from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_coordinator
 from tests.support.raw_session import connect, get, join
 
-pytestmark = pytest.mark.asyncio
-
 ALICE = {"by": "alice@login1", "reason": "maintenance"}
 AHEAD = ALICE | {"ahead": True}
 

@@ -185,7 +185,6 @@ class Recorder:
         self.answers[key] = {"status": status, "body": settled(answered, self._names)}
 
 
-@pytest.mark.asyncio
 async def test_a_server_answers_as_it_always_did(start: Start, *, rewrite: bool) -> None:
     store = MemoryStore()
     joining = join("a", job="mnist", nodes=1, release="0.9.1")
@@ -212,7 +211,6 @@ async def test_a_server_answers_as_it_always_did(start: Start, *, rewrite: bool)
     compare("server", laid_out(recorder.answers), rewrite=rewrite)
 
 
-@pytest.mark.asyncio
 async def test_a_page_is_sent_what_it_always_was(start: Start, *, rewrite: bool) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist", nodes=2, release="0.9.1")) as a:
         desired = await a.receive_goal(Goal.WAIT)
@@ -230,7 +228,6 @@ def a_record_of(kind: type[Record]) -> Record:
     return kind(**values)
 
 
-@pytest.mark.asyncio
 async def test_every_kind_of_event_is_sent_as_it_always_was(start: Start, *, rewrite: bool) -> None:
     store = MemoryStore()
     async with start(store) as server:

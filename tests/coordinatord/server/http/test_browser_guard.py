@@ -39,7 +39,6 @@ async def status_of(url: str, host: str, **headers: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])
 async def test_no_page_opens_a_session(start: Start, origin: str) -> None:
     async with start() as server, ClientSession(headers={"Origin": origin}) as client:
@@ -48,7 +47,6 @@ async def test_no_page_opens_a_session(start: Start, origin: str) -> None:
         assert refused.value.status == 403
 
 
-@pytest.mark.asyncio
 async def test_pages_that_ask_without_end_do_not_fill_the_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     page = f"http://{'evil' * 1_000}.example"
     async with start() as server, ClientSession(headers={"Origin": page}) as client:
@@ -61,7 +59,6 @@ async def test_pages_that_ask_without_end_do_not_fill_the_log(start: Start, capl
     assert all(len(str(record.__dict__["fields"])) < 1_000 for record in logged)
 
 
-@pytest.mark.asyncio
 async def test_a_browser_reads_nothing_by_a_name_that_may_be_anybodys(start: Start) -> None:
     paths = ("/", "/v1/jobs", "/v1/events", "/v1/stream", "/metrics", "/healthz", "/nowhere")
     names = ("evil.example", "evil.example.", "127.0.0.1.evil.example", "local.evil.example")
@@ -73,7 +70,6 @@ async def test_a_browser_reads_nothing_by_a_name_that_may_be_anybodys(start: Sta
             assert (status, "does not know the name" in text) == (403, True)
 
 
-@pytest.mark.asyncio
 async def test_programs_ask_by_any_name(start: Start) -> None:
     async with start() as server:
         for program in PROGRAMS:
@@ -82,7 +78,6 @@ async def test_programs_ask_by_any_name(start: Start) -> None:
             ] == 200
 
 
-@pytest.mark.asyncio
 async def test_a_browser_is_let_in_by_the_names_that_are_given() -> None:
     async with serve(ListenAddress("127.0.0.1", 0, names=["page.corp.example"]), Policy(), MemoryStore()) as server:
         assert (await status_of(server.url, "page.corp.example", **CHROMIUM))[0] == 200

@@ -20,8 +20,6 @@ from tests.coordinatord.server.http.test_admin_api import ask
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, get, join
 
-pytestmark = pytest.mark.asyncio
-
 
 @asynccontextmanager
 async def following(url: str, after: str | None = None) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:

@@ -17,8 +17,6 @@ from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, get, join, until
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.parametrize(
     ("accept", "kind"),

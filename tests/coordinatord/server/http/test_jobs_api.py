@@ -23,8 +23,6 @@ from tests.coordinatord.server.http.test_admin_api import AHEAD, ask
 from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.raw_session import connect, get, join, until
 
-pytestmark = pytest.mark.asyncio
-
 NEVER_S = 3_600.0
 
 JSON = "application/json"

@@ -22,8 +22,6 @@ from tests.coordinatord.server.http.test_events_api import following
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import OFFER, Peer, connect, get, join
 
-pytestmark = pytest.mark.asyncio
-
 MORE_THAN_BUFFERS_HOLD = 4_000
 """Pieces of 16 kB: 64 MB, of which the kernel holds a tenth for a reader that reads nothing."""
 

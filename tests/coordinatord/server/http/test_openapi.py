@@ -178,7 +178,6 @@ async def _requests(client: Client) -> None:
         await client.ask("post", f"/v1/jobs/{{job}}/{verb}", 200, at=f"/v1/jobs/job/{verb}", json=ALICE)
 
 
-@pytest.mark.asyncio
 async def test_real_answers_are_as_they_are_described(start: Start) -> None:
     async with start(heartbeat_s=600.0) as server, ClientSession(timeout=ClientTimeout(60)) as session:
         client = Client(server.url, session)
@@ -202,7 +201,6 @@ async def test_real_answers_are_as_they_are_described(start: Start) -> None:
         assert met == OF_REQUESTS.keys() - {status for status, _ in SEEN_ELSEWHERE}
 
 
-@pytest.mark.asyncio
 async def test_a_coordinator_that_cannot_record_is_described_too(start: Start) -> None:
     store = SlowStore()
     store.broken = True

@@ -24,8 +24,6 @@ from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.secured import Secured, secured
 
-pytestmark = pytest.mark.asyncio
-
 DRAIN = "/v1/nodes/x/drain"
 
 REASON = {"by": "page", "reason": "fan", "ahead": True}

@@ -26,8 +26,6 @@ from coordinatord.server.reads import stack_reads
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import OFFER, Peer, connect, get, join
 
-pytestmark = pytest.mark.asyncio
-
 TWO_WORKERS = structs.replace(OFFER, workers=2)
 
 WAITS = pack_stacks([("MainThread", ("all_reduce (torch/distributed/c10d.py:9)", "main (train.py:41)"))])

@@ -28,8 +28,6 @@ from tests.support.builders import a_failure, a_run
 from tests.support.raw_session import IDLE, Peer, connect, join, until
 from tests.support.scrapes import Scrape
 
-asynchronous = pytest.mark.asyncio
-
 
 async def scraped(server: Server) -> Scrape:
     """Scrape a server."""
@@ -50,7 +48,6 @@ async def run_round(*peers: Peer, after: int = 0) -> Desired:
 # The exposition
 
 
-@asynchronous
 @pytest.mark.parametrize(
     ("accept", "kind"),
     [
@@ -70,7 +67,6 @@ async def test_who_asks_gets_the_format_that_it_can_read(start: Start, accept: s
             assert Scrape(text)("build_info", version=__version__) == 1
 
 
-@asynchronous
 async def test_a_coordinator_without_jobs_shows_itself_and_its_process(start: Start) -> None:
     async with start() as server:
         shown = await scraped(server)
@@ -82,7 +78,6 @@ async def test_a_coordinator_without_jobs_shows_itself_and_its_process(start: St
         assert all(text.endswith(".") for name, text in shown.helps.items() if name.startswith("coordinatord_"))
 
 
-@asynchronous
 async def test_two_servers_in_one_process_do_not_mix(start: Start) -> None:
     async with start() as first, start() as second, connect(first.url, join("a", nodes=2)) as a:
         await a.receive_goal(Goal.WAIT)
@@ -90,7 +85,6 @@ async def test_two_servers_in_one_process_do_not_mix(start: Start) -> None:
         assert (await scraped(second))("sessions") == 0
 
 
-@asynchronous
 async def test_any_name_of_a_job_is_a_label(start: Start) -> None:
     job = 'ä "quoted" \\ back'
     async with start() as server, connect(server.url, join("a", job=job, nodes=2)) as a:
@@ -101,7 +95,6 @@ async def test_any_name_of_a_job_is_a_label(start: Start) -> None:
 # Jobs
 
 
-@asynchronous
 async def test_a_job_that_waits_shows_how_many_nodes_it_has_and_needs(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=3)) as a:
         await a.receive_goal(Goal.WAIT)
@@ -114,7 +107,6 @@ async def test_a_job_that_waits_shows_how_many_nodes_it_has_and_needs(start: Sta
         assert shown("round_formation_seconds_count") == 0
 
 
-@asynchronous
 async def test_a_failed_worker_is_a_round_a_restart_and_a_recovery(start: Start) -> None:
     spec = JobSpec(nodes_min=1, nodes_max=1, max_restarts=2)
     async with start() as server, connect(server.url, join("a", spec=spec)) as a:
@@ -136,7 +128,6 @@ async def test_a_failed_worker_is_a_round_a_restart_and_a_recovery(start: Start)
         assert shown("job_state", job_id="job", state="running") == 1
 
 
-@asynchronous
 async def test_rounds_that_begin_cold_in_spite_of_preload_are_counted_by_cause(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a:
         desired = await a.receive_goal(Goal.RUN)
@@ -149,7 +140,6 @@ async def test_rounds_that_begin_cold_in_spite_of_preload_are_counted_by_cause(s
         }
 
 
-@asynchronous
 async def test_what_an_operator_does_has_reasons_of_its_own(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a, ClientSession() as client:
         first = await run_round(a)
@@ -169,7 +159,6 @@ async def test_what_an_operator_does_has_reasons_of_its_own(start: Start) -> Non
         assert shown("job_state", job_id="job", state="stopped") == 1
 
 
-@asynchronous
 async def test_a_job_has_as_many_series_whatever_its_nodes(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="small", nodes=2)) as a:
         await a.receive_goal(Goal.WAIT)
@@ -183,7 +172,6 @@ async def test_a_job_has_as_many_series_whatever_its_nodes(start: Start) -> None
         assert shown("nodes", job_id="large", state="ready") == 20
 
 
-@asynchronous
 async def test_steps_and_where_the_time_went_are_shown(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a:
         desired = await run_round(a)
@@ -197,7 +185,6 @@ async def test_steps_and_where_the_time_went_are_shown(start: Start) -> None:
         assert all(seconds is not None for seconds in spent)
 
 
-@asynchronous
 async def test_what_ended_is_shown_for_a_while_and_what_is_forgotten_is_gone(start: Start) -> None:
     async with start(jobs_max=1) as server:
         async with connect(server.url, join("a", job="first")) as a:
@@ -283,7 +270,6 @@ def test_the_next_run_of_a_job_counts_its_seconds_anew() -> None:
     assert sum(figures_of(run, tally, 61.0).seconds) == 1.0
 
 
-@asynchronous
 async def test_the_end_of_a_round_of_an_earlier_life_is_counted(start: Start) -> None:
     store = RestoredStore()
     async with start(store) as first, connect(first.url, join("a")) as a:
@@ -309,7 +295,6 @@ class RestoredStore(MemoryStore):
 # Series of no job
 
 
-@asynchronous
 async def test_what_is_refused_is_counted_by_its_code(start: Start) -> None:
     async with start() as server:
         async with connect(server.url) as stranger:
@@ -334,7 +319,6 @@ class BrokenStore(MemoryStore):
         raise StoreError("the disk is full")
 
 
-@asynchronous
 async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "RETRY_S", 0.01)
     async with start(BrokenStore()) as server, connect(server.url, join("a")):
@@ -344,7 +328,6 @@ async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypat
         assert shown("store_failures_total") >= 1
 
 
-@asynchronous
 async def test_how_late_the_loop_is_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.server.counters.LOOK_EVERY_S", 0.001)
     counters = Counters()

@@ -34,7 +34,6 @@ def address(name: str) -> str:
     return "/" if name == "index.html" else f"/page/{name}"
 
 
-@pytest.mark.asyncio
 async def test_each_file_is_served_and_never_stale(start: Start) -> None:
     async with start() as server, ClientSession() as client:
         for file in FILES:
@@ -56,7 +55,6 @@ async def test_each_file_is_served_and_never_stale(start: Start) -> None:
                 assert answer.status == 200
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("path", ["/page/", "/page/__init__.py", "/page/../app.py", "/page/index.html", "/favicon.ico"])
 async def test_nothing_else_is_served(start: Start, path: str) -> None:
     async with start() as server, ClientSession() as client, client.get(f"{server.url}{path}") as answer:

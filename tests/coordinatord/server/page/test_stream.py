@@ -25,8 +25,6 @@ from tests.support.builders import a_failure, a_spec
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import IDLE, connect, get, join
 
-pytestmark = pytest.mark.asyncio
-
 NEVER_S = 3_600.0
 
 JSON = "application/json"

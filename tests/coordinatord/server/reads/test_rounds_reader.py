@@ -27,8 +27,6 @@ from tests.support.builders import a_coordinator, a_failure, a_spec
 from tests.support.histories import JOB, RUN, a_join_of, a_round_of, a_start_of, an_end, an_opening, made_at
 from tests.support.raw_session import connect, join
 
-pytestmark = pytest.mark.asyncio
-
 ENDED = (an_opening(), a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2"), a_start_of(), an_end())
 
 

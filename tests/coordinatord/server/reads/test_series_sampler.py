@@ -16,8 +16,6 @@ from tests.support.builders import a_failure, a_spec
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, join
 
-pytestmark = pytest.mark.asyncio
-
 
 async def fail_once(server: Server) -> None:
     """Let a job of one node train and fail, which costs a restart."""

@@ -57,7 +57,6 @@ async def refusal(peer: Wire) -> Refused:
     raise AssertionError
 
 
-@pytest.mark.asyncio
 async def test_of_too_many_who_ask_nothing_those_go_whose_address_has_the_most(start: Start) -> None:
     async with (
         start(limits=FEW) as server,
@@ -71,7 +70,6 @@ async def test_of_too_many_who_ask_nothing_those_go_whose_address_has_the_most(s
         assert b"200 OK" in await flood[-1].answer()
 
 
-@pytest.mark.asyncio
 async def test_nodes_that_come_at_once_do_not_take_each_others_places(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +84,6 @@ async def test_nodes_that_come_at_once_do_not_take_each_others_places(
             client.close()
 
 
-@pytest.mark.asyncio
 async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start) -> None:
     async with start(limits=FEW) as server, wires(server.url, FEW_JOINING + 1, request()) as waiting:
         said = await refusal(waiting[0])
@@ -97,7 +94,6 @@ async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start)
         assert decode(found[1], Desired).goal is Goal.RUN
 
 
-@pytest.mark.asyncio
 async def test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them(start: Start) -> None:
     async with start(limits=FEW) as server, connect(server.url, join("a")) as node:
         async with wires(server.url, FEW.requests_of_address, WHOLE) as kept, wire(server.url, WHOLE) as other:
@@ -115,7 +111,6 @@ async def test_an_address_has_so_many_connections_over_http_and_sessions_are_non
         assert (await get(f"{server.url}/healthz"))[0] == 200
 
 
-@pytest.mark.asyncio
 async def test_all_together_have_so_many_connections_over_http(start: Start) -> None:
     only = structs.replace(FEW, requests=1)
     async with start(limits=only) as server, wire(server.url, WHOLE) as kept, wire(server.url, WHOLE) as other:
@@ -124,7 +119,6 @@ async def test_all_together_have_so_many_connections_over_http(start: Start) -> 
         await other.end()
 
 
-@pytest.mark.asyncio
 async def test_a_node_beyond_the_descriptors_is_refused_for_now(start: Start) -> None:
     async with start(limits=structs.replace(FEW, nodes=1)) as server, connect(server.url, join("a")) as node:
         await node.receive_goal(Goal.RUN)
@@ -136,7 +130,6 @@ async def test_a_node_beyond_the_descriptors_is_refused_for_now(start: Start) ->
         await node.receive(Desired)
 
 
-@pytest.mark.asyncio
 async def test_a_job_too_many_is_refused_and_the_others_go_on(start: Start) -> None:
     async with start(jobs_max=1) as server, connect(server.url, join("a")) as node:
         await node.receive_goal(Goal.RUN)
@@ -148,7 +141,6 @@ async def test_a_job_too_many_is_refused_and_the_others_go_on(start: Start) -> N
         await node.receive(Desired)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
@@ -175,7 +167,6 @@ HEARTBEAT = message(encode(structs.replace(IDLE, beat=True)))
 PIECE = bytes((CONTINUATION,)) + framed(CONTINUATION, b"", MASK)[1:]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("first", "flood"),
     [
@@ -199,7 +190,6 @@ async def test_a_node_that_sends_without_end_is_refused_and_others_are_answered(
         await until(lambda: server.driver.machine.sessions == 1)
 
 
-@pytest.mark.asyncio
 async def test_who_is_over_the_length_of_a_header_hears_so(start: Start) -> None:
     most = connections.LINE_BYTES_MAX
     async with start() as server:
@@ -210,7 +200,6 @@ async def test_who_is_over_the_length_of_a_header_hears_so(start: Start) -> None
         assert (await get(f"{server.url}/healthz"))[0] == 200
 
 
-@pytest.mark.asyncio
 async def test_a_connection_over_http_that_rests_for_too_long_is_closed(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +220,6 @@ async def serving(ours: Secured, limits: ConnectionLimits = FEW) -> AsyncIterato
         yield server
 
 
-@pytest.mark.asyncio
 async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_comes_in(tmp_path: Path) -> None:
     ours = secured(tmp_path)
     async with serving(ours) as server, wires(server.url, FEW_OF_ADDRESS + 4, b"\x16\x03\x01") as half:
@@ -244,7 +232,6 @@ async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_com
             assert decode(found[1], Desired).goal is Goal.RUN
 
 
-@pytest.mark.asyncio
 async def test_tls_that_is_not_agreed_on_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_listener, "ASK_WITHIN_S", 0.05)
     async with serving(secured(tmp_path)) as server, wires(server.url, 2, b"\x16") as half, wire(server.url) as silent:
@@ -252,14 +239,12 @@ async def test_tls_that_is_not_agreed_on_in_time_is_given_up(tmp_path: Path, mon
             await gone.end()
 
 
-@pytest.mark.asyncio
 async def test_who_speaks_no_tls_is_sent_away_at_once(tmp_path: Path) -> None:
     async with serving(secured(tmp_path)) as server, wires(server.url, 3, WHOLE) as clear:
         for gone in clear:
             await gone.end()
 
 
-@pytest.mark.asyncio
 async def test_who_shows_no_token_keeps_no_connection(tmp_path: Path) -> None:
     async with serving(secured(tmp_path)) as server:
         data = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -268,7 +253,6 @@ async def test_who_shows_no_token_keeps_no_connection(tmp_path: Path) -> None:
             await peer.end()
 
 
-@pytest.mark.asyncio
 async def test_strangers_make_room_for_others_over_http_and_for_whoever_has_a_token(tmp_path: Path) -> None:
     ours = secured(tmp_path)
     asked = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()
@@ -293,7 +277,6 @@ async def test_strangers_make_room_for_others_over_http_and_for_whoever_has_a_to
         assert b" 200 OK" in await admin.answer()
 
 
-@pytest.mark.asyncio
 async def test_who_has_a_token_makes_room_for_nobody(tmp_path: Path) -> None:
     ours = secured(tmp_path)
     asked = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()

@@ -20,8 +20,6 @@ from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, join
 from tests.support.raw_websocket import wire
 
-pytestmark = pytest.mark.asyncio
-
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = b"GET /healthz HTTP/1.1\r\nHost: x"
 

@@ -31,7 +31,6 @@ def test_what_one_uses_up_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(pace._left) == 2
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,6 @@ from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import Peer, connect, join, until
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_a_node_joins_gets_its_round_and_ends_well(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as a:

@@ -21,8 +21,6 @@ from tests.support.raw_session import IDLE, get, join, until
 from tests.support.raw_websocket import Wire, message, request, wire
 from tests.support.secured import secured
 
-pytestmark = pytest.mark.asyncio
-
 JOIN = message(encode(join("a", nodes=2)))
 
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

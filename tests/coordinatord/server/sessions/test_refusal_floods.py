@@ -25,8 +25,6 @@ from tests.support.raw_session import connect, join, until
 from tests.support.raw_websocket import message, request, wire
 from tests.support.secured import secured
 
-pytestmark = pytest.mark.asyncio
-
 FEW = ConnectionLimits(silent=8, joining=8, requests=8, nodes=3)
 
 MANY = 12

@@ -16,8 +16,6 @@ from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, get, join, until
 from tests.support.raw_websocket import MASK, message, request, wire
 
-pytestmark = pytest.mark.asyncio
-
 JOIN = encode(join("a", nodes=2))
 
 

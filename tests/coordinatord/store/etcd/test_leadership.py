@@ -23,7 +23,7 @@ from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.later_tables import LATER_STEPS
 from tests.support.raw_session import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow, needs_etcd]
+pytestmark = [pytest.mark.slow, needs_etcd]
 
 LONG_LEASE_S = 60.0
 """Nobody renews it in these tests."""

@@ -18,8 +18,6 @@ from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
 from coordinatord.store.etcd.refusals import EtcdAwayError, why_no_answer
 from tests.support.canned_http import body, canned
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.fixture
 def authority() -> trustme.CA:

@@ -18,7 +18,7 @@ from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.raw_session import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow, needs_etcd]
+pytestmark = [pytest.mark.slow, needs_etcd]
 
 COMMITS = 3_000
 
