@@ -1,7 +1,5 @@
 """What all tests share: their order, an environment, the tree, and the option to write expected texts anew."""
 
-from __future__ import annotations
-
 import faulthandler
 import gc
 import os

@@ -1,7 +1,5 @@
 """The recovery benchmark runs, and its parts add up to the whole. Times are not looked at."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

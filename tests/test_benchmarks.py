@@ -3,8 +3,6 @@
 What a change of the protocol, of the machine or of the store may change are the numbers at the top, and nothing else.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

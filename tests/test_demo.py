@@ -1,7 +1,5 @@
 """The demo does what it shows: training survives, the numbers are there, and no process is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

@@ -3,8 +3,6 @@
 `pytest --rewrite` prints the tables anew.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

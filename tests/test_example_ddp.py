@@ -1,7 +1,5 @@
 """The smallest example runs under whatever starts it, as it is."""
 
-from __future__ import annotations
-
 import re
 import sys
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The ResNet example trains on each image once an epoch, through interruptions, and finds the newest checkpoint."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import random

@@ -1,7 +1,5 @@
 """The example of rounds goes on in the same process when another worker is lost, and learns what it is to learn."""
 
-from __future__ import annotations
-
 import re
 import sys
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What tests start ends with them, however they end."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

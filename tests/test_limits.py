@@ -1,7 +1,5 @@
 """Each limit of the reference has the number that the code has, and a test in which somebody meets it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The lock file of development has each dependency, with hashes, and names no place to get it from."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

@@ -3,8 +3,6 @@
 `pytest --rewrite` prints the tables of flags anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Mapping

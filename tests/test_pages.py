@@ -3,8 +3,6 @@
 How wide a page may be is a rule of the tree: see `test_tidy`.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import PurePosixPath

@@ -5,8 +5,6 @@ decision: an old name needs a migration, or a version of the protocol.
 `python -m tests.test_public_names` writes the file.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import re

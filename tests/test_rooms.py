@@ -1,7 +1,5 @@
 """Everything lies in its room and has a name of its own."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from itertools import chain

@@ -1,7 +1,5 @@
 """The two tables agree: whatever the coordinator can want of a node, the node knows what to do about it."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The tree keeps the house style, and the checker of the style finds what breaks it."""
 
-from __future__ import annotations
-
 from pathlib import PurePosixPath
 
 import pytest

@@ -3,8 +3,6 @@
 `pytest --rewrite` prints them anew.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

@@ -1,7 +1,5 @@
 """Fixtures of the chaos tests: coordinators that die, and nodes that leave nothing behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path

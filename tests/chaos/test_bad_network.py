@@ -1,7 +1,5 @@
 """Loss, delay and cuts between hosts: a bad network loses nobody, a cut is acted on, in one direction as in both."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -3,8 +3,6 @@
 The long form, with gloo and with random moments, is `benchmarks/chaos.py`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The host of coordinatord dies, and another one takes over its state directory: nodes find it at the other address."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ The form of 2,000 nodes, whose coordinator also has a clock that steps (by faket
 program under faketime that has much to do may stand still for seconds when its clock steps.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

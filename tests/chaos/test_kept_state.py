@@ -1,7 +1,5 @@
 """A few seeds of what is killed at random about kept state; hundreds are `python -m benchmarks.kept_chaos`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

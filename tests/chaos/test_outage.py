@@ -1,7 +1,5 @@
 """What happens while coordinatord is away is known when it is back: a failure, a success, a node that is gone."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Two coordinators over one etcd: whatever happens to the one that leads, no worker restarts and no rank changes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

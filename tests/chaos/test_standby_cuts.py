@@ -1,7 +1,5 @@
 """Two coordinators, three members of etcd and a job, each on a host of its own: cuts and delays between any of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SIGSTOP and SIGCONT: a coordinatord that slept condemns nobody, and a nodeclient that slept too long is fenced."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator

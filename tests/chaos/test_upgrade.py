@@ -1,7 +1,5 @@
 """A rolling upgrade under a training job, in both orders; and an upgrade that goes too far, which is taken back."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 

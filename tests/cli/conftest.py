@@ -1,7 +1,5 @@
 """Fixtures of the tests of the programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Coordinator, nodes and commands as they are by default: encrypted, for those with a token, and with nothing to do."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Each command as it is by default: over TLS, with the tokens that the first start has left; and where secrets go."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -1,7 +1,5 @@
 """A bug ends a node, with its workers, instead of leaving them without anybody who decides."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

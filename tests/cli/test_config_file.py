@@ -1,7 +1,5 @@
 """The files of settings of both programs, their examples, and what is shown of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

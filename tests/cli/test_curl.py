@@ -1,7 +1,5 @@
 """The lines for curl on the page of the HTTP API, as they stand there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """How the programs end: the exit code, and the one line that says why and what to do."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

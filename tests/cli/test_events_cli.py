@@ -1,7 +1,5 @@
 """`nodeclient events`: what happened, as lines and as JSON, and what comes, across a restart of the coordinator."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

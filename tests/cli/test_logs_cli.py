@@ -1,7 +1,5 @@
 """`nodeclient logs`: what workers have written, read from their nodes by way of the coordinator."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Surroundings in which the programs go on, or end with one line: odd names, a missing systemd, a killed helper."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: each does its work, reports it, and is in the events."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """`nodeclient run` with the rendezvous of torchrun: the node at the endpoint's address brings the coordinator along."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """SIGHUP to a real coordinatord: what it reads again, logs of it, and grants the nodes that are connected."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

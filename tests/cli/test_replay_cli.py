@@ -1,7 +1,5 @@
 """`coordinatord replay`: each record with its consequence, by itself or at the reader's pace."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """`nodeclient report`: the root cause of the last failure, for whoever has not seen the node's output."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The program behind torchrun's command lines: what workers are given, what is logged, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The command lines of the two programs: what they refuse, in one line and with code 64, and what they import."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Which signal workers get when their node gets one, with every command line: the same as under torchrun."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 With `--dumps` it judges files, and asks nobody.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

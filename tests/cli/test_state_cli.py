@@ -1,7 +1,5 @@
 """State directories on the command line: which ones serve, and what `coordinatord state` shows."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """`nodeclient status`: the shape that programs build on, the tables for people, and errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Coordinators that refuse, break off or send nonsense: the node logs it in one line, and gives up in time."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """What a person sees of a node: on a terminal one live line, otherwise log lines."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

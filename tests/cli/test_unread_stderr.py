@@ -1,7 +1,5 @@
 """A standard error that nobody reads, on a stopped terminal or in a full pipe, holds up nothing and no end."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

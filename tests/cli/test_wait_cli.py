@@ -1,7 +1,5 @@
 """`nodeclient wait`: it ends when the job does, with the exit code of the job's nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler

@@ -1,7 +1,5 @@
 """`nodeclient status --watch`: redrawn in place on a terminal, which is left as it was; else a block at each change."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

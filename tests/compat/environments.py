@@ -1,7 +1,5 @@
 """Installs one pair of versions into an environment of its own, and runs the tests there."""
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Finds a Python of a wanted version: on this machine, or in a Debian that is fetched into a folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Which versions of Python and torch are run, and which tests on them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

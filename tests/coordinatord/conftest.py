@@ -1,7 +1,5 @@
 """A real etcd for the tests of stores."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

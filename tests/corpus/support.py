@@ -1,7 +1,5 @@
 """Where a scenario of the corpus begins: a calm cluster that trains. What goes wrong is the scenario's own doing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

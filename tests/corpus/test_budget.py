@@ -1,7 +1,5 @@
 """Peer bugs: each agent counts restarts for itself, also for what is no failure; nothing shows what failed first."""
 
-from __future__ import annotations
-
 from coordinatord.core.state.durable import State
 from tests.corpus.support import AT_ONCE, begin, furnish, runs
 from tests.sim.scenario import Network, Workers

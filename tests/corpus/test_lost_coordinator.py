@@ -1,7 +1,5 @@
 """Peer bugs: what coordinates the job dies, and the job with it."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.state.durable import State

@@ -1,7 +1,5 @@
 """Peer bugs: a host dies, and the others hang, lose the job, or send to what is no more."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.policy import Policy

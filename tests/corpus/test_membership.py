@@ -1,7 +1,5 @@
 """Peer bugs: a node that comes, goes, waits or stands by breaks the job, or is not waited for, or for too long."""
 
-from __future__ import annotations
-
 import signal
 
 from coordinatord.core.state.durable import State

@@ -1,7 +1,5 @@
 """The table of the corpus and the tests agree."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

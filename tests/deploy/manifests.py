@@ -3,8 +3,6 @@
 The tests say what is right about them.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

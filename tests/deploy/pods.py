@@ -4,8 +4,6 @@ The root holds the system and Python of this machine, read-only, and what the po
 host name and the environment that the manifest gives it, and no capability. There is no seccomp filter.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

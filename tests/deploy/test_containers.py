@@ -1,7 +1,5 @@
 """The Dockerfile and the compose file agree with the programs; their commands run. No image is built here."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

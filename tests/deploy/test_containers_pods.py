@@ -1,7 +1,5 @@
 """The very commands of the manifests, in pods made of namespaces: they come up, and an eviction drains."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

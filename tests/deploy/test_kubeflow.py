@@ -1,7 +1,5 @@
 """The runtime for Kubeflow Trainer: its schema knows every field, and its Job is the one that is tried without it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 No cluster is needed, nor asked; `test_containers_pods` runs the commands as the pods would.
 """
 
-from __future__ import annotations
-
 import re
 import ssl
 import urllib.error

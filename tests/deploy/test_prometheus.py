@@ -1,7 +1,5 @@
 """The alerts and the dashboard use what a coordinator exports: names and labels, also with a real Prometheus."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Node sessions pass through real proxies, nginx and HAProxy, as they pass through the Ingress of a cluster."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Iterator

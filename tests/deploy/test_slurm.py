@@ -4,8 +4,6 @@ The stand-ins do what the real ones were seen to do with this script on a Slurm 
 deploy/README.md.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

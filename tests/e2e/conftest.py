@@ -1,7 +1,5 @@
 """Fixtures of the end-to-end tests: all is as it is by default, encrypted and for those with a token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranks whose states differ, where all should have the same, resume from none of them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What fails, and what then happens: workers, nodeclients, the coordinator."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """A coordinator whose disk fills up: no decision is made that could not be recorded, and no job is lost to it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import urllib.error

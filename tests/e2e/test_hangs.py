@@ -1,7 +1,5 @@
 """Real workers that hang are named and restarted by themselves, and a long evaluation is not."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

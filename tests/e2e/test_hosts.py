@@ -1,7 +1,5 @@
 """Hosts that share nothing but a network: which address they meet at, and what happens when a cable is cut."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """SIGINT in rounds in place: Ctrl-C at a node ends that node alone, and an interrupted worker is replaced."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

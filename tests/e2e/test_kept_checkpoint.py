@@ -1,7 +1,5 @@
 """A script that calls `torch.distributed.checkpoint` by itself goes on from memory, with all real programs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The loss of a host, with all real programs: what it alone kept is had from its copy, and no disk is needed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

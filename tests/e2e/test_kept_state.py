@@ -1,7 +1,5 @@
 """State that outlives the workers, with all real programs: whatever is killed, no step is lost, mixed or different."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real worker that comes late to each collective is named, and how late it is."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What workers leave behind to finish its work, with real programs: it does so, or is killed at last and named."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Memory for the state of one of a node's workers alone, with all real programs: whichever dies, no step is lost."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

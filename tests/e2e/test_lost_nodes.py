@@ -1,7 +1,5 @@
 """A node that is killed is not waited for: its closed connection and what its peers' collectives failed of prove it."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Iterator

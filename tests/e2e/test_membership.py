@@ -1,7 +1,5 @@
 """Who is in the round after nodes came and went, and which ranks the others keep."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Cluster

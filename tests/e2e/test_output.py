@@ -1,7 +1,5 @@
 """What workers write, on its way through a node: to terminals and pipes, into files, and into nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

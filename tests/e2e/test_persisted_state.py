@@ -1,7 +1,5 @@
 """State on a disk, with all real programs: where no memory is left, a new run of the job goes on from there."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import warnings

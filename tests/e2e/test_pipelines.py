@@ -1,7 +1,5 @@
 """Pipelines whose stages are plain modules: a rank that is killed gets back the state of its own stage."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

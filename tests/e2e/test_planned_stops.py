@@ -1,7 +1,5 @@
 """Planned ends of rounds, with all real programs: no step is lost, although each node has a shard that no other has."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The steps of real workers, from `workerlib.step` to what `nodeclient status` shows."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Why a round failed, as people and schedulers see it: the same root cause at every node."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The life of a job in which nothing breaks: elastic start, arrival, spares, leaving, success, the next run."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -4,8 +4,6 @@ The training of `rounds_program` is compared bit by bit with that of `kept_train
 training with a warm restart after each end is compared with it in tests/chaos/test_kept_state.py.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Rounds in place, with all real programs: workers outlive their round, and no step is lost, mixed or different."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

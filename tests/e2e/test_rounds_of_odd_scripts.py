@@ -1,7 +1,5 @@
 """Scripts of rounds that hold more than a model, or misbehave, go on where they can, else in a new process."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

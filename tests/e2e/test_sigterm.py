@@ -1,7 +1,5 @@
 """The save on SIGTERM really happens, whatever the workers are doing; `benchmarks.sigterm_chaos` repeats it often."""
 
-from __future__ import annotations
-
 import random
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real training with gloo through what may happen to it; other tests cover what needs no torch."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

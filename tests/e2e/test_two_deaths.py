@@ -1,7 +1,5 @@
 """Two deaths in one round, with all real programs: all ranks go on from one step, and no step is done again."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys

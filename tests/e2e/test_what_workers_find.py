@@ -1,7 +1,5 @@
 """What real workers find: their arguments, environment and CPUs, and the values of a scheduler."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

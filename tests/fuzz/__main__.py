@@ -4,8 +4,6 @@ Each target has a process of its own, and a folder below `--corpus` that it begi
 property did not hold; then the input lies in that folder, and `--replay FILE` plays it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import re

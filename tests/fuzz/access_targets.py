@@ -1,7 +1,5 @@
 """What takes tokens and certificates of strangers apart. Each target takes one input, as in `byte_targets`."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from hashlib import sha256
 

@@ -4,8 +4,6 @@ Each input is a sequence of events. The host does what the agent wants, sooner o
 report only what is legal, and must never start workers while others live, or for a round that is over.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from coordinatord.protocol.codec import decode, encode

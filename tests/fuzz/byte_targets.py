@@ -3,8 +3,6 @@
 A target raises nothing, whatever the input is, unless a property does not hold.
 """
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 from coordinatord.protocol.codec import decode, encode

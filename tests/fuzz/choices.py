@@ -4,8 +4,6 @@ A fuzzer that is guided by coverage and Hypothesis both draw bytes. Each choice 
 of what there is to choose from when no byte is left. So every input is legal, and a shorter one does less.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache

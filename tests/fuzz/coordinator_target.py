@@ -4,8 +4,6 @@ Each input is a sequence of events. What is sent is encoded and decoded on the w
 must not fail, must keep its limits, must ask nothing illegal of anybody, and must not change by what it refuses.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from coordinatord.core.effects import Answer, Close, Refuse, ReportDegraded, Send

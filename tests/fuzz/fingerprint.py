@@ -1,7 +1,5 @@
 """The whole state of a machine as one value that can be compared: all that its objects hold, and what they share."""
 
-from __future__ import annotations
-
 from collections import deque
 from enum import Enum
 from functools import cache

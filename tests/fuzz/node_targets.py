@@ -1,7 +1,5 @@
 """What a node takes apart of its workers, of other nodes and of the disk. Each target takes one input."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All targets, each with inputs that lead deep into it: a fuzzer begins with these, and a test plays them."""
 
-from __future__ import annotations
-
 import json
 import random
 import ssl

@@ -3,8 +3,6 @@
 `make fuzz` goes on from there for as long as asked, led by coverage.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st

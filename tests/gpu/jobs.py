@@ -1,7 +1,5 @@
 """A job whose workers share one GPU, and what they noted."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which GPUs there are, in which order, and which worker gets which."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

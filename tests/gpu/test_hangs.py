@@ -1,7 +1,5 @@
 """One of three workers that share a GPU hangs: it is named and replaced, and no step is lost."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import ON_CPU

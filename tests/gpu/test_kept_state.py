@@ -3,8 +3,6 @@
 What a worker makes of the answers is tested without a GPU, in `tests/workerlib/keep/test_gate.py`.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

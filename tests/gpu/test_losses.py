@@ -1,7 +1,5 @@
 """A worker, a node or a cable of three that share a GPU is lost: the others go on, with the right state."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Workers that share a GPU are killed at random moments: no round goes on from a state that no training has had."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """A worker on a GPU says where it stands, and when it came to its last collectives, by the recorder of NCCL."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

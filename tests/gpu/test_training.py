@@ -1,7 +1,5 @@
 """nccl at the world sizes that the GPUs allow, and CUDA in workers that start warm."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

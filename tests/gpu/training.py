@@ -8,8 +8,6 @@ Each worker notes its process and the step and the state from which it goes on i
 done, and its last state.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

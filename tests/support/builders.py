@@ -1,7 +1,5 @@
 """Messages and machines with sensible values, of which a test names only what it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A web server that always gives the same answers: those that a coordinatord would give after hours, or never."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress

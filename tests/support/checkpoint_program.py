@@ -8,8 +8,6 @@ A rank's checkpoint is a file `rank.step`, which is complete or not there. The t
 which all ranks of a round had written one.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

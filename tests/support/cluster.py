@@ -1,7 +1,5 @@
 """A cluster of real programs on this machine: one coordinatord, nodeclients, and the workers that these start."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

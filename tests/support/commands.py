@@ -1,7 +1,5 @@
 """A command of an operator, within this process."""
 
-from __future__ import annotations
-
 import sys
 
 from coordinatord.protocol.errors import OperationalError

@@ -5,8 +5,6 @@ python -m tests.support.condensed_dumps FOLDER NOTICE > FILE
 All entries of these dumps are pending, as the recorders were asked for no others.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

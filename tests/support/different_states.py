@@ -3,8 +3,6 @@
 Arguments: the folder for the notes.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 The content of a file is what a host that lost power leaves behind.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

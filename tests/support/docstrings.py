@@ -4,8 +4,6 @@ A docstring that begins with a preposition ("Of each node, when it was heard.") 
 ("The nodes that wait.") is a fragment, and a stranger reads it twice.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 As a program, it becomes another one: `python -m tests.support.dying PLACE LINES PROGRAM ARGUMENTS...`
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

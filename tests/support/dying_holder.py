@@ -3,8 +3,6 @@
 As a program, it becomes nodeclient: `python -m tests.support.dying_holder PROGRAM ARGUMENTS...`
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

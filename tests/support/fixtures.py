@@ -3,8 +3,6 @@
 To be imported by name into a `conftest.py`.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Flight recorders: which torch has one that records collectives of gloo, and others that tests make up."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

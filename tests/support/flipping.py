@@ -8,8 +8,6 @@ at occasion number COUNT, and the program writes a line that begins with `FLIPPE
 * `wire`: bytes have come from another node, and their tag has not been checked yet.
 """
 
-from __future__ import annotations
-
 import random
 import runpy
 import sys

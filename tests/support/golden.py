@@ -3,8 +3,6 @@
 A line that begins in the first column is a command or a `#` comment; what is indented was written by `--rewrite`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Rendezvous handlers within the test's own process, each with a thread that stands for torchrun's agent."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Histories of runs: any legal record for hypothesis, and long random histories that could have happened."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path

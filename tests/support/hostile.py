@@ -7,8 +7,6 @@ TOKEN_FILE has a token of their own: some are bearers who may join. NODE is the 
 theirs. It ends with its standard input, and then prints how often each kind has done its worst.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

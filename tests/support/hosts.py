@@ -1,7 +1,5 @@
 """Hosts on one machine: network namespaces on a switch of their own, whose cables can be cut without a FIN."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

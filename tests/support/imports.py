@@ -1,7 +1,5 @@
 """The rules about imports: who may know whom, and what a pure module may know."""
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping

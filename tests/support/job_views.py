@@ -1,7 +1,5 @@
 """Made-up jobs, as the live page receives them: a state that takes hours to come about is shown at once."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any
 

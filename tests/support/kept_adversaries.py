@@ -4,8 +4,6 @@ So a step is not whole for most of its time, and a worker may die in each part o
 batch norm, and the evaluation is made without gradients, but in the mode of training: it changes the state too.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

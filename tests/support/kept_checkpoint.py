@@ -1,7 +1,5 @@
 """A script that calls `torch.distributed.checkpoint` by itself, with kept state in place of a disk."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """The same state on a disk, as `torch.distributed.checkpoint` writes and reads it, to compare what was kept with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Places of kept state as a worker writes them, in plain memory of the test."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ itself), the folder for its notes, the number of steps, and any number of kills,
 ROUND:RANK:PLACE:LINES for `dying.die_within`. The place `big save` counts the lines of one save of the big state.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training script in this process that keeps its state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

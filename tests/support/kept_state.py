@@ -1,7 +1,5 @@
 """The kept state of nodes, and the orders about it, for tests of the coordinator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ and a digest of its own buffers and random state. So a state that is mixed of tw
 then on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

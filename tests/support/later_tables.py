@@ -1,7 +1,5 @@
 """Tables of a later release than this one."""
 
-from __future__ import annotations
-
 from coordinatord.store.migrations import STEPS
 
 LATER_STEPS = (*STEPS, ("CREATE TABLE marks (node TEXT)", "INSERT INTO marks SELECT run FROM records"))

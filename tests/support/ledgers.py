@@ -1,7 +1,5 @@
 """Plays scripts of one job and reads where its time went, for the tests of the ledger."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import asdict
 

@@ -8,8 +8,6 @@ the same everywhere.
 `hosts` has the hosts themselves.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ Standard library only. `link` starts it and sends one JSON object a line to its 
 line, and ends with its input. Its caller decides which hosts are cut off, and when.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import os

@@ -1,7 +1,5 @@
 """A coordinator and the nodes of one job on hosts that a bad network connects."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self

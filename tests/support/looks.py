@@ -3,8 +3,6 @@
 It shows when workers have arrived in their last collectives, too.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from coordinatord.core.values.lateness import NodeArrivals

@@ -1,7 +1,5 @@
 """Directory trees that look like a host's /sys and /proc: CPUs with their cores, caches, sockets, NUMA nodes; GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count

@@ -1,7 +1,5 @@
 """Messages for hypothesis, and samples of them for tests by hand, made from the same annotations as the checks are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
 from types import NoneType, UnionType

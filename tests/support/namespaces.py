@@ -1,7 +1,5 @@
 """Programs that see another system than the tests do: with mounts, processes or rights of their own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A backend of torch for CPUs whose groups can be aborted as those of NCCL can: how that goes is up to a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -4,8 +4,6 @@ The table has each path with its parameters and answers; the schemas are made of
 A test compares the file with both, the table with the routes of the server, and real answers with the schemas.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -5,8 +5,6 @@ Each is a function that finds what breaks it.
 A page is a `Source`. `tests/test_pages.py` has the pages, and the rules of single ones.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath

@@ -4,8 +4,6 @@ Arguments: `alike`, where both stages have the same names, sizes and first weigh
 names of the whole model; the folder for its notes; and any number of kills as ROUND:RANK:STEP:POINT.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A user's home, a state directory and what runs there, as all of it is by default: encrypted, and with tokens."""
 
-from __future__ import annotations
-
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path

@@ -5,8 +5,6 @@ step digest` of its own shard to a file of its own, first of the step that it re
 steps before, so a step that was left out or done twice shows.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from itertools import count

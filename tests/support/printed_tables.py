@@ -1,7 +1,5 @@
 """Tables of pages that the tests print: each stands between a comment with its name and one that ends it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.source import ROOT

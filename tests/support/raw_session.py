@@ -1,7 +1,5 @@
 """A node as the coordinator sees one: a WebSocket client that sends what a test wants, and receives the answers."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable

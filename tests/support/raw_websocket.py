@@ -1,7 +1,5 @@
 """A WebSocket client that sends bytes as a test wants them, and takes apart what comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -3,8 +3,6 @@
 The versions are invented, since there is one so far. This release without some of its fields stands for an older one.
 """
 
-from __future__ import annotations
-
 import sys
 
 from coordinatord.protocol.messages import Join, Observed, Phase

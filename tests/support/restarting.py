@@ -4,8 +4,6 @@ All ranks add up what each contributes, by gloo; then one of them dies, another 
 is at most the number in its first argument.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -7,8 +7,6 @@ catches whatever ends a step, a `native` one waits in C and keeps the lock of th
 a group that takes for ever to be aborted.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -6,8 +6,6 @@ or `cut`: the worker makes the file NODE.cut and waits until somebody removes it
 process also notes its id in each round.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

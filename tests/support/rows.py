@@ -1,7 +1,5 @@
 """Which rows of the two tables are taken while something runs: the real tables, watched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

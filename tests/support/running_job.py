@@ -1,7 +1,5 @@
 """Jobs on a stage whose first round runs: their state, the desired states of their nodes, and workers that may hang."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from coordinatord.core.queries.job_view import job_view

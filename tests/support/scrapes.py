@@ -1,7 +1,5 @@
 """A coordinator's answer to `GET /metrics`, parsed as Prometheus parses it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families

@@ -1,7 +1,5 @@
 """Real programs on a pseudo-terminal, and what a person sees there: an emulator of the few sequences that ours use."""
 
-from __future__ import annotations
-
 import codecs
 import fcntl
 import os

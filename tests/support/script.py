@@ -5,8 +5,6 @@ they send heartbeats alone. Addresses: node `n7` comes from 10.0.0.7, the coordi
 coordinator's clock begins at 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Coordinators for those with a token: what they need, in a directory of a test's own, and what a test asks them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """SIGTERM in the middle of anything: real programs, and what is on the disk afterwards."""
 
-from __future__ import annotations
-
 import random
 import re
 import signal

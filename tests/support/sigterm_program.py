@@ -5,8 +5,6 @@ notes a digest of its own part of the parameters at each step, before that is ke
 moment.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count

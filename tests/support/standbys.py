@@ -1,7 +1,5 @@
 """Two coordinators over one etcd, and a job: on this host, or each on a host of its own, with three members of etcd."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Each of the others prints its error and its later sum, as one line of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Places for stores: each opens one life of a store after another, and shows what a crash at any point leaves."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,7 +1,5 @@
 """A coordinator that behaves as a test wants, at the other end of a real nodeclient."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 

@@ -5,8 +5,6 @@ not leave the machine of its author. The rules about imports, docstrings and pag
 `imports`, `docstrings` and `pages`.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import re

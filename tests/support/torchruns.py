@@ -1,7 +1,5 @@
 """Real torchrun processes with the backend coordinatord."""
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import version
 from pathlib import Path

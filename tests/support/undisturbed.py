@@ -1,7 +1,5 @@
 """A training without faults, with which a disturbed one is compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -6,8 +6,6 @@ fails with 1 when one breaks, as a collective does; a peer that succeeds sends a
 child, a child in another session and an orphan, all of which ignore SIGTERM.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

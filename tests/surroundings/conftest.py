@@ -1,7 +1,5 @@
 """Fixtures of the tests of the surroundings."""
 
-from __future__ import annotations
-
 from tests.support.fixtures import coordinator, own_coordinator
 
 __all__ = ["coordinator", "own_coordinator"]

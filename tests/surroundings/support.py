@@ -1,7 +1,5 @@
 """Jobs of one node in odd surroundings, at a coordinator in ordinary ones."""
 
-from __future__ import annotations
-
 import secrets
 import subprocess
 from collections.abc import Mapping, Sequence

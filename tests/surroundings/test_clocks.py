@@ -1,7 +1,5 @@
 """Clocks that are wrong: hosts that boot without a battery, or with somebody's typing error."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Directories and disks as labs have them: inherited groups, odd umasks, nothing to write to, no room."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

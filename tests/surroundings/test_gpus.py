@@ -1,7 +1,5 @@
 """GPUs whose driver holds memory for a while after the processes that had it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Limits of the system: open files, processes."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

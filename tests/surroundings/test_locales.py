@@ -1,7 +1,5 @@
 """Locales and characters: those that are not UTF-8, and bytes that are no characters at all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Networks as labs have them: name servers that do not answer, IPv6 alone."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Processes that are hidden, reaped by another process, the first of all, or watched by calls that are missing."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Two hosts with systemd, and the job that they train: `alpha` coordinates and trains, `beta` trains."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -5,8 +5,6 @@ each boot. It has a cgroup hierarchy (version 2) and a network namespace of its 
 have put it, in /opt/coordinatord, and the clone is at /opt/source.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

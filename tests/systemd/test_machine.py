@@ -1,7 +1,5 @@
 """The units under a real systemd: two machines that are installed as the guide says, and what happens to them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

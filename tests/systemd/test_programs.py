@@ -1,7 +1,5 @@
 """The programs under parts of systemd that need no machine: their notifications, and sockets that it passes."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import sys

@@ -1,7 +1,5 @@
 """The units and their example settings: systemd accepts them, and what they name exists. Nothing is started here."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ Where it stands is in files of its home directory: `now-RANK`, written anew at e
 `saved-RANK`, which takes as long as `seconds-to-save` says there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the decorator for rounds refuses: a function whose steps would be done when its round is over."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Iterator

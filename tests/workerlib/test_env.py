@@ -1,7 +1,5 @@
 """The environment contract: what one side writes the other reads, and damage is named."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import fields, replace

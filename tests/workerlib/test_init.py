@@ -1,7 +1,5 @@
 """`workerlib.init` for real: worker processes that form a gloo process group over loopback."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """KeptWriter and KeptReader take the place of a disk under `dcp.save` and `dcp.load`, at any world size."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """Scripts that use KeptWriter and KeptReader in a wrong way: each gets one clear sentence."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Iterator

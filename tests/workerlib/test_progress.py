@@ -1,7 +1,5 @@
 """`workerlib.step`: what a worker writes into its slot, what happens where there is none, and what it costs."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

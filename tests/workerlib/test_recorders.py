@@ -1,7 +1,5 @@
 """What a worker tells of its collectives, by the flight recorders that its torch has."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What a worker answers beside where it is in its collectives, and how much of that fits a packet."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Each sample of an epoch is dealt out once, whatever happens to the ranks; exceptions are declared."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence

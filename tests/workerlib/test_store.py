@@ -1,7 +1,5 @@
 """`python -m workerlib.store`: a script finds the store as under torchrun's agent, and is as if it had been started."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """A leader that ends lets a standby lead at once."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket

@@ -1,7 +1,5 @@
 """A start costs no more than it has to."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Coordinators that share a store have the same key, and know each other's tokens."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

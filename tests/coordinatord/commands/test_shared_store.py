@@ -1,7 +1,5 @@
 """`coordinatord state --store`, `store copy` and `--step-down`, and which flags make sense together."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A coordinator whose turn it is to lead, and that cannot."""
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings of coordinatord, as the command line and a file give them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Operators' requests across lives of the coordinator, and beside failures; the transcripts have the rest."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Which nodes are let in, and what the others receive."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Whether a coordinator takes itself for cut off: where nobody is heard, and nobody has said goodbye."""
 
-from __future__ import annotations
-
 from coordinatord.core.state.cluster import is_cut_off
 from coordinatord.protocol.messages import Phase
 from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair

@@ -1,7 +1,5 @@
 """Nodes of one job that were started with different commands: users are warned, and two scripts are two trainings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What only one host has is copied to another one, and the older step stays until the copies of the newer are there."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

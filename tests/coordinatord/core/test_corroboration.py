@@ -1,7 +1,5 @@
 """A node whose session closed counts as lost at once if what its peers failed of proves it, and only then."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

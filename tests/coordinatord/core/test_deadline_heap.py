@@ -1,7 +1,5 @@
 """Deadlines behave as a plain dict of times would, only faster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

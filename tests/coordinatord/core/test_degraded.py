@@ -1,7 +1,5 @@
 """While nothing can be recorded, nothing is decided; what was known stands, and nobody is condemned for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.effects import Batch, Refuse, ReportDegraded, Send

@@ -1,7 +1,5 @@
 """What stays known of nodes that were lost and of runs that are over, also after a restart of the coordinator."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.queries.job_view import LOST_SHOWN_S

@@ -1,7 +1,5 @@
 """A training never begins anew while some node of the round finds on the disk what it could go on from."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """When the node of a laggard is drained, and when it is left where it is."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

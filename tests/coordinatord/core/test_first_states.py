@@ -1,7 +1,5 @@
 """Whether all ranks have the same state: each node is told once, when that is known."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.coordinatord.core.test_resumption import break_round, train

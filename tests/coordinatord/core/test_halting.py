@@ -1,7 +1,5 @@
 """All workers keep one and the same step before a planned end: the furthest that any of them cannot avoid."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.protocol.kept_state import Halt

@@ -1,7 +1,5 @@
 """A node that is to leave stays until others have what it alone keeps, and no longer than that takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

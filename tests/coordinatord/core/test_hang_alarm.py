@@ -1,7 +1,5 @@
 """When workers that do no step are looked at, and what follows from what is seen."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.queries.job_view import job_view

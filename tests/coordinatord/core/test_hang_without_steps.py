@@ -1,7 +1,5 @@
 """When workers that report no steps are looked at: they come to no collective any more."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.running_job import Job

@@ -1,7 +1,5 @@
 """Whether a round that goes on does well: training that stalls, nodes that are all silent, and the reports of it."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import asdict
 

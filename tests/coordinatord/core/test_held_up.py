@@ -1,7 +1,5 @@
 """What is in the way of the end of a round on a node is said as the reason of its state, and charged to nobody."""
 
-from __future__ import annotations
-
 from msgspec import structs
 
 from tests.support.ledgers import PAIR, play, run_of, shown

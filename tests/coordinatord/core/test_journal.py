@@ -1,7 +1,5 @@
 """Persist, then send: which effects wait for which records, and which wait for none."""
 
-from __future__ import annotations
-
 from coordinatord.core.effects import Batch, Close, Effect, ReportDegraded, Send
 from coordinatord.core.journal import GROUP_RECORDS, Journal
 from coordinatord.core.values.records import Record, RoundStarted

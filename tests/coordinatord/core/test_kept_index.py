@@ -1,7 +1,5 @@
 """Which steps are whole, and which are protected: the last whole one is never given up before a newer one is safe."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

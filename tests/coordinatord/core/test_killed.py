@@ -1,7 +1,5 @@
 """Workers that were killed before they had saved their state are named in the verdict on their round."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """The last step of nodes that all leave reaches the disk, though one of them fails; or they say that it does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.queries.persistence import END_S

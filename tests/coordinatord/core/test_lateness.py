@@ -1,7 +1,5 @@
 """Who comes last to collectives, by simulated jobs: slow workers, clocks that are apart, noise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from statistics import median

@@ -1,7 +1,5 @@
 """How long a node may be silent: as promised on a good network, longer on one that was bad recently."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Who has a log is worked out from the records of its round, and what cannot be read is said with where it lies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What two looks at the workers show together: a hang is only what stands still in both of them."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

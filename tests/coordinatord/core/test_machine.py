@@ -1,7 +1,5 @@
 """What the coordinator must get right in corners that a transcript does not show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which address of rank 0's node the others are given."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.queries.master_address import is_loopback, master_address, plain

@@ -1,7 +1,5 @@
 """What nodes are told to write to the disk, and who makes the step whole of what."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.state.durable import State

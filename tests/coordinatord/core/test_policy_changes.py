@@ -1,7 +1,5 @@
 """An operator changes the settings while jobs run: what is decided from then on goes by them, and nobody is lost."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

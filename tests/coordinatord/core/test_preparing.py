@@ -3,8 +3,6 @@
 `tests/golden/preparing.txt` shows what is usual; here are the corners.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.machine import Coordinator

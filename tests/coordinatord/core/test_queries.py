@@ -1,7 +1,5 @@
 """A query only reads: no function of `queries`, entered from outside, changes the state."""
 
-from __future__ import annotations
-
 import sys
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who gets which rank."""
 
-from __future__ import annotations
-
 import random
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every node that the root cause concerns receives it, and the status shows it."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """Each node gets what its workers resume from out of its own memory where it can, and gets no more than it needs."""
 
-from __future__ import annotations
-
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.kept_state import SOURCES_MAX, KeptParts, WantedParts

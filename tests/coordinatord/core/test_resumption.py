@@ -1,7 +1,5 @@
 """The step that a round resumes from: the newest that is whole, for all nodes or for none, and on record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """An error that comes again at once, round after round: a pause before the next round, longer each time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

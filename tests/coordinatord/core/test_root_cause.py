@@ -1,7 +1,5 @@
 """Why a round ended, and whether it is charged."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

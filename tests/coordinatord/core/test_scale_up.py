@@ -1,7 +1,5 @@
 """Nodes that arrive while a round goes on: they are gathered, and the job says whether they wait for a checkpoint."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.state.durable import State

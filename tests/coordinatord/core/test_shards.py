@@ -1,7 +1,5 @@
 """Parts of a step are whole when each shard has a holder, however ranks and shards are numbered."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Each answer about a round that runs says how its workers were begun, and why not in place or warm."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec import structs
 

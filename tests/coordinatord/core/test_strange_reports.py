@@ -1,7 +1,5 @@
 """What a node may claim, and no node finds out, leads to no record that could not be read again."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.events import Connected, Reported

@@ -1,7 +1,5 @@
 """That all workers of a node have succeeded is on record: the node may go before the others have."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.core.state.durable import State

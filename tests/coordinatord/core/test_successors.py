@@ -1,7 +1,5 @@
 """Which nodes may take over a job's name, and when a run is over because nobody is left."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 The simulation's invariants have the rest.
 """
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import asdict
 

@@ -1,7 +1,5 @@
 """Time that is no goodput although a round goes on: work that is done again, and the silence of all nodes."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """A run over time, in a bounded number of points: what each point says, and what a restart of the daemon leaves."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs whose workers torchrun starts: it counts restarts by itself, and what it gives up is over."""
 
-from __future__ import annotations
-
 from msgspec import structs
 
 from coordinatord.core.events import Connected, Reported

@@ -1,7 +1,5 @@
 """What the coordinator knows of the steps of a round: where it is, how many steps a second, and what that costs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the coordinator does in each situation, as transcripts that a person can read; `--rewrite` writes them anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

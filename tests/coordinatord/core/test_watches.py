@@ -1,7 +1,5 @@
 """A coordinator that was asleep does not count that against its nodes, however short it was."""
 
-from __future__ import annotations
-
 from coordinatord.core.events import Connected, Disconnected, Reported, Tick
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.durable import State

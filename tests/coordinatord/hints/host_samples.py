@@ -1,7 +1,5 @@
 """Samples: memory, disks, limits and signals, how a script was started; and what fails without a known cause."""
 
-from __future__ import annotations
-
 from nodeclient.core.events import Diagnosis
 from tests.coordinatord.hints.sample import CUDA_NOTES, Sample, raised
 

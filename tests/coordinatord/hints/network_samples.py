@@ -1,7 +1,5 @@
 """Samples: workers that do not find or lose each other, and their GPUs."""
 
-from __future__ import annotations
-
 from tests.coordinatord.hints.sample import CUDA_NOTES, Sample, raised
 
 NCCL = (

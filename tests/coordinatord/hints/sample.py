@@ -4,8 +4,6 @@ Those of Python, torch and gloo were produced with torch 2.13, those of NCCL and
 are shortened where they are long.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from nodeclient.core.events import Diagnosis

@@ -1,7 +1,5 @@
 """Who holds up all others, by where each worker stands: one sentence for each kind of hang."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Each known cause is recognised in what is really written when it strikes, and nothing else is."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

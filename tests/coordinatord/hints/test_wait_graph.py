@@ -5,8 +5,6 @@ operations ahead of its GPU, which carries them out in order; nothing waits for 
 NCCL, and with a lead of one as with gloo.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Every legal message comes through as it is; anything else is refused with an error that names what is wrong."""
 
-from __future__ import annotations
-
 import copy
 import math
 import tracemalloc

@@ -1,7 +1,5 @@
 """A bug names its table, its state and its stimulus, in whichever machine it is."""
 
-from __future__ import annotations
-
 import traceback
 
 import pytest

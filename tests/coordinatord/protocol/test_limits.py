@@ -1,7 +1,5 @@
 """What is legal fits: into a frame, into an exit code, and into a few hundred bytes where it is ordinary."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

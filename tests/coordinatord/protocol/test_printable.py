@@ -1,7 +1,5 @@
 """Nothing that could steer a terminal, break a log line or end an environment gets over the wire."""
 
-from __future__ import annotations
-
 import copy
 import re
 import sys

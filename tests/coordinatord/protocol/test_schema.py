@@ -1,7 +1,5 @@
 """Tuples in a schema: a list of data becomes a tuple of what its items are, within bounds."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import pytest

@@ -1,7 +1,5 @@
 """The stacks of a worker fit a kilobyte and come back as they went; its places and its line of the script are found."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

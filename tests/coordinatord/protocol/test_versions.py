@@ -3,8 +3,6 @@
 There is one version so far, so the tests invent two later ones.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import pytest

@@ -1,7 +1,5 @@
 """What led to a bug of a machine is kept in a file, and runs again in another process to the same end."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Callable

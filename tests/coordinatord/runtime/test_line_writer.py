@@ -1,7 +1,5 @@
 """Lines for a reader that is slow, reads nothing or has gone: nobody waits, and what is lost is counted."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Log lines as they are written."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

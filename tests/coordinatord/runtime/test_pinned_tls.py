@@ -1,7 +1,5 @@
 """The pin is that of the key with which a server has proved who it is, whatever its certificate looks like."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator

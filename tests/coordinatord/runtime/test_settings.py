@@ -1,7 +1,5 @@
 """Flags, environment, file and their errors, with a real parser."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from argparse import ArgumentTypeError, Namespace

@@ -1,7 +1,5 @@
 """Messages to systemd and sockets from it, with a socket in its place; tests/systemd has the real one."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Background tasks and their owner."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

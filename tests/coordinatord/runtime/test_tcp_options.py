@@ -1,7 +1,5 @@
 """TCP as both ends of a session want it."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from collections.abc import Iterator

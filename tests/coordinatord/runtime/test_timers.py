@@ -1,7 +1,5 @@
 """What waits is given up in its turn, by one timer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

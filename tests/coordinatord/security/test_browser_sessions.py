@@ -1,7 +1,5 @@
 """Links and sessions of browsers: each link works once, and both end in time."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

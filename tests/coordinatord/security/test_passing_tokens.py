@@ -1,7 +1,5 @@
 """The file of a coordinator that keeps nothing goes with its process, or with the next start on the host."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

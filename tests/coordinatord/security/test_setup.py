@@ -1,7 +1,5 @@
 """The first start and later ones: key, certificate and first tokens, and where they are left."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import stat

@@ -1,7 +1,5 @@
 """Tokens: their form, the file that keeps their hashes, and who is let in by them."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

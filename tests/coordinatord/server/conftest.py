@@ -1,7 +1,5 @@
 """Fixtures of the server's tests: a real server on a port of the kernel's choice, on either kind of event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,7 +1,5 @@
 """Who is let in, over HTTP and for sessions, at a coordinator as it is by default."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """A bug ends the daemon, with all there is to know, instead of letting it decide by a damaged state."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

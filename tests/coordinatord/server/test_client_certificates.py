@@ -1,7 +1,5 @@
 """Clients that have to show a certificate: which nodes it is for, and what is said of one that does not count."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 from contextlib import suppress

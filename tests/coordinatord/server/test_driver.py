@@ -1,7 +1,5 @@
 """Many effects are carried out in turns of the loop, and each session hears its newest word last."""
 
-from __future__ import annotations
-
 import asyncio
 
 from coordinatord.core.effects import Close, Effect

@@ -1,7 +1,5 @@
 """The end of the server means nothing about the nodes: they go on, and look for it again."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack, suppress
 

@@ -1,7 +1,5 @@
 """What a coordinator answers that stands by, and that one which may not speak says nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 The errors are asserted here; its exit code shows whether they were right.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

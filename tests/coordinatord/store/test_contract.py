@@ -1,7 +1,5 @@
 """What `Store` promises, held by every store; and what those promise besides that outlive the process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

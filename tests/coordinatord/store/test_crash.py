@@ -1,7 +1,5 @@
 """A process that is killed while it writes has lost nothing that it reported as durable, and left nothing by halves."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is appended is there, in order and all or none, also when the disk is full in between."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

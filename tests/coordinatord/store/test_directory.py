@@ -1,7 +1,5 @@
 """A state directory is made, taken by one daemon at a time, and refused with a reason where it is of no use."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

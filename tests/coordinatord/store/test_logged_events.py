@@ -1,7 +1,5 @@
 """Which drains and forgotten jobs a store forgets, and what a look back costs the others."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from functools import partial

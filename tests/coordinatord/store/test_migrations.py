@@ -1,7 +1,5 @@
 """Databases of older versions are brought forward, whole or not at all; those of newer ones are left alone."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

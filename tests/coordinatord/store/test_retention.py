@@ -1,7 +1,5 @@
 """Retention changes nothing: the rest of a history leads to the same state, and it does not grow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

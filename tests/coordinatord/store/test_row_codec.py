@@ -1,7 +1,5 @@
 """Every legal record comes back as it was; a row that was damaged or edited is refused by its number."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The daemon's store: durable from one life to the next, in order, and never in the way of the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A program that appends batches for ever, and prints after each that it is durable; it is made to be killed."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which coordinator is tried next, as nodes and operators' commands decide it."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """The settings of `nodeclient join`: meanings and defaults; tests of the real program cover errors."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The digest by which the commands of trainings are told apart."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.protocol.messages import DIGEST_LETTERS

@@ -3,8 +3,6 @@
 Another test checks that they know all.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the operators' commands read from flags and environment, and what they import."""
 
-from __future__ import annotations
-
 import pytest
 
 from nodeclient.access.endpoint import Endpoint

@@ -1,7 +1,5 @@
 """Everything that torchrun's own parser has, `nodeclient run` has as well, or TORCHRUN.md says why not."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

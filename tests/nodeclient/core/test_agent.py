@@ -1,7 +1,5 @@
 """What a node reports with a time, and what it says of many things: its stories tell of all else."""
 
-from __future__ import annotations
-
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Phase
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S

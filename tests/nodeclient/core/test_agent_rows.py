@@ -1,7 +1,5 @@
 """Whatever comes in whatever order, the agent has a row for it, and requests nothing that it must not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The waits of a node that is not let in."""
 
-from __future__ import annotations
-
 from coordinatord.protocol.messages import RefusalCode, Refused
 from nodeclient.core.effects import Waiting
 from nodeclient.core.events import TurnedAway

@@ -1,7 +1,5 @@
 """The newest steps on the disk stay, and the one that is in use; a step that cannot be read is a choice for nobody."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

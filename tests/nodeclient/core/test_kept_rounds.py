@@ -1,7 +1,5 @@
 """Which log files a node may read and delete: those of the rounds in its list, whatever a request names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A signal by which a node leaves, and the echo of it."""
 
-from __future__ import annotations
-
 import signal
 
 from nodeclient.core.departure import ECHO_S, LeaveSignals

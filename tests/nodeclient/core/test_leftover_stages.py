@@ -1,7 +1,5 @@
 """How long leftovers may go on, and what they are sent: law by law, with the time as an argument."""
 
-from __future__ import annotations
-
 from signal import SIGKILL, SIGTERM
 
 import pytest

@@ -1,7 +1,5 @@
 """When a worker whose program is over is taken to be stuck."""
 
-from __future__ import annotations
-
 from nodeclient.core.leftover_stages import LINGER_S, Lingering
 
 

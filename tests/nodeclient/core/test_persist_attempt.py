@@ -1,7 +1,5 @@
 """What a node reports of a write to the disk, as the write and the coordinator's order go on."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

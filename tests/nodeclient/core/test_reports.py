@@ -1,7 +1,5 @@
 """A node's report of a failure, and its display of the root cause that it receives."""
 
-from __future__ import annotations
-
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import Follower, Goal, Observed, Phase

@@ -1,7 +1,5 @@
 """The line about where a node stands."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.protocol.messages import Phase

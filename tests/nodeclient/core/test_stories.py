@@ -5,8 +5,6 @@ Its agent is on the bench, and `tests/golden/node` has the scripts with what it 
 and with settings. Each other line is a goal of the coordinator, a call of the bench, or an event.
 """
 
-from __future__ import annotations
-
 import shlex
 from ast import literal_eval
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How long a node waits for memory of GPUs between two rounds, and what it says of that."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

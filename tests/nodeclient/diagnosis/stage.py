@@ -1,7 +1,5 @@
 """A node with one worker, a real process, which is asked where it stands and when it came to its last collectives."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How real workers end, and the diagnosis from their exit code, stderr and error file."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

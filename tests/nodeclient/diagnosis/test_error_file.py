@@ -1,7 +1,5 @@
 """The file for schedulers: torch reads it, it is replaced at once, and an error is one line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Real workers hang in each way, on a node of one worker and on a node of two: the verdict names the culprit."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Whether the kernel's OOM killer ended a worker, by its counters: on trees made up here, and once for real."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

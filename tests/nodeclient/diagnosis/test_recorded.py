@@ -1,7 +1,5 @@
 """The error file is not trusted: all shapes of torch's are understood, and nothing in it can do harm."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

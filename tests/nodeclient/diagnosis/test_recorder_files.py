@@ -1,7 +1,5 @@
 """Files of torch's flight recorder name the ranks that all others waited for, whatever else lies beside them."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle  # noqa: TID251 - to write what is read as plain data

@@ -1,7 +1,5 @@
 """The block that a person reads, line by line."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """Real processes are asked where they stand: while they train, and in each kind of standstill."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a worker says of itself becomes short frames, and nothing that it may say breaks the node."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """The cause of a program's end is found in its stderr, whatever else stands there."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

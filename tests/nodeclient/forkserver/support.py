@@ -3,8 +3,6 @@
 Both run in the same folder with the same files, so that nothing but the way of starting differs.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -1,7 +1,5 @@
 """The children of a worker - processes in each of Python's ways, threads, loops - find the same cold and warm."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.nodeclient.forkserver.support import Stage, assert_same, python

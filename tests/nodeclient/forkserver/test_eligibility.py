@@ -1,7 +1,5 @@
 """Which command lines can be started warm, and the errors of those that cannot."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

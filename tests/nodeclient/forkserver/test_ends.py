@@ -1,7 +1,5 @@
 """However a worker ends, its exit code, its last lines and the node's report are the same cold and warm."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.nodeclient.forkserver.support import Stage, assert_same, python

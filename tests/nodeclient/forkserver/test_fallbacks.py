@@ -1,7 +1,5 @@
 """What cannot be started warm is started cold, and one line says why; what can be is, by whatever command."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

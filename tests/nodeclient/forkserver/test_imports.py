@@ -1,7 +1,5 @@
 """The effects of a module's import are still there in the workers, and forgotten variables are not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.nodeclient.forkserver.support import DESCRIBE, Stage, assert_same_start, python

@@ -1,7 +1,5 @@
 """A process that hangs when its program is over is ended by the node, with the exit code that the program had."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A node whose imports take long: it takes part from the start, is shown as preparing, and holds nobody up."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

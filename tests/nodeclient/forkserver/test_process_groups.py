@@ -1,7 +1,5 @@
 """A worker ends when its program is over, whatever gloo's threads are doing then, and without workerlib."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.nodeclient.forkserver.support import Stage, python

@@ -1,7 +1,5 @@
 """Round after round from one parent interpreter: what is new in each round, and what is there once and for all."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 

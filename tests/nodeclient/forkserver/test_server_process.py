@@ -1,7 +1,5 @@
 """The life of the parent interpreter: who dies with whom, who lives on, and what is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a worker finds when it begins is the same cold and warm, in whatever way its program is given to Python."""
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What workers write comes out in the same order and the same pieces cold and warm, and nothing of it twice."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

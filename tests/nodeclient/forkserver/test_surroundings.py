@@ -1,7 +1,5 @@
 """What a worker gets from the surroundings of its nodeclient, from its user's Python, and for itself alone."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Real training on two nodes comes to the very same numbers with workers that were forked with torch in them."""
 
-from __future__ import annotations
-
 import secrets
 
 import pytest

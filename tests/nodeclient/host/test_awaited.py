@@ -1,7 +1,5 @@
 """What a process waits for outside its job is seen from outside: a program, a lock, its own streams, or a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

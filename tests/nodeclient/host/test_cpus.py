@@ -1,7 +1,5 @@
 """The kernel's description of CPUs: lists, cores, and the quota of control groups."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """GPU counts from directory trees that look like a host's, and from a library with NVML's functions."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

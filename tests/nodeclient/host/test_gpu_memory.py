@@ -1,7 +1,5 @@
 """GPUs whose memory is in use, by a library with NVML's functions, and real processes that have device files open."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

@@ -1,7 +1,5 @@
 """How much memory the kernel says that this host or container has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which CPUs workers are bound to, on hosts that are directory trees, and that it is what torch decides."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The kernel tells of a process without asking it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

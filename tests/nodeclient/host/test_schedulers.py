@@ -1,7 +1,5 @@
 """What is read from the variables of Slurm and of Kubernetes, and which are ignored."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The socket at which workers connect, while the node is short of descriptors."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

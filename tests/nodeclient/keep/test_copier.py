@@ -1,7 +1,5 @@
 """Copies of what other nodes keep: they come in the background, whole or not at all, and stay while they are wanted."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

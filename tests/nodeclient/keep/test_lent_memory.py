@@ -1,7 +1,5 @@
 """Where memory does not suffice for all who save, a worker that is left gets that of one that has ended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from coordinatord.protocol.kept_state import KeptStep

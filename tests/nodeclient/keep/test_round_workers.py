@@ -1,7 +1,5 @@
 """Who gets the memory of a worker that has ended, where several end at nearly the same moment."""
 
-from __future__ import annotations
-
 from nodeclient.keep.round_workers import Loan, RoundMemory
 from workerlib.keep.channel_messages import Reserve
 

@@ -1,7 +1,5 @@
 """A state that several workers have is reported with a digest, by which those of all ranks are compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nodeclient.core.effects import TellAlike

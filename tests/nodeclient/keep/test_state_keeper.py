@@ -1,7 +1,5 @@
 """A node keeps what its workers save, and has it ready for those of the next round."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

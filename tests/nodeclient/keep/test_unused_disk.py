@@ -1,7 +1,5 @@
 """A node that was told to write to a disk, and whose workers keep nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nodeclient.core.effects import Restore

@@ -1,7 +1,5 @@
 """The agent's end of the channel to a worker, while the node is short of descriptors."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

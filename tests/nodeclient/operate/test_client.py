@@ -1,7 +1,5 @@
 """Which of several coordinators answers an operator's request."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler

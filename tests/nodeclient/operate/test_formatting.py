@@ -1,7 +1,5 @@
 """Tables on terminals of any width, and numbers as people read them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Workers that write through an `Output`, and a screen that is read only when a test wants it to be."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Our own outputs are written to without waiting, whatever they are, and stay as they were for everybody else."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket

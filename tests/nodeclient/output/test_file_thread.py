@@ -1,7 +1,5 @@
 """A disk that hangs costs bytes, which are counted; one that is slow costs none."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Log files: every byte is there, in files of the wanted size, and errors pass."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tracebacks of KeyboardInterrupt do not reach the terminal if a worker ends of a SIGINT; all else does."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

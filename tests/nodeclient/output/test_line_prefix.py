@@ -1,7 +1,5 @@
 """What stands before a worker's lines."""
 
-from __future__ import annotations
-
 import pytest
 
 from nodeclient.output.line_prefix import WorkerLabel, make_prefix

@@ -1,7 +1,5 @@
 """Bytes are cut into lines the same way however they arrive, and none of them is lost."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

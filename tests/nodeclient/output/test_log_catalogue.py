@@ -1,7 +1,5 @@
 """The rounds on the disk are found again, and deleted without touching anything that is not ours."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

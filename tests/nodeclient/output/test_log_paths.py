@@ -1,7 +1,5 @@
 """Names of jobs and runs become names of directories that stay where they belong."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A log is read piece by piece, over its rotated files, and nothing else is read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

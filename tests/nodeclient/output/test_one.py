@@ -1,7 +1,5 @@
 """One worker has the terminal to itself: what it writes arrives at once and unchanged, and a terminal stays one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """The order in which streams have their turn."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,7 +1,5 @@
 """Several workers share a terminal, a pipe or a file: no line is lost, torn or mixed with another's."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Output of processes that outlive a round: workers that go into the next one, and what workers have started."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

@@ -1,7 +1,5 @@
 """The end of a stream is kept, and no more."""
 
-from __future__ import annotations
-
 from nodeclient.output.streams import TAIL_BYTES, Tail
 
 

@@ -1,7 +1,5 @@
 """Errors of output cost output at most: never the training, the event loop or the memory of the node."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

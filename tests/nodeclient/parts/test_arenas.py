@@ -1,7 +1,5 @@
 """The memory of a node is bounded by what the host has, also while several workers ask for some."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

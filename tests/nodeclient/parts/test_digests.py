@@ -1,7 +1,5 @@
 """What is kept is compared with what was saved, and read no more often than that takes."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

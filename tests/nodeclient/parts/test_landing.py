@@ -1,7 +1,5 @@
 """The memory of a part that comes in is counted once, and given back whoever gives the part up."""
 
-from __future__ import annotations
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

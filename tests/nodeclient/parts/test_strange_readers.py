@@ -1,7 +1,5 @@
 """Whoever connects to the server of kept parts costs its node nothing, and keeps nobody out."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import ExitStack

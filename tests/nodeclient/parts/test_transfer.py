@@ -1,7 +1,5 @@
 """Parts go from one agent to another, whole and unchanged or not at all, whoever is at the other end."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import socket

@@ -1,7 +1,5 @@
 """A disk that is full soon."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an attempt to write a step leaves on the disk when it fails: nothing that takes the room of the next one."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The folder of a job's steps belongs to one run at a time, whose nodes share it."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

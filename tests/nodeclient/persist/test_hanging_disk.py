@@ -1,7 +1,5 @@
 """What becomes of a write if the disk stands still, or nobody wants it any more."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

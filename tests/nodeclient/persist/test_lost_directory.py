@@ -1,7 +1,5 @@
 """A directory for steps that is gone, as when its file system is not mounted any more, is said and stops nothing."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a node writes to the disk and reads back, and that a bad disk is said and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """A step is whole on the disk or not there, and what is broken or hostile is refused in words."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

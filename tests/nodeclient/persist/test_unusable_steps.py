@@ -1,7 +1,5 @@
 """A step that could not be read is tried again after a while, unless it is damaged."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What tests have a node write to a disk, and what it reports of that."""
 
-from __future__ import annotations
-
 import torch
 
 from coordinatord.protocol.kept_state import PersistOrder, PersistReport, PersistState, WantedParts

@@ -1,7 +1,5 @@
 """A node's display: on a terminal with a live line, in a file without, and for machines as JSON alone."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Which of several coordinators a node tries after a session has ended."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """The flags of a coordinator for one host alone, and what its node does when it ends."""
 
-from __future__ import annotations
-
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.subcommands import parse
 from coordinatord.protocol.fields import DURATION_S_MAX

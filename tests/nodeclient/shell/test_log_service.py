@@ -1,7 +1,5 @@
 """A node's log files are read and deleted beside the event loop, and a node that ends lets its readers finish."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A node's address is probed from the other end: over real connections, to whatever answers there."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

@@ -1,7 +1,5 @@
 """systemd is asked for more time while a node that leaves writes, and for no other reason."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What a worker of a round is started with."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec

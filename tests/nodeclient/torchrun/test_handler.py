@@ -1,7 +1,5 @@
 """What torchrun's agent gets from the rendezvous handler, with a real coordinator and without torchrun processes."""
 
-from __future__ import annotations
-
 import json
 import signal
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """The rendezvous handler while the coordinator is out of reach."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The settings that the backend makes of torchrun's parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

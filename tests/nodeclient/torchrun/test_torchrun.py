@@ -1,7 +1,5 @@
 """Real torchrun processes on coordinatord: restarts, lost nodes, more and fewer nodes, two jobs, spares."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

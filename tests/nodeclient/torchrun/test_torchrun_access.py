@@ -1,7 +1,5 @@
 """torchrun with a coordinator as it is by default: encrypted, and for those with a token."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Exits are reported in their order, the first failures with a diagnosis, however long that takes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """What lives on, of real processes, when a round ends and its workers are held for the next one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

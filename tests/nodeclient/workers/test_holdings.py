@@ -1,7 +1,5 @@
 """Who holds what only one process at a time can have: a port that a program has chosen, or a GPU."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Leftovers as real processes: they go on, are asked, are killed by name, and nothing of them is missed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The local worker group, with real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """A nodeclient that is a subreaper, as PID 1 would be, leaves no zombie of a process that it did not start."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

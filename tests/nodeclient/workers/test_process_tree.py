@@ -2,8 +2,6 @@
 
 # ruff: noqa: S607  # the tools are found as a person would find them
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """The agent's end of the connection to a worker that stays: what it is told, and what it makes of lies."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

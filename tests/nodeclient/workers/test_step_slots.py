@@ -1,7 +1,5 @@
 """The slots of a node's workers: made for each round, read with bounds whatever is in them, and gone in the end."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

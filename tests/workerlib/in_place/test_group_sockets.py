@@ -1,7 +1,5 @@
 """A worker that waits in a collective for a peer that is stopped gets out of it; nothing else of it is touched."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Which errors end a round for a worker and which are its own, and what a round leaves behind in its process."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

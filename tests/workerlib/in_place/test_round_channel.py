@@ -1,7 +1,5 @@
 """The connection over which a worker hears of rounds: what becomes of a worker whose connection or thread ends."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator

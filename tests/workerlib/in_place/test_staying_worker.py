@@ -1,7 +1,5 @@
 """A worker between two rounds: what it is told of the next one before it takes part in it."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import subprocess

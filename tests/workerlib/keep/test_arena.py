@@ -1,7 +1,5 @@
 """The layout of kept state: what is whole, what may be overwritten, and what a damaged memory is taken for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

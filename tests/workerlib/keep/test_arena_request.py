@@ -1,7 +1,5 @@
 """What a worker asks its node for, and what waits until that is there."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -3,8 +3,6 @@
 The state may come from memory or from the disk, and at another world size: workers take it in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

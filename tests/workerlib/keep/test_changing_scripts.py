@@ -1,7 +1,5 @@
 """State that changes where nobody expects it: something is made later, or a step begins during a save."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

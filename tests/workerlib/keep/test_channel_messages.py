@@ -1,7 +1,5 @@
 """Messages about kept state: each is read as it was written, and what is none is refused in words."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

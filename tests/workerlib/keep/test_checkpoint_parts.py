@@ -1,7 +1,5 @@
 """Ranks whose plans have the same items have the same part, and none hears a number that others do not hear."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

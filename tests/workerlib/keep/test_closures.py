@@ -1,7 +1,5 @@
 """What runs in an optimizer's closure is within its step if parameters change before; what follows the closure is."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

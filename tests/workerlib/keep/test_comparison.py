@@ -1,7 +1,5 @@
 """When the state of a rank is compared with those of others, and what becomes of one that cannot be."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """The digest by which the states of ranks are compared after their first step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

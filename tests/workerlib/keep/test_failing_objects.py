@@ -1,7 +1,5 @@
 """Objects whose own functions fail: the error names them, and training goes on where it can."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests of the interval at which a rank saves the state that only it has."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Workers that are killed at any point of a step cost none, and the training goes on as if nothing had happened."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a script may keep: it is saved and brought back exactly, and what cannot be is refused in words."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """A worker without memory for its big state gets that of a worker that has ended, and saves into it."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

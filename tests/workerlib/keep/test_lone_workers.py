@@ -1,7 +1,5 @@
 """A worker that is alone keeps what no other one has: nothing but itself can save that."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

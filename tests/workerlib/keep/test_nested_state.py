@@ -1,7 +1,5 @@
 """Tensors within the lists and dicts of an object's state come back as they were, and what cannot is refused."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any

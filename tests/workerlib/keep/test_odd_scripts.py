@@ -1,7 +1,5 @@
 """What scripts do that nobody thought of: it is kept to the last bit, or refused in words, and training goes on."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable, Iterator

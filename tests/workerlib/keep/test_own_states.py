@@ -1,7 +1,5 @@
 """Ranks whose plain tensors differ get their own ones back, and only at the same world size."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

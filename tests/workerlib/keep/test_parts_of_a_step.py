@@ -1,7 +1,5 @@
 """Where a step has several parts, a worker that is killed in any of them leaves a whole step: the last one or this."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

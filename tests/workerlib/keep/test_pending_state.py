@@ -1,7 +1,5 @@
 """The small state is also saved within a step, after each forward: also of modules whose own hooks do not run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

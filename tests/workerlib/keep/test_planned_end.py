@@ -1,7 +1,5 @@
 """A worker stands still where its script is ready for it, and its node hears of the checkpoint that follows."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

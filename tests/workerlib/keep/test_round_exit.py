@@ -1,7 +1,5 @@
 """A worker that leaves its round when nodeclient wants its state saved: neither of the two waits for the other."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Which thread has the state that is kept, and which one answers the question of nodeclient."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from types import FrameType

@@ -1,7 +1,5 @@
 """A state is kept only as that of a step that no other state has."""
 
-from __future__ import annotations
-
 import pytest
 
 from workerlib.keep.step_saver import UNREPORTED, StepNumbers

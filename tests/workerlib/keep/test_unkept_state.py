@@ -1,7 +1,5 @@
 """What training depends on and nobody keeps is said once: optimizers by their class, objects by their name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the command lines read of the HTTP API: of any release, fit for a terminal, with errors that name the field."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Frames are read whatever the pieces are that they arrive in, and what breaks a rule of RFC 6455 ends the reading."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A request to upgrade is answered as RFC 6455 wants it, or refused in words."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.runtime.websocket.handshake import HandshakeError, accepted, answer_to, headers_of

@@ -1,7 +1,5 @@
 """A client's end of a WebSocket says why there is none, and ends by a bug as by anything else."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Operators' requests over HTTP: what is done, what is answered, and which are refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -4,8 +4,6 @@ The situations of a job are played on a stage with a clock of its own, so that e
 adds is asked of a real one, with a placeholder for what differs from run to run. The order of the fields is pinned too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

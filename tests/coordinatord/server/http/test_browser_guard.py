@@ -1,7 +1,5 @@
 """Browsers are let in by names that are ours, and programs by any; no page opens a session or sends a request."""
 
-from __future__ import annotations
-
 import socket
 from itertools import product
 

@@ -1,7 +1,5 @@
 """What happened, over HTTP: as a list, and as server-sent events that go on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

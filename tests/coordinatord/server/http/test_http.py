@@ -1,7 +1,5 @@
 """The HTTP API, and the error when the server cannot listen."""
 
-from __future__ import annotations
-
 import socket
 from urllib.parse import quote
 

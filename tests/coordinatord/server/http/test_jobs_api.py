@@ -1,7 +1,5 @@
 """Answers that many ask for: made once for all, and not too often; durable, and not older than what was recorded."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Logs over HTTP: asked of the nodes piece by piece, as JSON or as a stream, within bounds."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress

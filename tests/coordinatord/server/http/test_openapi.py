@@ -1,7 +1,5 @@
 """The OpenAPI document is held to the records and to the server: paths, parameters, statuses, bodies of answers."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import json

@@ -1,7 +1,5 @@
 """A browser is let in by a link that works once, and may then do what the link's token may, from our own page alone."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import AsyncIterator

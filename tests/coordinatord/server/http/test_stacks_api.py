@@ -1,7 +1,5 @@
 """Where workers stand, over HTTP: asked of all nodes at once, equal stacks once."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

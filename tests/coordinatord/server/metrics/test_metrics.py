@@ -1,7 +1,5 @@
 """`GET /metrics`: what is counted, under which names; it goes when its job goes."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 

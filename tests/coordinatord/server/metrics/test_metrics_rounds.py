@@ -1,7 +1,5 @@
 """Records as `GET /metrics` shows them: how long rounds took, and for which reasons they end."""
 
-from __future__ import annotations
-
 import pytest
 from prometheus_client import Histogram
 

@@ -1,7 +1,5 @@
 """Fixtures of the page's tests: a real server, a real browser, and pages that must have no errors."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What the page says where something else than the coordinator answers, such as a proxy before it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

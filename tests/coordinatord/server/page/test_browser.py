@@ -3,8 +3,6 @@
 Every test ends with a look at the page's errors, of which there must be none; see `conftest`.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import socket

@@ -4,8 +4,6 @@ The matrices are those of Machado, Oliveira and Fernandes (2009) for a full defi
 in L*a*b*, in which 2.3 can just be seen.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import combinations

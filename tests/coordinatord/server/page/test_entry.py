@@ -1,7 +1,5 @@
 """The page of a coordinator as it is by default, in a real browser: it opens by a link, and acts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

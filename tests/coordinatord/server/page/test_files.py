@@ -1,7 +1,5 @@
 """The files of the page: whole, cached with care, from no other host, and unable to run what is not theirs."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from fnmatch import fnmatch

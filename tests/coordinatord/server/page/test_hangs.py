@@ -1,7 +1,5 @@
 """A round that hung, a worker that comes late, and where the workers stand, on the live page."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

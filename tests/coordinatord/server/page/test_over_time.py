@@ -1,7 +1,5 @@
 """What the live page shows of the past: charts, events, the last failure; nothing is cut or wider than the window."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

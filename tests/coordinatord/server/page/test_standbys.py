@@ -1,7 +1,5 @@
 """The live page names the coordinator that leads and those that stand by."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

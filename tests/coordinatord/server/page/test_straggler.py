@@ -1,7 +1,5 @@
 """A node that is behind, and a job that stands, on the live page: shown whole at each width, among 300 nodes."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages of somebody else, in a real browser: what they can do to a coordinator, and what they can read of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.coordinatord.server.page.conftest import EVIL

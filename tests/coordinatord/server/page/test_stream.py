@@ -1,7 +1,5 @@
 """The page's data: whole states, soon, of what is durable alone, made once for all, and with bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

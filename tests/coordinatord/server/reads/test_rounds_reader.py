@@ -1,7 +1,5 @@
 """The rounds of a job that is over come from the store, for the API and for the page, and few of them are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

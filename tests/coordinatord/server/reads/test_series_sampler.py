@@ -1,7 +1,5 @@
 """The time series of jobs: looked at while they live, told to the page, and begun with what the rounds tell."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """There are so many connections of each kind and no more; of one address too; and others notice nothing."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

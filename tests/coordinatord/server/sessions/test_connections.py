@@ -1,7 +1,5 @@
 """Connections that ask for nothing, or for half of something, are given up; there are never too many of them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """How often a node may join, by a clock of the test's own and at a real server."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused

@@ -1,7 +1,5 @@
 """Nodes' sessions over real sockets: what is let in, what is refused, and which node receives what."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

@@ -1,7 +1,5 @@
 """Sessions and HTTP share one port: whoever asks for a session gets one, however the request arrives."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A bearer of a token who is refused without end neither fills the log nor takes all descriptors."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """A node that is refused for now, and tries again and again, fills no log."""
 
-from __future__ import annotations
-
 from coordinatord.core.effects import Refuse
 from coordinatord.protocol.messages import RefusalCode, Refused
 from coordinatord.server.sessions.refusal_log import KEPT, LINES_MAX, WINDOW_S, LineBudget, Refusals

@@ -1,7 +1,5 @@
 """Peers that break the rules of WebSockets, or only stretch them, harm nobody else and cost a bounded memory."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

@@ -1,7 +1,5 @@
 """Values that are merged say the same history, whatever is added, dropped and merged in whichever order."""
 
-from __future__ import annotations
-
 import zlib
 
 import pytest

@@ -1,7 +1,5 @@
 """What one coordinator concludes about who leads."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.store.etcd.election import RETRY_S, Election, Term

@@ -1,7 +1,5 @@
 """Requests find a member that answers, and what fails says what to do."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator

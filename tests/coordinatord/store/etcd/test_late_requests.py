@@ -1,7 +1,5 @@
 """A request that was sent twice, and is done once more at any later time, changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
 from typing import Any, TypeVar

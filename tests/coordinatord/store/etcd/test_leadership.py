@@ -1,7 +1,5 @@
 """One of two coordinators at a namespace leads, and one that was replaced changes nothing any more."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """What keeps a member of etcd from answering is said with what to do about it."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Which addresses of a cluster are understood, and which namespaces are apart from each other."""
 
-from __future__ import annotations
-
 import pytest
 
 from coordinatord.store.etcd.keys import NAMES, Keys

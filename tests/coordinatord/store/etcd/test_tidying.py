@@ -1,7 +1,5 @@
 """etcd keeps no more than it must, and nobody waits while it is tidied."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Each mutant leaves out one thing that this rests on, and must break an invariant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 A script calls `everything` with a copy of its own globals, taken before it did anything else.
 """
 
-from __future__ import annotations
-
 import _thread
 import asyncio
 import atexit

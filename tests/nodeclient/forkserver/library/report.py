@@ -1,7 +1,5 @@
 """Writes the findings of a script of these tests: one line of JSON a call, in a file that the test reads."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
