@@ -95,7 +95,7 @@ def _rows_of(found: StoredHistory) -> tuple[list[Row], str]:
     """Return the rows of a namespace, brought to the present version, and the identity of its history."""
     replica = Replica(found.rows, found.about.identity, found.about.version)
     try:
-        return replica.rows(), found.about.identity
+        return replica.database.rows(), found.about.identity
     finally:
         replica.close()
 

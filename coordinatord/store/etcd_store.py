@@ -35,7 +35,7 @@ class EtcdStore(DatabaseStore):
 
     def __init__(self, gateway: Gateway, candidate: Candidate, history: History, replica: Replica) -> None:
         """Use a replica of the history. Raises `StoreError`."""
-        super().__init__(replica.path, replica.identity)
+        super().__init__(replica.path, replica.database.identity)
         self._gateway = gateway
         self._candidate = candidate
         self._history = history
@@ -66,7 +66,7 @@ class EtcdStore(DatabaseStore):
         replica = await asyncio.to_thread(Replica, stored.rows, about.identity, about.version, folder, steps)
         try:
             if about.version != len(steps):
-                await history.replace(replica.rows(), about.identity)
+                await history.replace(replica.database.rows(), about.identity)
             candidate.demand()  # this host may have slept meanwhile
             return cls(gateway, candidate, history, replica)
         except BaseException:
@@ -75,7 +75,7 @@ class EtcdStore(DatabaseStore):
 
     async def load(self) -> Sequence[Entry]:
         """Return what led to the present state, oldest first. Raises `StoreError`."""
-        return await self._in_thread(self._replica.load)
+        return await self._in_thread(self._replica.database.load)
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`."""
@@ -90,10 +90,10 @@ class EtcdStore(DatabaseStore):
         try:
             await self._history.commit(change.added, change.dropped)
         except BaseException:
-            await self._in_thread(partial(self._replica.end, keep=False))
+            await self._in_thread(partial(self._replica.database.end, keep=False))
             raise
         try:
-            await self._in_thread(partial(self._replica.end, keep=True))
+            await self._in_thread(partial(self._replica.database.end, keep=True))
         except StoreError as error:
             # The commit is durable, and another try would commit it twice.
             raise LeadershipLostError(f"it is in etcd, and cannot be kept here: {error}; this one stands by") from error
@@ -126,7 +126,7 @@ class EtcdStore(DatabaseStore):
     async def _merge(self, merger: Merger) -> None:
         """Merge values that are mostly forgotten; what fails is done later. Raises `LeadershipLostError`."""
         try:
-            rows = await self._in_thread(partial(self._replica.rows, merger.rows))
+            rows = await self._in_thread(partial(self._replica.database.rows, merger.rows))
             await self._history.merge(merger, rows)
         except StoreError as error:
             log.debug("etcd is not tidied now: %s", error, extra=fields("etcd_untidy"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct
@@ -57,37 +57,20 @@ class Replica:
             older = Database.open(self.path, steps[:version])
             older.fill(rows, identity)
             older.close()
-            self._database = Database.open(self.path, steps)
-            self._database.note_changes()
+            self.database = Database.open(self.path, steps)
+            self.database.note_changes()
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
-    @property
-    def identity(self) -> str:
-        """The token of the history. Raises `StoreError`."""
-        return self._database.identity
-
-    def load(self) -> Sequence[Entry]:
-        """Return what led to the present state: see `Store.load`. Raises `StoreError`."""
-        return self._database.load()
-
     def begin(self, entries: Iterable[Entry]) -> Change:
-        """Append, and leave the transaction open for `end`; return what that changes. Raises `StoreError`."""
-        added, dropped = self._database.begin(entries)
-        return Change(tuple(self._database.rows(added)), tuple(dropped))
-
-    def end(self, *, keep: bool) -> None:
-        """End the transaction that `begin` has begun. Raises `StoreError`."""
-        self._database.end(keep=keep)
-
-    def rows(self, seqs: Sequence[int] | None = None) -> list[Row]:
-        """Return the rows with these numbers that exist; all rows for None. Raises `StoreError`."""
-        return self._database.rows(seqs)
+        """Append, and leave the transaction open for `Database.end`; return what that changes. Raises `StoreError`."""
+        added, dropped = self.database.begin(entries)
+        return Change(tuple(self.database.rows(added)), tuple(dropped))
 
     def close(self) -> None:
         """Remove the file."""
         try:
-            self._database.close()
+            self.database.close()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -180,10 +180,10 @@ async def test_one_that_cannot_keep_what_is_durable_stands_by_and_makes_no_secon
     gateway = Gateway(space.place)
     async with space.led(gateway) as (store, _):
         await store.append(made_at(1.0, an_opening()))
-        store._replica._database._connection.set_authorizer(denies_commits)
+        store._replica.database._connection.set_authorizer(denies_commits)
         with pytest.raises(LeadershipLostError, match="cannot be kept here"):
             await store.append(made_at(2.0, a_join_of("n1")))
-        store._replica._database._connection.set_authorizer(None)
+        store._replica.database._connection.set_authorizer(None)
     async with space.life() as later:
         assert [entry.record for entry in await later.load()] == [an_opening(), a_join_of("n1")]
     await gateway.close()
@@ -196,7 +196,7 @@ async def test_one_whose_own_disk_is_full_stands_by_where_another_one_may_lead(e
     space = EtcdNamespace(etcd)
     gateway = Gateway(space.place)
     async with space.led(gateway) as (store, candidate), candidate_in(space, "h2") as second:
-        store._replica._database._connection.set_authorizer(denies_inserts)
+        store._replica.database._connection.set_authorizer(denies_inserts)
         with pytest.raises(StoreError):
             await store.append(made_at(1.0, an_opening()))  # nobody would do better
         await second._enroll()
@@ -206,7 +206,7 @@ async def test_one_whose_own_disk_is_full_stands_by_where_another_one_may_lead(e
         with pytest.raises(LeadershipLostError, match="another coordinator may lead"):
             await store.append(made_at(1.0, an_opening()))
         await tasks.cancel()
-        store._replica._database._connection.set_authorizer(None)
+        store._replica.database._connection.set_authorizer(None)
     async with space.life() as later:
         assert await later.load() == []
     await gateway.close()
