@@ -80,7 +80,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     waiting = [worker for worker in seen_workers if state_of(worker) is CollectiveState.WAITS]
     if not waiting or any(state_of(worker) is CollectiveState.MOVES for worker in seen_workers):
         return None
-    awaited = find_awaited(_all_places(seen_workers))
+    awaited = find_awaited([_places_of(worker, len(seen_workers)) for worker in seen_workers])
     last = [worker for index, worker in enumerate(seen_workers) if index in awaited.last]
     behind = [worker for index, worker in enumerate(seen_workers) if index in awaited.last & awaited.behind]
     others = [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
@@ -121,12 +121,8 @@ def _verdict(
     return HangVerdict(kind, ranks, clip(sentence, MESSAGE_MAX), len(waiting))
 
 
-def _all_places(seen_workers: Sequence[SeenWorker]) -> list[WorkerPlaces]:
-    """Return how far the workers are in their groups, for `find_awaited`."""
-    return [_places_of(worker, len(seen_workers)) for worker in seen_workers]
-
-
 def _places_of(worker: SeenWorker, workers: int) -> WorkerPlaces:
+    """Return how far a worker is in its groups, for `find_awaited`."""
     if worker.now is None or worker.now.collective is None:
         return WorkerPlaces(worker.rank, ())
     first = place_of(worker.now.collective)
@@ -325,7 +321,7 @@ def _name(collective: Collective) -> str:
 def _name_places(places: Mapping[str, Sequence[SeenWorker]]) -> str:
     """Say which workers wait where: `rank 5 on node a waits in barrier 7 and rank 9 on node b in all_reduce 3`."""
     (place, first), *more = [*places.items()][:NAMED_MAX]
-    named = f"{_name_workers(first)} {_wait(first)} in {place}"
+    named = f"{_name_workers(first)} {'waits' if len(first) == 1 else 'wait'} in {place}"
     return named + "".join(f" and {_name_workers(workers)} in {place}" for place, workers in more)
 
 
@@ -341,10 +337,6 @@ def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
     if len(waiting) == 1:
         return f"rank {waiting[0].rank} waits in {place}"
     return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {place}"
-
-
-def _wait(waiting: Sequence[SeenWorker]) -> str:
-    return "waits" if len(waiting) == 1 else "wait"
 
 
 def _network(seen_workers: Sequence[SeenWorker]) -> str:

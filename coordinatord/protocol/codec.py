@@ -59,7 +59,9 @@ def decode(frame: bytes, *expected: type[Any]) -> Any:
         raise SchemaError(f"the frame has {len(frame)} bytes, more than {FRAME_BYTES_MAX}")
     try:
         if Join in expected:
-            _check_version(_claims.decode(frame))
+            claim = _claims.decode(frame)
+            if claim.type == Join.__name__ and claim.version not in SUPPORTED:
+                raise VersionError(differing(claim.version))
         return _decoder(expected).decode(frame)
     except ValidationError as error:
         raise wrong(error, " or ".join(message.__name__ for message in expected)) from None
@@ -70,8 +72,3 @@ def decode(frame: bytes, *expected: type[Any]) -> Any:
 @cache
 def _decoder(expected: tuple[type[Any], ...]) -> Decoder[Any]:
     return Decoder(Union[expected])  # noqa: UP007 - the classes are no expression
-
-
-def _check_version(claim: _Claim) -> None:
-    if claim.type == Join.__name__ and claim.version not in SUPPORTED:
-        raise VersionError(differing(claim.version))

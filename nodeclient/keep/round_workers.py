@@ -73,17 +73,12 @@ class RoundMemory:
         return {local_rank for local_rank in gone if self._borrower(local_rank, connected) is not None}
 
     def _borrower(self, owner: int, able: AbstractSet[int]) -> int | None:
-        state = self._wanted[owner]
-        others = able - self.reserving - self._ended.keys()
-        of_same = [rank for rank in others if rank in self._wanted and _is_same_part(self._wanted[rank], state)]
+        part = self._wanted[owner].shard, self._wanted[owner].shards
+        others = (able - self.reserving - self._ended.keys()) & self._wanted.keys()
+        of_same = [rank for rank in others if (self._wanted[rank].shard, self._wanted[rank].shards) == part]
         if not of_same or not self._memory_of.keys().isdisjoint(of_same):
             return None
         return min(of_same)
-
-
-def _is_same_part(one: Reserve, other: Reserve) -> bool:
-    """Whether two workers have the same part of the big state."""
-    return (one.shard, one.shards) == (other.shard, other.shards)
 
 
 @dataclass(slots=True)

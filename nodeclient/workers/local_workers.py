@@ -201,7 +201,8 @@ class LocalWorkers:
         ending, killed = [worker for worker in self._workers.values() if not worker.held], self._in_round()
         # Nothing is reaped until all is killed, so that the groups' numbers are not given to other processes.
         for worker in killed:
-            self._unwatch_all(worker)
+            for pidfd in list(worker.watched):
+                self._unwatch(worker, pidfd)
             _signal_group(worker.pid, signal.SIGKILL)
         self._ended = [worker for worker in self._ended if worker not in killed]
         try:
@@ -271,10 +272,6 @@ class LocalWorkers:
         asyncio.get_running_loop().remove_reader(pidfd)
         worker.watched.remove(pidfd)
         os.close(pidfd)
-
-    def _unwatch_all(self, worker: _Worker) -> None:
-        for pidfd in list(worker.watched):
-            self._unwatch(worker, pidfd)
 
 
 def _signal_group(group: int, signum: signal.Signals) -> None:
