@@ -40,7 +40,7 @@ def test_a_coordinator_that_was_stopped_for_a_lease_or_longer_has_lost_nobody() 
         world.daemon.wake()
         world.go_on(20)
     assert world.run.durable.round == 1
-    assert world.invariants.records["NodeLost"] == 0
+    assert world.invariants.facts.records["NodeLost"] == 0
 
 
 def test_a_coordinator_that_is_cut_off_from_all_nodes_has_lost_nobody() -> None:

@@ -97,7 +97,7 @@ def test_every_round_has_a_number_and_a_port_of_its_own_also_after_the_coordinat
             world.daemon.start()
         world.hosts["n1"].workers.fail()
         world.until(runs(world, number))
-    rounds = world.invariants.formed.values()
+    rounds = world.invariants.facts.formed.values()
     assert [formed.round for formed in rounds] == [1, 2, 3, 4, 5, 6, 7]
     assert len({formed.master_port for formed in rounds}) == 7
 

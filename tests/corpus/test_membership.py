@@ -73,7 +73,7 @@ def test_a_preempted_node_saves_and_goes_and_the_others_go_on_for_free() -> None
     world = begin(3, nodes_min=2, stop_timeout_s=100.0, workers=Workers(saves_within_s=60.0, stubborn=0.0))
     world.hosts["n2"].leave()
     world.until(runs(world, 2))
-    assert (world.run.id, 1) in world.invariants.stopped_on_purpose
+    assert (world.run.id, 1) in world.invariants.facts.stopped_on_purpose
     assert world.run.durable.restarts_used == 0
     assert world.hosts["n2"].exit is not None
     assert world.hosts["n2"].exit.code == 128 + signal.SIGUSR1, "as its user asked it to"

@@ -261,12 +261,7 @@ class CalmRun:
             self._queue.after(self._chance.uniform(0.0, most_s), self._sample, *act)
 
     def _sample(
-        self,
-        look: Look,
-        answers: dict[str, list[WorkerStacks]],
-        node: Node,
-        ranks: list[int],
-        asked_by: Coordinator,
+        self, look: Look, answers: dict[str, list[WorkerStacks]], node: Node, ranks: list[int], asked_by: Coordinator
     ) -> None:
         """Look at the workers of a node. Its earlier messages arrive before its answer."""
         now = self._queue.now - self._begun_at

@@ -199,12 +199,7 @@ class CalmTraining:
         begin, first, steps, stepped_at = 0.0, 1, 0, 0.0
         if self._stretches:
             stretch = self._stretches[-1]
-            begin, first, steps, stepped_at = (
-                stretch.end,
-                stretch.after,
-                stretch.steps,
-                stretch.stepped_at,
-            )
+            begin, first, steps, stepped_at = (stretch.end, stretch.after, stretch.steps, stretch.stepped_at)
             if stretch.is_step:
                 steps, stepped_at = stretch.steps + stretch.times, stretch.end
         self._stretches.append(

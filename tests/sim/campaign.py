@@ -126,9 +126,9 @@ class Findings:
         self.seconds += world.queue.time
         self.skipped_s += world.queue.skipped
         self.faults.update(world.faults)
-        self.records.update(world.invariants.records)
-        self.charged += sum(world.invariants.charged.values())
-        self.charged_unseen += world.invariants.charged_unseen
+        self.records.update(world.invariants.facts.records)
+        self.charged += sum(world.invariants.facts.charged.values())
+        self.charged_unseen += world.invariants.rounds.charged_unseen
 
     @property
     def rows_never_taken(self) -> list[str]:

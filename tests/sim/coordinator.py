@@ -6,8 +6,8 @@ Its store is not here: `daemon` is one alone on its disk, and `etcd_coordinator`
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Concatenate
 
 from coordinatord.commands.until_unused import LOOK_AGAIN_S
 from coordinatord.core.effects import Answer, Batch, Effect, Refuse, ReportDegraded, Send
@@ -35,14 +35,13 @@ from nodeclient.access.endpoint import Endpoint
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Disk
 from tests.sim.event_queue import Alarm, Clock
+from tests.sim.invariants.laws import Laws, P, tell
 from tests.sim.late_joins import LateJoins
 from tests.sim.network import DOWN, Message, Session
 from tests.sim.worker_looks import Looks
 
 if TYPE_CHECKING:  # the world imports its coordinators
     from tests.sim.host import Host
-    from tests.sim.invariants.decisions import AllInvariants
-    from tests.sim.invariants.former_leaders import FormerLeaders
     from tests.sim.world import World
 
 OWN_ADDRESS = "10.255.0.1"
@@ -135,7 +134,7 @@ class SimulatedCoordinator(abc.ABC):
         if past:
             self.machine.restore(past, now, {host.token for host in world.hosts.values()})
         world.trace.note("coordinatord starts, life %d, with %d records", self.life, len(entries))
-        world.invariants.restored(self.machine, past)
+        world.tell(Laws.restored, self.machine, past)
         self._alarm.arm()
 
     def _end_life(self, *, notified: bool) -> None:
@@ -145,7 +144,7 @@ class SimulatedCoordinator(abc.ABC):
         for session in [*sessions.values(), *self._connecting]:
             self._world.wires.lose_coordinator(session, notified=notified)
         self._connecting = []
-        self._invariants.crashed()
+        self._tell(Laws.crashed)
         self._world.touch()
 
     def set_store_back(self, copy: bytes) -> None:
@@ -153,7 +152,7 @@ class SimulatedCoordinator(abc.ABC):
         self.crash()
         self.disk.set_back(copy)
         self._world.trace.note("the store is set back")
-        self._world.invariants.set_back([entry.record for entry in self.disk.load()], self.clock.read())
+        self._world.tell(Laws.set_back, [entry.record for entry in self.disk.load()], self.clock.read())
 
     def doom(self, point: CrashPoint, record: type[Record] = Record) -> None:
         """Let the process be killed at its next commit that has a record of this type."""
@@ -252,10 +251,15 @@ class SimulatedCoordinator(abc.ABC):
         well = self.disk.fault is None and self._doom is None and self.machine.store_error is None
         return self.up and well and not self._writing and self._unread is None and not self._connecting
 
-    @property
-    def _invariants(self) -> AllInvariants | FormerLeaders:
-        """The invariants that it has to keep: those of a former leader if another one decides by now."""
-        return self._world.invariants if self._world.daemon is self else self._world.former
+    def _tell(self, hook: Callable[Concatenate[Laws, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Tell the laws that it has to keep: those of a former leader if another one decides by now."""
+        world = self._world
+        tell(world.invariants.sets if world.daemon is self else [world.former], hook, *args, **kwargs)
+
+    def _tell_durable(self, decided: Sequence[Decided]) -> None:
+        for at, record in decided:
+            self._tell(Laws.durable, record)
+            self._tell(Laws.recorded, at, record)
 
     # Events in
 
@@ -281,7 +285,7 @@ class SimulatedCoordinator(abc.ABC):
             self._numbers += 1
             session.number = self._numbers
             self._sessions[session.number] = session
-            self._invariants.joined(message)
+            self._tell(Laws.joined, message)
             self._world.trace.note(
                 "%s joins, session %d, round %d", message.node, session.number, message.observed.round
             )
@@ -315,12 +319,12 @@ class SimulatedCoordinator(abc.ABC):
 
     def _handle(self, event: Event) -> None:
         if not self._joins.is_overtaken(event, self.life, self.machine):
-            self._invariants.note_event(event)
+            self._tell(Laws.note_event, event)
         batch = self.machine.handle(event, self.clock.read())
         for look in batch.looks if self._world.daemon is self else ():
             self._looks.begin(look)
         if batch.records:
-            self._invariants.decided(batch.records)
+            self._tell(Laws.decided, batch.records)
             self._world.touch()
         self.carry_out(batch)
         if batch.records and not self._writing and self.up:
@@ -342,7 +346,7 @@ class SimulatedCoordinator(abc.ABC):
             self._try_to_write()
         else:
             self._writing = 0
-            self._invariants.settled(self.machine)
+            self._tell(Laws.settled, self.machine)
 
     def _try_to_write(self) -> None:
         """Try to make the decided records durable, within the usual patience."""
@@ -390,17 +394,17 @@ class SimulatedCoordinator(abc.ABC):
         for effect in effects:
             if isinstance(effect, Answer):
                 self._world.trace.note("operator is answered: %s: %s", effect.result, effect.text)
-                self._invariants.answered(*self._requests.pop(effect.session), effect)
+                self._tell(Laws.answered, *self._requests.pop(effect.session), effect)
                 continue
             session = self._sessions.get(effect.session)
             if session is None:
                 continue
             if isinstance(effect, Send | ReportDegraded):
-                self._invariants.sent(session, effect.message)
+                self._tell(Laws.sent, session, effect.message)
                 wires.send(session, DOWN, effect.message)
                 continue
             if isinstance(effect, Refuse):
-                self._invariants.refused(session, effect.message)
+                self._tell(Laws.sent, session, effect.message)
                 wires.send(session, DOWN, effect.message)
             del self._sessions[effect.session]
             wires.send(session, DOWN, None)

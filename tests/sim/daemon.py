@@ -67,4 +67,4 @@ class Daemon(SimulatedCoordinator):
     def _make_durable(self) -> None:
         self.disk.append(self._entries)
         self._world.trace.records("durable", [record for _, record in self._decided])
-        self._world.invariants.durable(self._decided)
+        self._tell_durable(self._decided)

@@ -355,7 +355,7 @@ class EtcdCoordinator(SimulatedCoordinator):
         if commit and any(op.get("request_put", {}).get("key") == head for op in body["success"]):
             assert isinstance(commit, tuple)
             self.world.trace.records("durable", [record for _, record in commit])
-            self._invariants.durable(commit)
+            self._tell_durable(commit)
 
     def _committed(self) -> None:
         self.disk._database.end(keep=True)

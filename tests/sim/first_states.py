@@ -59,9 +59,9 @@ class FirstStates:
         training = self._training
         if not isinstance(effect, TellAlike) or training is None or training.key != self._memory.key:
             return
-        different, nodes = {*training.first_states.values()}, self._world.invariants.formed[training.key].nodes
+        different, nodes = {*training.first_states.values()}, self._world.invariants.facts.formed[training.key].nodes
         right = len(different) == 1 and len(training.first_states) == len(nodes) if effect.alike else len(different) > 1
-        self._world.invariants.check(right, "%s is told %s of %s", self._host.name, effect, training.first_states)
+        self._world.check(right, "%s is told %s of %s", self._host.name, effect, training.first_states)
         self._alike = effect.alike
 
     def _look(self, training: Training) -> None:

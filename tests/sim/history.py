@@ -15,6 +15,7 @@ from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long, new
 from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
 from tests.sim.identity_claims import IdentityClaims
+from tests.sim.invariants.laws import Laws
 from tests.sim.kept_copies import Keeps
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import (
@@ -490,5 +491,4 @@ def come_to_rest(world: World, within_s: float = SETTLED_WITHIN_S) -> None:
     for name in list(daemon.machine.cluster.durable.drained):
         daemon.ask(UndrainNode(name, "operator", ""))
     world.try_until(world.is_over, within_s)
-    world.invariants.judge_end()
-    world.invariants.kept.judge_end()
+    world.tell(Laws.judge_end)

@@ -20,6 +20,7 @@ from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, StayOrder
 from nodeclient.core.events import Event
 from tests.sim.coordinator_search import CoordinatorSearch
 from tests.sim.event_queue import Alarm, Clock
+from tests.sim.invariants.laws import Laws
 from tests.sim.kept_memory import KeptMemory
 from tests.sim.network import DOWN, UP, Message, Session
 from tests.sim.workers import LocalWorkers, Round
@@ -117,7 +118,7 @@ class Host:
         """Kill the nodeclient: its workers die with it, and the kernel closes its connection."""
         if self.agent is not None:
             self._world.trace.note("%s: nodeclient is killed", self.name)
-            self._world.invariants.killed(self)
+            self._world.invariants.departures.killed(self)
             self.gone = True
             self._end()
 
@@ -296,9 +297,7 @@ class Host:
             return
         while waiting:
             event = waiting[0]
-            self._world.invariants.happens(self, event)
-            if isinstance(event, events.DesiredReceived):
-                self._world.invariants.received(self, event.desired)
+            self._world.tell(Laws.happens, self, event)
             for effect in agent.handle(event, self.clock.read()):
                 self._carry_out(effect)
             if waiting:
@@ -316,7 +315,7 @@ class Host:
             self.submit(events.Tick())
 
     def _carry_out(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one effect a case
-        self._world.invariants.does(self, effect)
+        self._world.tell(Laws.does, self, effect)
         match effect:
             case effects.SendObserved(observed):
                 if self.session is not None:
@@ -326,21 +325,16 @@ class Host:
                 self._queue.after(answers_in_s, self._probe, self.agent, effect, effect.patience_s)
             case effects.Start():
                 self._world.trace.note("%s: starts round %d of %s", self.name, effect.round, effect.run)
-                self._world.invariants.starts(self, effect)
                 self._begun = (effect.run, effect.round)
                 self.workers.start(effect)
                 if self.memory is not None:
                     self.memory.started()
             case effect if isinstance(effect, KeptOrder):
                 if self.memory is not None:  # the nodeclient, and its memory, may have ended with an effect before
-                    if isinstance(effect, effects.SaveKept | effects.HaltWorkers) and not self.memory.ending:
-                        self._world.invariants.stops(self)
                     self.memory.carry_out(effect)
             case effect if isinstance(effect, StayOrder):
                 self.workers.staying.carry_out(effect)
             case effects.Terminate():
-                if self.memory is None or not self.memory.ending:  # otherwise the stop was noted a moment ago
-                    self._world.invariants.stops(self)
                 self.workers.terminate()
             case effects.Kill():
                 self.workers.kill()
@@ -351,7 +345,6 @@ class Host:
                 self._queue.after(0.0, self._give_up, self.session, reason)
             case Exit():
                 self._world.trace.note("%s: nodeclient exits with %d: %s", self.name, effect.code, effect.message)
-                self._world.invariants.exits(self, effect)
                 self.exit = effect
                 self._end()
 
@@ -360,7 +353,7 @@ class Host:
         observed = self.workers.with_steps(observed, self._begun)
         if self.memory is not None:
             observed = replace(observed, kept=self.memory.holding(observed))
-        self._world.invariants.note_sent(self, observed)
+        self._world.invariants.progress.note_sent(self, observed)
         return observed
 
     def _probe(self, agent: Agent, probe: Probe, left_s: float) -> None:

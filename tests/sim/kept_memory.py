@@ -255,7 +255,7 @@ class KeptMemory:
     def _save(self, training: Training, step: int, then: object, *, last: bool = False) -> None:
         """Write the state of a step to a free place, and then call `then`; skip it if there is no such place."""
         self._saved = step
-        assignment = self._world.invariants.formed[training.key]
+        assignment = self._world.invariants.facts.formed[training.key]
         ranks = next(ranks for ranks in assignment.nodes if ranks.node == self._host.node)
         world_size = sum(ranks.workers for ranks in assignment.nodes)
         assert self.resumed is not None

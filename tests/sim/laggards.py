@@ -75,7 +75,7 @@ class Laggards:
         self._named = where, node
 
     def _judge(self, run: Run, node: str) -> None:
-        check, named = self._world.invariants.check, self._named[1]
+        check, named = self._world.check, self._named[1]
         check(run.spec.drain_laggards > 0, "%s is drained for its lateness, and its job does not want that", node)
         check(node == named, "%s is drained for its lateness, and %s is late", node, named or "none")
         check(self._in_a_row >= IN_A_ROW, "%s is drained after %d looks in a row", node, self._in_a_row)

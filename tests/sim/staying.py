@@ -44,7 +44,7 @@ class StayingWorkers:
 
     def begin(self, start: Start) -> None:
         """Let the processes that wait go on as workers of a round."""
-        self._world.invariants.stays(self._host, start, self.held, self._out)
+        self._world.invariants.agents.stays(self._host, start, self.held, self._out)
         self.held.clear()
         self._out.clear()
         self.failed.clear()

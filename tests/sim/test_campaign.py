@@ -64,17 +64,17 @@ KINDS = (
         10,
         (
             (lambda world: world.invariants.hangs.named, 1 / 3),
-            (lambda world: world.invariants.records["BusyWorkerAwaited"], 1 / 20),
+            (lambda world: world.invariants.facts.records["BusyWorkerAwaited"], 1 / 20),
         ),
     ),
-    Kind(history.staying_world, 10, ((lambda world: world.invariants.taken_over, 1 / 2),)),
+    Kind(history.staying_world, 10, ((lambda world: world.invariants.agents.taken_over, 1 / 2),)),
     Kind(history.lagging_world, 10, ((drained, 1 / 5),)),
     Kind(history.standby_world, 20, ((lambda world: world.takeovers, 1),), TAKEOVERS),
     Kind(history.coincident_world, 30, ((lambda world: world.invariants.identities.claims, 1),), COINCIDENCES),
     Kind(history.torn_world, 25, ((lambda world: world.invariants.departures.proved, 1 / 20),), TORN),
     Kind(history.coincident_keeping_world, 15, strikes=KEEPING),
     Kind(history.coincident_persisting_world, 15, strikes=PERSISTING),
-    Kind(history.waiting_world, 20, ((lambda world: world.invariants.held, 1),)),
+    Kind(history.waiting_world, 20, ((lambda world: world.invariants.agents.held, 1),)),
     Kind(history.checkpoint_waiting_world, 20, ((lambda world: world.invariants.kept.waits.ended, 1 / 2),)),
     Kind(cut_leader_world, 10),
     Kind(
@@ -85,14 +85,14 @@ KINDS = (
             (lambda world: world.invariants.kept.resumed, 1 / 4),
         ),
     ),
-    Kind(finishing_world, 20, ((lambda world: world.invariants.done_without, 1 / 8),), FINISHES),
+    Kind(finishing_world, 20, ((lambda world: world.invariants.rounds.done_without, 1 / 8),), FINISHES),
     Kind(history.often_heard_world, 10, ((lambda world: world.invariants.hangs.named, 1 / 4),)),
     Kind(late_giving_world, 10, ((drained, 1),)),
-    Kind(undrained_world, 10, ((lambda world: world.invariants.records["NodeUndrained"], 1 / 2),)),
+    Kind(undrained_world, 10, ((lambda world: world.invariants.facts.records["NodeUndrained"], 1 / 2),)),
     Kind(late_newcomer_world, 10, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
     Kind(leaving_world, 10, ((lambda world: world.invariants.kept.persisted.written, 1),)),
     Kind(lone_node_world, 20, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
-    Kind(history.slow_store_world, 20, ((lambda world: world.invariants.records["RoundFormed"], 2),)),
+    Kind(history.slow_store_world, 20, ((lambda world: world.invariants.facts.records["RoundFormed"], 2),)),
 )
 
 

@@ -62,7 +62,7 @@ def test_what_breaks_an_invariant_is_reported_with_the_history_and_the_command_t
         world.go_on(10)
     text = campaign.explain(8, broken.value)
     assert "n2: worker 0 fails by itself" in text
-    assert "seed 8: memory and store differ: jobs.job.restarts_used: 1, 0" in text
+    assert "seed 8: RoundLaws: memory and store differ: jobs.job.restarts_used: 1, 0" in text
     assert text.splitlines()[-1].startswith("to repeat: make sim SEED=8 ")
 
 
@@ -132,14 +132,14 @@ def test_a_leader_that_starts_without_a_way_to_its_nodes_loses_the_spare_alone_u
         for host in world.hosts.values():
             host.cut_off()
     leader.start()
-    world.until(lambda: world.invariants.records["NodeLost"] > 0, within=LEASE_S + 20)
+    world.until(lambda: world.invariants.facts.records["NodeLost"] > 0, within=LEASE_S + 20)
     assert sorted(world.run.members) == sorted(world.order)
     leader.heal()
     for host in world.hosts.values():
         host.heal()
     world.until(lambda: world.daemon.machine.sessions == 3, within=10)
     assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
-    assert world.invariants.records["NodeLost"] == 1
+    assert world.invariants.facts.records["NodeLost"] == 1
     assert len(world.run.members) == 3
 
 
@@ -173,7 +173,7 @@ def test_while_the_disk_takes_nothing_jobs_run_on_and_no_round_is_formed() -> No
     world.daemon.disk.break_down(Fault.READ_ONLY)
     world.hosts["n1"].workers.fail()
     world.go_on(30)
-    assert len(world.invariants.formed) == 1
+    assert len(world.invariants.facts.formed) == 1
     world.daemon.disk.repair()
     world.until(lambda: world.is_running() and world.run.durable.round == 2, within=30)
     assert world.run.durable.restarts_used == 1

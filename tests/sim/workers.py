@@ -14,6 +14,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Observed, Section
 from nodeclient.core.effects import Start
 from nodeclient.core.events import GpusInUse, GpuUse, StartFailed, SweepFailed, Swept, WorkersStarted
+from tests.sim.invariants.laws import Laws
 from tests.sim.staying import StayingWorkers
 from tests.sim.worker_looks import Doing, Standstills
 from tests.support.builders import LOST_PEER
@@ -87,7 +88,7 @@ class Training:
     def begin_if_whole(self) -> None:
         """Let the training begin once all workers are started, and have what they resume from."""
         world, hosts = self._world, self.hosts.values()
-        if self.whole_at is not None or len(hosts) != len(world.invariants.formed[self.key].nodes):
+        if self.whole_at is not None or len(hosts) != len(world.invariants.facts.formed[self.key].nodes):
             return
         memories = [host.memory for host in hosts if host.memory is not None]
         if any(memory.key != self.key or memory.resumed is None for memory in memories):
@@ -234,7 +235,7 @@ class LocalWorkers:
         if traits.cannot_start and random() < traits.cannot_start:
             at = int(random() * traits.each)
             self.alive = set(range(at))
-            world.invariants.failed(self._host, self.round)
+            world.tell(Laws.failed, self._host, self.round)
             training.breaks(self._host)
             training.join(self._host)
             self._host.submit(StartFailed(at, ExitCode.OS_ERROR, "no such program"))
@@ -339,7 +340,7 @@ class LocalWorkers:
         self.starts += 1
         self.staying.held.clear()
         if self.alive:
-            self._world.invariants.gone(self._host)
+            self._world.tell(Laws.gone, self._host)
             self.alive.clear()
             if self.training is not None:
                 self.training.breaks(self._host)
@@ -348,7 +349,7 @@ class LocalWorkers:
     def _fail(self, start: int, rank: int, exit_code: int) -> None:
         if start == self.starts and rank in self.alive:
             self._world.trace.note("%s: worker %d fails by itself with %d", self._host.name, rank, exit_code)
-            self._world.invariants.failed(self._host, self.round)
+            self._world.tell(Laws.failed, self._host, self.round)
             self._end(rank, exit_code)
 
     def _end_later(self, rank: int, seconds: float, exit_code: int) -> None:
@@ -371,5 +372,5 @@ class LocalWorkers:
         self.alive.discard(rank)
         training = self.training
         if training is not None and not training.broken:
-            self._world.invariants.gone(self._host)
+            self._world.tell(Laws.gone, self._host)
             training.breaks(self._host)

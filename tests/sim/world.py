@@ -15,9 +15,9 @@ How to play a scenario by hand::
     world.until(world.is_over)
     assert world.hosts["n1"].exit.code == 0             # and `world.run.durable.restarts_used`, `.outcome` ...
 
-Every event is checked against `invariants`; `world.invariants` also has the results (`formed`, `ended`, `charged`). The
-same seed gives the same history. `scenario` has the settings of a world, `faults` what goes wrong by chance, and
-`history` plays whole histories.
+Everything that happens is told to `invariants`; `world.invariants.facts` has the results (`formed`, `charged`,
+`records`). The same seed gives the same history. `scenario` has the settings of a world, `faults` what goes wrong by
+chance, and `history` plays whole histories.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Concatenate
 
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.durable import State
@@ -38,8 +39,9 @@ from tests.sim.event_queue import EventQueue
 from tests.sim.foreign_coordinator import ForeignCoordinator
 from tests.sim.host import Host
 from tests.sim.idle_skip import IdleSkip
-from tests.sim.invariants.decisions import AllInvariants
-from tests.sim.invariants.former_leaders import FormerLeaders
+from tests.sim.invariants.all_laws import AllLaws
+from tests.sim.invariants.former_leaders import FormerLeaderLaws
+from tests.sim.invariants.laws import Laws, P, tell
 from tests.sim.kept_disk import Disks
 from tests.sim.laggards import Laggards
 from tests.sim.network import Wires
@@ -93,8 +95,8 @@ class World:
         self.coordinators = self._coordinators()
         self.daemon = self.coordinators[0]
         """The coordinator that decides, or did last."""
-        self.invariants = AllInvariants(self)
-        self.former = FormerLeaders(self)
+        self.invariants = AllLaws(self)
+        self.former = FormerLeaderLaws(self.invariants.facts)
         """The invariants of coordinators that decided before the present one."""
         self.takeovers = 0
         """How often another coordinator than before has begun to decide."""
@@ -119,7 +121,7 @@ class World:
         if self.daemon is coordinator:
             return
         if self.daemon.up:
-            self.invariants.crashed()
+            self.tell(Laws.crashed)
         self.daemon = coordinator
         self.former.led()
         self.takeovers += 1
@@ -212,6 +214,15 @@ class World:
         return BrokenError(f"seed {self.seed}: {text}\n{self.trace}\nseed {self.seed}: {text}")
 
     # Methods for its parts
+
+    def check(self, holds: object, text: str, *arguments: object) -> None:
+        """Raise `BrokenError` unless a law holds, which belongs to no set."""
+        if not holds:
+            raise self.failure(text % arguments)
+
+    def tell(self, hook: Callable[Concatenate[Laws, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Tell all sets of laws what happens to the coordinator that leads, or to a node: `hook` is one of `Laws`."""
+        tell(self.invariants.sets, hook, *args, **kwargs)
 
     def touch(self) -> None:
         """Note that something beside heartbeats happens."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from coordinatord.core.effects import Answer
-from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.persistence import END_S
 from coordinatord.core.state.durable import State
@@ -21,17 +19,14 @@ from coordinatord.core.values.admin_requests import (
     UndrainNode,
 )
 from coordinatord.core.values.records import JobStopAsked, NodeDrained, NodeJoined, NodeUndrained, Record, RoundFormed
-from tests.sim.invariants.rounds import RoundInvariants
-
-if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.world import World
+from tests.sim.invariants.laws import Facts, Laws
 
 
-class AdminInvariants(RoundInvariants):
+class AdminLaws(Laws):
     """Checks the answers to operators, and whether they hold."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._to_end: set[str] = set()
         """Runs that an operator wants to end."""
         self._ending: dict[str, float] = {}
@@ -43,7 +38,6 @@ class AdminInvariants(RoundInvariants):
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check that no decision contradicts an operator."""
-        super().decided(records)
         cluster = self.world.daemon.machine.cluster
         for record in records:
             match record:
@@ -56,18 +50,16 @@ class AdminInvariants(RoundInvariants):
                         why = cluster.durable.why_drained(ranks.node, members[ranks.node].offer.host)
                         self.check(why is None, "%s is given a round: %s", ranks.node, why)
 
-    def durable(self, decided: Sequence[Decided]) -> None:
+    def durable(self, record: Record) -> None:
         """Check that no round follows when an operator wants a run to end."""
-        for _, record in decided:
-            if isinstance(record, JobStopAsked):
-                self._to_end.add(record.run)
-            elif isinstance(record, NodeDrained):
-                self._drained.add(record.node)
-            elif isinstance(record, NodeUndrained):
-                self._undrained.add(record.node)
-            elif isinstance(record, RoundFormed):
-                self.check(record.run not in self._to_end, "run %s is to end, and a round is formed", record.run)
-        super().durable(decided)
+        if isinstance(record, JobStopAsked):
+            self._to_end.add(record.run)
+        elif isinstance(record, NodeDrained):
+            self._drained.add(record.node)
+        elif isinstance(record, NodeUndrained):
+            self._undrained.add(record.node)
+        elif isinstance(record, RoundFormed):
+            self.check(record.run not in self._to_end, "run %s is to end, and a round is formed", record.run)
 
     def settled(self, machine: Coordinator) -> None:
         """Check that a run that is to end waits for nothing between two rounds, except for its disk.
@@ -75,7 +67,6 @@ class AdminInvariants(RoundInvariants):
         A restarted coordinator knows what is to be written once it has heard all nodes. A failed attempt is repeated
         for a while.
         """
-        super().settled(machine)
         now = self.world.queue.now
         for run in machine.jobs.values():
             if run.id not in self._to_end or run.durable.state is not State.FORMING:
@@ -87,7 +78,6 @@ class AdminInvariants(RoundInvariants):
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that the store holds these records alone."""
-        super().set_back(records, now)
         self._to_end = {record.run for record in records if isinstance(record, JobStopAsked)}
 
     def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
@@ -99,7 +89,7 @@ class AdminInvariants(RoundInvariants):
             self.check(not known, "%s is answered %s", request, answer)
         if answer.result is not AdminResult.DONE:
             return
-        cluster = self.replica.cluster
+        cluster = self.facts.replica.cluster
         run = cluster.jobs.get(request.target)
         match request:
             case DrainNode():

@@ -27,13 +27,12 @@ from nodeclient.core.effects import (
     Terminate,
 )
 from nodeclient.core.staying import HOLD_S
-from tests.sim.invariants.nodes import NodeInvariants
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.kept_memory import SAVE_WITHIN_S
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 SLACK_S = 1.0
 """The tolerance: an alarm is punctual, but its effect may wait for another one. It is far below every grace."""
@@ -87,18 +86,16 @@ class Conduct:
         """The local ranks of processes that wait for a round, and have lost their connection to the nodeclient."""
 
 
-class AgentInvariants(NodeInvariants):
+class AgentLaws(Laws):
     """Watches the conduct of each nodeclient."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._conducts: dict[tuple[str, int], Conduct] = {}
         self.taken_over = 0
         """Processes that went into another round."""
         self.held = 0
         """Processes that waited for another round."""
-        self._slept_at = 0.0
-        """When the coordinator last woke from a sleep."""
 
     def conduct(self, host: Host) -> Conduct:
         """Return the conduct of the nodeclient of a host."""
@@ -309,7 +306,7 @@ class AgentInvariants(NodeInvariants):
         assert host.agent is not None
         patience_s = host.agent._connection.lease_s + SLACK_S
         quiet = host.well and self.world.queue.now - host.troubled_until > patience_s
-        awake = daemon.up and not daemon.paused and self.world.queue.now - self._slept_at > patience_s
+        awake = daemon.up and not daemon.paused and self.world.queue.now - self.facts.slept_at > patience_s
         session = host.session
         here = session is not None and session.life == daemon.life and session.number in daemon.machine._sessions
         fair = not (quiet and awake and here) or network.harsh or network.spike_chance > 0
@@ -317,7 +314,6 @@ class AgentInvariants(NodeInvariants):
 
     def judge_end(self) -> None:
         """Check that every nodeclient which lives is connected, and pursues its goal."""
-        super().judge_end()
         for host in self.world.hosts.values():
             agent, session = host.agent, host.session
             if agent is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.machine import Coordinator
@@ -11,20 +10,18 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.messages import Observed, ScaleUp
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import Round
-
-if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.world import World
 
 TAKEN_IN_WITHIN_S = 5.0
 """The longest time from a checkpoint to the end of its round: the store may not answer for a while."""
 
 
-class CheckpointWaits:
+class CheckpointWaitLaws(Laws):
     """Follows the checkpoints that nodes have reported to any coordinator."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._written: dict[Round, dict[str, int]] = {}
         """The step of the newest checkpoint of each node; -1 if it will write some, and has written none."""
         self._common: dict[Round, tuple[int, float]] = {}
@@ -36,18 +33,18 @@ class CheckpointWaits:
         self.ended = 0
         """How many rounds ended when a checkpoint was written for which nodes waited."""
 
-    def note(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Note a report that the coordinator is about to handle."""
         if isinstance(event, Connected):
             self._note_report(event.join.node, event.join.observed)
         elif isinstance(event, Reported):
-            _, member = self._world.daemon.machine._sessions.get(event.session, (None, None))
+            _, member = self.world.daemon.machine._sessions.get(event.session, (None, None))
             if member is not None:
                 self._note_report(member.node, event.observed)
 
     def _note_report(self, node: str, observed: Observed) -> None:
-        kept, key, now = observed.kept, (observed.run, observed.round), self._world.queue.now
-        self._heard_at.setdefault((self._world.daemon.life, key, node), now)
+        kept, key, now = observed.kept, (observed.run, observed.round), self.world.queue.now
+        self._heard_at.setdefault((self.world.daemon.life, key, node), now)
         if kept is None or not kept.writes_checkpoints:
             return
         written = self._written.setdefault(key, {})
@@ -74,12 +71,12 @@ class CheckpointWaits:
             waits = run.spec.scale_up is ScaleUp.AT_CHECKPOINT and run.durable.state is State.RUNNING
             if not waits or run.round_size >= run.spec.nodes_max or run.durable.succeeded:
                 continue
-            now, ready = self._world.queue.now, run.members_in(MemberState.READY)
+            now, ready = self.world.queue.now, run.members_in(MemberState.READY)
             since = [self._ready_at.setdefault((run.id, each.node, each.incarnation), now) for each in ready]
-            life, key = self._world.daemon.life, (run.id, run.durable.round)
+            life, key = self.world.daemon.life, (run.id, run.durable.round)
             _, at = self._common.get(key, (-1, math.inf))
             # What a node first says to a coordinator that was started again may be older than the nodes that wait.
             heard = [self._heard_at.get((life, key, node), math.inf) for node in run.durable.order]
             known = machine.store_error is None and at > max(heard)
             late = known and min(since, default=math.inf) < at < now - TAKEN_IN_WITHIN_S
-            self._world.invariants.check(not late, "nodes wait %.1f s after the checkpoint was written", now - at)
+            self.check(not late, "nodes wait %.1f s after the checkpoint was written", now - at)

@@ -24,41 +24,34 @@ from coordinatord.core.values.records import (
     RoundEnded,
     RoundFormed,
     RoundStopped,
-    RunEnded,
     RunOpened,
 )
-from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused, Result
-from tests.sim.invariants.arrivals import too_soon
-from tests.sim.invariants.departures import Departures
-from tests.sim.invariants.identities import Identities
-from tests.sim.invariants.kept_state import KeptStateInvariants
-from tests.sim.invariants.messages import MessageInvariants
-from tests.sim.invariants.preparing_nodes import PreparingNodes
-from tests.sim.invariants.retry_pause import RetryPauses
-from tests.sim.invariants.root_cause import ALIKE_S, REMEMBERED_S, ROUGHLY, RootCauseInvariants
+from coordinatord.protocol.messages import Degraded, Desired, Join, Phase, RefusalCode, Refused, Result, ScaleUp
+from tests.sim.invariants.checkpoint_waits import CheckpointWaitLaws
+from tests.sim.invariants.departures import DepartureLaws
+from tests.sim.invariants.laws import Facts, Laws
+from tests.sim.invariants.preparing_nodes import PreparingLaws
+from tests.sim.invariants.root_cause import ALIKE_S, REMEMBERED_S, ROUGHLY
 from tests.sim.invariants.rounds import WELL_FOR_S
 from tests.sim.invariants.store_outages import StoreOutages
 from tests.sim.network import Session
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.host import Host
-    from tests.sim.world import World
+    pass
 
 IN_FLIGHT_S = 2.0
 """The time within which a message of a healthy node arrives."""
 
 
-class AllInvariants(RootCauseInvariants, MessageInvariants):
+class DecisionLaws(Laws):
     """Watches one world."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._pauses = RetryPauses(world)
-        self._preparing = PreparingNodes(world)
-        self.departures = Departures(world)
-        self.identities = Identities(world)
-        self.kept = KeptStateInvariants(world)
+    def __init__(
+        self, facts: Facts, preparing: PreparingLaws, waits: CheckpointWaitLaws, departures: DepartureLaws
+    ) -> None:
+        super().__init__(facts)
+        self._preparing, self._waits, self._departures = preparing, waits, departures
         self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
         """The first `Join` and its time, by node and incarnation."""
         self._joined_at: dict[tuple[str, int], float] = {}
@@ -97,7 +90,6 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
 
     def joined(self, join: Join) -> None:
         """Note that a node has come, or come back."""
-        super().joined(join)
         key = (join.node, join.incarnation)
         first = self._joins[key][1] if key in self._joins else self.world.queue.now
         self._joins[key] = (join, first)
@@ -105,19 +97,10 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
 
     def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
-        super().note_event(event)
         now, machine = self.world.queue.now, self.world.daemon.machine
-        if now - self._event_at > 2 * self.world.scenario.policy.heartbeat_s:
-            self._slept_at = now
         if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
             self._dozed_at, self._dozed_s = now, self._dozed_s + now - self._event_at
         self._outages.note_event(event, now, troubled=machine.store_error is not None)
-        self._pauses.note_event(event)
-        self.identities.note_event(event)
-        self.kept.note_event(event)
-        late = self._preparing.note_event(event)
-        self.check(late is None, "enough nodes are ready, and wait for %.2f s too long", late)
-        self.departures.note_event(event, self._upset_at)
         self._event_at = now
         self._judge_forgiven()
         if isinstance(event, Connected):
@@ -131,7 +114,6 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         if run is not None and run.all_silent:
             self._revived |= {(run.id, member.node): now for member in run.members_in(MemberState.SILENT)}
         self._heard[node, incarnation], self._sent_at[node] = now - observed.heard_s, now
-        self._note_failure(node, observed)
 
     def _judge_forgiven(self) -> None:
         """Check that nodes which were not heard within a lease after the store recovered count as silent or lost."""
@@ -159,24 +141,16 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
                 late = self._sent_at.get(node, -1.0) < since and now - since > most_s
                 self.check(not late or member.expired, "%s is counted on %.1f s after trouble", node, now - since)
 
-    def killed(self, host: Host) -> None:
-        """Note that a nodeclient is about to be killed."""
-        self.departures.killed(host, self._upset_at)
-
     # Decisions
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check what was decided by the state of the world at this moment, durable or not."""
-        super().decided(records)
         jobs = self.world.daemon.machine.jobs
         stopped = next((record for record in records if isinstance(record, RoundStopped)), None)
         for record in records:
             run = jobs.get(record.job)
             if run is None or run.id != record.run:
                 continue
-            self.kept.decided(run, record)
-            early = self._pauses.too_early(record)
-            self.check(early is None, "a round follows the same error %.2f s too early", early)
             if isinstance(record, NodeJoined | NodeLost | NodeLeftBehind | NodeReleased):
                 self._judge_node(run, record, stopped)
             else:
@@ -192,8 +166,6 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
                 self._judge_stopping(run, record)
             case RoundEnded():
                 self._judge_over(record)
-            case RunEnded():
-                self._judge_outcome(run, record)
 
     def _judge_node(self, run: Run, record: Record, stopped: RoundStopped | None) -> None:
         match record:
@@ -207,7 +179,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
                 self._judge_released(run, record)
 
     def _judge_opened(self, record: RunOpened) -> None:
-        old = self.replica.jobs.get(record.job)
+        old = self.facts.replica.jobs.get(record.job)
         joins = [join for (node, _), (join, _) in self._joins.items() if node == record.opener]
         again = old is not None and joins[-1].observed.run == old.id and old.spec == record.spec
         self.check(not again, "%s opens a run again that it was in", record.opener)
@@ -220,7 +192,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
     def _judge_forming(self, run: Run, record: RoundFormed) -> None:
         self._rounds[run.id] = record.round
         nodes = {ranks.node for ranks in record.nodes}
-        known = self.replica.jobs.get(record.job)
+        known = self.facts.replica.jobs.get(record.job)
         before = set(known.order) if known is not None and known.id == run.id else set()
         new = nodes - before
         left = {member.node for member in run.members_in(MemberState.READY)}
@@ -252,22 +224,36 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
     def _judge_stopping(self, run: Run, record: RoundStopped) -> None:
         key = (record.run, record.round)
         self._stopped[key] = self.world.queue.now
-        self._life_of_stop[key] = self.world.daemon.life
-        early = too_soon(run, self._joins, self.world) if record.condition == "arrived" else ""
+        self.facts.life_of_stop[key] = self.world.daemon.life
+        early = self._too_soon(run) if record.condition == "arrived" else ""
         self.check(not early, "round %d is stopped for arrivals: %s", record.round, early)
         if record.planned and not run.leaving and not run.durable.stop_asked:
             done = any(member.durable.in_round and member.durable.succeeded for member in run.members.values())
             self.check(not done, "round %d is stopped for arrivals, and about to succeed", record.round)
-        self._judge_evidence(run, record)
+
+    def _too_soon(self, run: Run) -> str:
+        """Return why no round may be stopped for arrivals now; empty if one may."""
+        ready, now, policy = run.members_in(MemberState.READY), self.world.queue.now, self.world.scenario.policy
+        came = [self._joins[member.node, member.incarnation][1] for member in ready]
+        if not came:
+            return "none is ready"
+        if run.spec.scale_up is ScaleUp.NEVER:
+            return "the job wants none"
+        if run.spec.scale_up is ScaleUp.AT_CHECKPOINT and (why := self._waits.too_soon(run, min(came))) is not None:
+            return why
+        if run.round_size + len(came) >= run.spec.nodes_max:
+            return ""
+        settled = now - max(came) >= ROUGHLY * policy.settle_s or now - min(came) >= ROUGHLY * policy.settle_max_s
+        return "" if settled else f"one came {now - max(came):.2f} s ago, and more may follow"
 
     def _judge_lost(self, run: Run, record: NodeLost, stopped: RoundStopped | None) -> None:
         now, policy = self.world.queue.now, self.world.scenario.policy
         key = (run.id, self._rounds.get(run.id, 0))
         self._out.add((key, record.node, record.incarnation))
-        self._lost_of.add(key)
+        self.facts.lost_of.add(key)
         if record.reason.startswith("replaced by"):
             return
-        self.departures.judges(record, key)
+        self._departures.judges(record, key)
         least = ROUGHLY * policy.reconnect_grace_s
         closed = record.reason.startswith("its connection")
         heard = self._heard.get((record.node, record.incarnation), 0.0)
@@ -294,7 +280,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
     def _judge_left_behind(self, run: Run, record: NodeLeftBehind) -> None:
         key = (record.run, record.round)
         self._out.add((key, record.node, record.incarnation))
-        self._lost_of.add(key)
+        self.facts.lost_of.add(key)
         least = self.world.scenario.stop_timeout_s + self.world.scenario.policy.stop_limit_s
         waited = self._outages.untroubled_s(self._since(self._stopped.get(key, 0.0)), self.world.queue.now)
         self.check(waited >= ROUGHLY * least, "%s is left behind after %.1f s", record.node, waited)
@@ -328,38 +314,28 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             self.check(not alive or given_up, "round %d is over, and %s has workers", record.round, host.name)
         scenario, daemon = self.world.scenario, self.world.daemon
         most = (scenario.stop_timeout_s + scenario.policy.stop_limit_s) / ROUGHLY + REMEMBERED_S
-        slept_at = max(self._slept_at, self._outages.last_at)
-        awake = self._life_of_stop.get(key) == daemon.life and slept_at < self._stopped.get(key, now)
+        slept_at = max(self.facts.slept_at, self._outages.last_at)
+        awake = self.facts.life_of_stop.get(key) == daemon.life and slept_at < self._stopped.get(key, now)
         took = now - self._stopped.get(key, now)
         self.check(not awake or took < most, "round %d took %.1f s to end", record.round, took)
 
-    def settled(self, machine: Coordinator) -> None:
-        """Check that no kept state that is needed was overwritten."""
-        super().settled(machine)
-        self.kept.settled(machine)
-
     # Records
 
-    def _judge_formed(self, record: RoundFormed) -> None:
-        first = not self.replica.jobs[record.job].order
-        remembered = self._remembered.get(record.run, 0)
-        self.check(not first or record.round > remembered, "nodes know of round %d of another run", remembered)
-        super()._judge_formed(record)
-
-    def durable(self, decided: Sequence[Decided]) -> None:
-        """Check what becomes durable, in its order."""
+    def durable(self, record: Record) -> None:
+        """Check the number of a first round, by those that nodes have come with."""
         self._recorded_at = self.world.queue.now
-        for at, record in decided:
-            super().durable([(at, record)])
-            if isinstance(record, NodeJoined):
-                self._remembered[record.run] = max(self._remembered.get(record.run, 0), record.round)
+        remembered = self._remembered.get(record.run, 0)
+        if isinstance(record, NodeJoined):
+            self._remembered[record.run] = max(remembered, record.round)
+        elif isinstance(record, RoundFormed):
+            first = not self.facts.replica.jobs[record.job].order
+            self.check(not first or record.round > remembered, "nodes know of round %d of another run", remembered)
 
     # The coordinator's lives
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that the store holds these records alone: workers of later rounds may live on unknown nodes."""
-        super().set_back(records, now)
-        members = [member for run in self.replica.jobs.values() for member in run.inside]
+        members = [member for run in self.facts.replica.jobs.values() for member in run.inside]
         known = {(member.node, member.incarnation) for member in members}
         self._out |= {
             (key, host.node, host.incarnation)
@@ -370,30 +346,24 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
 
     def crashed(self) -> None:
         """Note that the coordinator has died."""
-        super().crashed()
         self._outages.end(self.world.queue.now)
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
         """Check what a coordinator that starts knows."""
-        super().restored(machine, past)
         self._heard.clear()
         self._sent_at.clear()
         self._joined_at.clear()
         self._revived.clear()
-        self.identities.restored()
-        self.kept.useless.restored(past)
         for run in machine.jobs.values():
-            self._judge_index(run)
             self._rounds[run.id] = run.durable.round
         # The time of its absence counts against no node, so the time since its last record does not.
         self._began_at, self._last_at, self._dozed_s = self.world.queue.now, self._recorded_at, 0.0
 
     # Messages
 
-    def refused(self, session: Session, refused: Refused) -> None:
+    def sent(self, session: Session, message: Desired | Degraded | Refused) -> None:
         """Check that of two processes of one node the younger one stays, unless it was in trouble."""
-        super().refused(session, refused)
-        if refused.code is RefusalCode.SUPERSEDED and not refused.retry:
+        if isinstance(message, Refused) and message.code is RefusalCode.SUPERSEDED and not message.retry:
             own = (session.host.node, session.incarnation)
             younger = any(node == own[0] and incarnation > own[1] for node, incarnation in self._joins)
             recently = self.world.queue.now - session.host.troubled_until < WELL_FOR_S or not session.host.well

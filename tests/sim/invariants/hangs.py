@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from coordinatord.core.effects import Look
+from coordinatord.core.events import Event
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import BusyWorkerAwaited, Record, RoundStopped
 from coordinatord.core.values.training_progress import STALL_S_MIN
 from coordinatord.protocol.messages import Launcher
+from tests.sim.invariants.laws import Facts, Laws
+from tests.sim.invariants.root_cause import RootCauseLaws
 from tests.sim.worker_looks import LOOK_WITHIN_S, Doing
 from tests.sim.workers import STEP_S, Round
-
-if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.world import World
 
 HUNG = "hung"
 
@@ -35,11 +35,12 @@ CLOCKS = 0.94
 """The least ratio of one time by two clocks."""
 
 
-class HangInvariants:
+class HangLaws(Laws):
     """Watches the looks of one world."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, facts: Facts, root_cause: RootCauseLaws) -> None:
+        super().__init__(facts)
+        self._root_cause = root_cause
         self._stopped: set[Round] = set()
         self._looked: tuple[Round, int, float] = ("", 0), 0, -math.inf
         """The round of the last look, the life of the coordinator, and the time. Each life begins the looks anew."""
@@ -50,49 +51,55 @@ class HangInvariants:
 
     def looks(self, look: Look, *, is_lost: bool) -> None:
         """Check that a round is looked at only if it has begun and the job wants that, and that looks are apart."""
-        key, now = (look.run, look.round), self._world.queue.now
+        key, now = (look.run, look.round), self.world.queue.now
         self._lost[key] += is_lost
-        life = self._world.daemon.life
+        life = self.world.daemon.life
         before, of_life, at = self._looked
         is_first = (before, of_life) != (key, life)
-        self._check(is_first or now - at >= APART_S * CLOCKS, "two looks are %.2f s apart", now - at)
+        self.check(is_first or now - at >= APART_S * CLOCKS, "two looks are %.2f s apart", now - at)
         self._looked = key, life, now
-        training = self._world.trainings[key]
+        training = self.world.trainings[key]
         stepped = training.stepped()
-        spec = self._world.run.spec
+        spec = self.world.run.spec
         has_begun = stepped is not None or bool(spec.hang_timeout_s)
-        self._check(has_begun, "round %d is looked at, and had not begun", look.round)
-        self._check(spec.hang_timeout_s != 0, "round %d is looked at, and its job wants no looks", look.round)
-        self._check(spec.launcher is Launcher.NODECLIENT, "round %d is torchrun's, and looked at", look.round)
+        self.check(has_begun, "round %d is looked at, and had not begun", look.round)
+        self.check(spec.hang_timeout_s != 0, "round %d is looked at, and its job wants no looks", look.round)
+        self.check(spec.launcher is Launcher.NODECLIENT, "round %d is torchrun's, and looked at", look.round)
 
-    def decided(self, run: Run, record: Record) -> None:
-        """Check a verdict."""
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check verdicts."""
+        run = self.world.daemon.machine.jobs.get("job")
+        for record in records:
+            if run is not None and run.id == record.run:
+                self._judge(run, record)
+
+    def _judge(self, run: Run, record: Record) -> None:
         if isinstance(record, BusyWorkerAwaited):
             is_wanted = bool(run.spec.hang_timeout_s) and run.durable.stepped
-            self._check(not is_wanted, "a restart was wanted, and there is a notice")
+            self.check(not is_wanted, "a restart was wanted, and there is a notice")
         if not isinstance(record, RoundStopped) or record.condition != HUNG:
             return
-        key, now = (record.run, record.round), self._world.queue.now
-        training = self._world.trainings[key]
+        key, now = (record.run, record.round), self.world.queue.now
+        training = self.world.trainings[key]
         standstill = training.standstills.at(now) or training.standstills.hung
-        self._check(key not in self._stopped, "round %d is stopped as hung a second time", record.round)
+        self.check(key not in self._stopped, "round %d is stopped as hung a second time", record.round)
         self._stopped.add(key)
-        self._check(standstill is not None, "round %d is stopped as hung, and trains: %s", record.round, record.reason)
+        self.check(standstill is not None, "round %d is stopped as hung, and trains: %s", record.round, record.reason)
         assert standstill is not None
         wanted = standstill.doing.is_hang or (standstill.doing is Doing.COMPUTES and bool(run.spec.hang_timeout_s))
-        self._check(wanted, "round %d is stopped as hung, and %s: %s", record.round, standstill.doing, record.reason)
-        self._check(record.first_failure is not None, "round %d is stopped as hung, and nobody is named", record.round)
+        self.check(wanted, "round %d is stopped as hung, and %s: %s", record.round, standstill.doing, record.reason)
+        self.check(record.first_failure is not None, "round %d is stopped as hung, and nobody is named", record.round)
         assert record.first_failure is not None
         rank = record.first_failure.failure.rank
         either = standstill.doing is Doing.SKIPPED and self._workers(key) == PAIR  # each is where the other is not
-        self._check(rank == standstill.culprit or either, "rank %d is blamed for rank %d", rank, standstill.culprit)
+        self.check(rank == standstill.culprit or either, "rank %d is blamed for rank %d", rank, standstill.culprit)
         stepped = training.stepped()
         assert stepped is not None
         usual_s = (run.spec.hang_timeout_s or STALL_S_MIN) if standstill.section is None else STALL_S_MIN
         least, idle_s = usual_s * CLOCKS - STEP_S, stepped[1]
-        self._check(idle_s >= least, "round %d does no step for %.2f s, and is stopped", record.round, idle_s)
+        self.check(idle_s >= least, "round %d does no step for %.2f s, and is stopped", record.round, idle_s)
         least = 0.0 if standstill.section is None else standstill.section.limit_s * CLOCKS
-        self._check(
+        self.check(
             now - standstill.begin >= least,
             "round %d hangs for %.2f s, and is stopped",
             record.round,
@@ -100,12 +107,15 @@ class HangInvariants:
         )
         self.named += standstill.doing.is_hang
         # From here on it is a failure like any other.
-        self._world.invariants.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
+        self._root_cause.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
 
-    def note_run(self, run: Run) -> None:
+    def note_event(self, event: Event) -> None:
         """Check that a round which hangs is ended in time. A single worker waits for no other one."""
-        key, now = (run.id, run.durable.round), self._world.queue.now
-        training = self._world.trainings.get(key)
+        run = self.world.daemon.machine.jobs.get("job")
+        if run is None:
+            return
+        key, now = (run.id, run.durable.round), self.world.queue.now
+        training = self.world.trainings.get(key)
         hung = None if training is None else training.standstills.hung
         if training is None or hung is None or run.durable.state is not State.RUNNING or run.spec.hang_timeout_s == 0:
             return
@@ -113,17 +123,14 @@ class HangInvariants:
             return
         patience_s = run.progress.patience_s if hung.section is None else max(hung.section.limit_s, STALL_S_MIN)
         most = patience_s / CLOCKS + NAMED_WITHIN_S + self._lost[key] * GIVEN_UP_AFTER_S
-        self._check(now - hung.begin < most, "round %d hangs for %.1f s, and goes on", key[1], now - hung.begin)
+        self.check(now - hung.begin < most, "round %d hangs for %.1f s, and goes on", key[1], now - hung.begin)
 
     def _workers(self, key: Round) -> int:
-        return sum(ranks.workers for ranks in self._world.invariants.formed[key].nodes)
+        return sum(ranks.workers for ranks in self.facts.formed[key].nodes)
 
     def _is_calm(self, since: float, key: Round) -> bool:
         """Whether nothing else has gone wrong since then."""
-        world = self._world
+        world = self.world
         hosts = world.trainings[key].hosts.values()
         lately = all(host.well and host.troubled_until < since for host in hosts)
-        return lately and world.invariants.upset_at < since and world.daemon.idle and not world.scenario.network.harsh
-
-    def _check(self, holds: object, text: str, *arguments: object) -> None:
-        self._world.invariants.check(bool(holds), text, *arguments)
+        return lately and self.facts.upset_at < since and world.daemon.idle and not world.scenario.network.harsh

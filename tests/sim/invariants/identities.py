@@ -5,17 +5,17 @@ Such a claim is refused with the names of both tokens, and has no other effect.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coordinatord.core.effects import Batch, Refuse
 from coordinatord.core.events import Connected, Disconnected, Event
+from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.member import Member
 from coordinatord.protocol.messages import RefusalCode
-
-if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.world import World
+from tests.sim.invariants.laws import Facts, Laws
 
 MEMBER_FIELDS = [field.name for field in fields(Member)]
 
@@ -23,11 +23,11 @@ Known = tuple[dict[str, tuple[Any, ...]], dict[int, str]]
 """The fields of each member by node, and the node of each session."""
 
 
-class Identities:
+class IdentityLaws(Laws):
     """Watches the tokens and claims of one world."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._tokens: dict[tuple[str, int], str] = {}
         """The token that each node has shown, by incarnation."""
         self._revoked: set[tuple[str, int]] = set()
@@ -40,7 +40,7 @@ class Identities:
         if isinstance(event, Connected):
             self._tokens[event.join.node, event.join.incarnation] = event.token
         elif isinstance(event, Disconnected) and event.revoked:
-            _, member = self._world.daemon.machine._sessions.get(event.session, (None, None))
+            _, member = self.world.daemon.machine._sessions.get(event.session, (None, None))
             if member is not None:
                 self.revoked(member.node, member.incarnation)
 
@@ -49,7 +49,7 @@ class Identities:
         self._revoked.add((node, incarnation))
         self._tokens.pop((node, incarnation), None)
 
-    def restored(self) -> None:
+    def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
         """Note that a coordinator has started, which knows the first token of each node if that is still valid."""
         for known in self._revoked:
             self._tokens.pop(known, None)
@@ -69,7 +69,7 @@ class Identities:
 
     def judge_claim(self, claim: Connected, before: Known, batch: Batch) -> None:
         """Check the effects of a claim to the identity of a node."""
-        node, check = claim.join.node, self._world.invariants.check
+        node, check = claim.join.node, self.check
         check(not batch.records, "another one claims to be %s, and it follows: %s", node, batch.records)
         refused = [effect for effect in batch.effects if isinstance(effect, Refuse) and effect.session == claim.session]
         check(len(refused) == len(batch.effects) == 1, "another one claims to be %s: %s", node, batch.effects)
@@ -78,9 +78,9 @@ class Identities:
             claim.join.job,
             node,
         )
-        honest = self._tokens[node, self._world.run.members[node].incarnation]
+        honest = self._tokens[node, self.world.run.members[node].incarnation]
         named = claim.token in refuse.message.message and honest in refuse.message.message
         check(is_refused and named, "a claim to be %s is refused with another reason: %s", node, refuse)
-        after = self.known(self._world.daemon.machine)
+        after = self.known(self.world.daemon.machine)
         check(after == before, "another one claims to be %s, and what is known has changed: %s", node, after)
         self.claims += 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Connected, Event, Reported
+from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.handover import HAND_OVER_S
 from coordinatord.core.state.durable import State
@@ -14,12 +15,12 @@ from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
-from coordinatord.protocol.messages import Observed, Result
-from tests.sim.invariants.candidates import CandidatesInTime
-from tests.sim.invariants.checkpoint_waits import CheckpointWaits
+from coordinatord.protocol.messages import Observed, Phase, Result
+from tests.sim.invariants.candidates import CandidateLaws
+from tests.sim.invariants.checkpoint_waits import CheckpointWaitLaws
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.part_sets import came_late, is_whole, ranks_of, shards_of
-from tests.sim.invariants.persisted_state import PersistedStateInvariants
-from tests.sim.invariants.planned_ends import judge_planned_end
+from tests.sim.invariants.persisted_state import PersistedStateLaws
 from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_copies import Chain
 from tests.sim.kept_memory import KeptMemory
@@ -27,18 +28,17 @@ from tests.sim.workers import Round, Training
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 
-class KeptStateInvariants:
+class KeptStateLaws(Laws):
     """Watches the kept state of one world."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.persisted = PersistedStateInvariants(world)
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.persisted = PersistedStateLaws(facts)
         self.useless = UselessSteps()
-        self.candidates = CandidatesInTime(world)
-        self.waits = CheckpointWaits(world)
+        self.candidates = CandidateLaws(facts)
+        self.waits = CheckpointWaitLaws(facts)
         self._safe: dict[str, tuple[int, KeptStep, list[tuple[Host, int]]]] = {}
         """The last whole and protected step of each run, with the life of the coordinator, and its holders."""
         self._heard: dict[tuple[str, int], Observed] = {}
@@ -63,33 +63,36 @@ class KeptStateInvariants:
 
     def note_event(self, event: Event) -> None:
         """Note a report that the coordinator is about to handle."""
-        for run in self._world.daemon.machine.jobs.values() if self._world.scenario.states_differ else ():
+        for run in self.world.daemon.machine.jobs.values() if self.world.scenario.states_differ else ():
             self.useless.note_parts(run.id, self._parts_of(run, run.members.values(), gone=True))
         self._note_lonely()
-        self.candidates.watch(self._world.daemon.machine)
-        self.waits.note(event)
-        if self._world.scenario.persist_every_s is not None:
-            self.persisted.note_state(self._world.daemon.machine)
-        if self._world.scenario.copies and not self._world.scenario.network.harsh:
-            for run in self._world.daemon.machine.jobs.values():
+        if self.world.scenario.copies and not self.world.scenario.network.harsh:
+            for run in self.world.daemon.machine.jobs.values():
                 self._judge_copies(run)
         if isinstance(event, Connected):
             self._heard[event.join.node, event.join.incarnation] = event.join.observed
         elif isinstance(event, Reported):
-            _, member = self._world.daemon.machine._sessions.get(event.session, (None, None))
+            _, member = self.world.daemon.machine._sessions.get(event.session, (None, None))
             if member is not None:
                 self._heard[member.node, member.incarnation] = event.observed
 
-    def decided(self, run: Run, record: Record) -> None:
+    def decided(self, records: Sequence[Record]) -> None:
         """Check the choice for a round, by what nodes have reported."""
+        jobs = self.world.daemon.machine.jobs
+        for record in records:
+            run = jobs.get(record.job)
+            if run is not None and run.id == record.run:
+                self._judge(run, record)
+
+    def _judge(self, run: Run, record: Record) -> None:
         self.useless.note_parts(run.id, self._parts_of(run, run.members.values(), gone=True))
         self.useless.note(record)
         if isinstance(record, RoundStopped):
             can_fail = record.condition != "unrestorable" or self.useless.does_resume((record.run, record.round))
-            self._check(can_fail, "round %d cannot resume from nothing", record.round)
+            self.check(can_fail, "round %d cannot resume from nothing", record.round)
             self.persisted.stops(record)
-            judge_planned_end(self._world, run, record, self._heard)
-        writes = self._world.scenario.persist_every_s is not None
+            self._judge_planned_end(run, record)
+        writes = self.world.scenario.persist_every_s is not None
         if writes and isinstance(record, RunEnded) and record.condition in {"stop_asked", "all_left", "exhausted"}:
             members = [member for member in run.members.values() if member.session is not None and not member.expired]
             parts = [*self._parts_of(run, members, gone=True), *self._unheard_parts(run)]
@@ -107,8 +110,21 @@ class KeptStateInvariants:
             chosen = None if record.resume is None else record.resume.at
             nodes = [run.members[ranks.node] for ranks in record.nodes]
             self._judge_choice(run, record, nodes, chosen)
-            self._formed_at[run.id] = self._world.daemon.clock.read()
+            self._formed_at[run.id] = self.world.daemon.clock.read()
             self._judge_named((record.run, record.round - 1), nodes, chosen)
+
+    def _judge_planned_end(self, run: Run, record: RoundStopped) -> None:
+        """Check that all workers are to keep one step, if the last report of each node says that all of them can.
+
+        A coordinator that was started again has not heard all nodes when the first one asks to leave. Their workers
+        would end without a common step if it did not count on them.
+        """
+        key = record.run, record.round
+        reports = [self._heard.get((member.node, member.incarnation)) for member in run.inside]
+        is_whole = len(reports) == len(run.durable.order)
+        able = is_whole and all(report is not None and _can_halt(report, key) for report in reports)
+        lacking = record.planned and run.durable.stepped and able and not run.halting.wanted
+        self.check(not lacking, "round %d ends without a step that all of its workers keep", record.round)
 
     def _judge_released(self, run: Run, node: str) -> None:
         """Check that a node which leaves takes along no step that would be whole if it had stayed.
@@ -121,7 +137,7 @@ class KeptStateInvariants:
         given = goes_on and (
             run.durable.stepped or run.durable.resume is None or all(map(self._has_restored, run.inside))
         )
-        now, formed_at = self._world.daemon.clock.read(), self._formed_at.get(run.id, -math.inf)
+        now, formed_at = self.world.daemon.clock.read(), self._formed_at.get(run.id, -math.inf)
         had_time = run.durable.state is State.FORMING or now >= formed_at + HAND_OVER_S
         waited = member.gives and member.gives_until <= now and had_time
         if given or waited or run.durable.stop_asked or all(peer.leaves for peer in others):
@@ -130,7 +146,7 @@ class KeptStateInvariants:
         theirs = self._parts_of(run, reachable)
         whole = set(self._whole_of(run, theirs))
         newest = max(self._whole_of(run, [*theirs, *self._parts_of(run, [member], gone=True)]), default=None)
-        self._check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
+        self.check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
 
     def _judge_taken_along(self, run: Run, record: NodeReleased) -> None:
         """Check that no node with the last step leaves with all others before the step is on the disk."""
@@ -161,28 +177,28 @@ class KeptStateInvariants:
     def _unheard_parts(self, run: Run) -> list[KeptParts]:
         """Return the parts of members that have not been heard since the coordinator was started: it waits for them."""
         unheard = self.persisted.unheard.get(run.id, {})
-        there = [host for host in self._world.hosts.values() if unheard.get(host.node) == host.incarnation]
+        there = [host for host in self.world.hosts.values() if unheard.get(host.node) == host.incarnation]
         memories = [host.memory for host in there if host.memory is not None]
         return [stored.parts for memory in memories for stored in memory.stored if stored.run == run.id]
 
     def _judge_choice(self, run: Run, record: RoundFormed, nodes: list[Member], chosen: KeptStep | None) -> None:
         able = all(member.keeper is not None for member in nodes)
-        self._check(able or chosen is None, "round %d resumes where a node keeps nothing", run.durable.round)
+        self.check(able or chosen is None, "round %d resumes where a node keeps nothing", run.durable.round)
         best = max(self._candidates(run), default=None) if able else None
         best = self.persisted.chooses(run, record, nodes, best)
-        self._check(chosen == best, "%s is chosen, and %s is the newest that is whole", chosen, best)
+        self.check(chosen == best, "%s is chosen, and %s is the newest that is whole", chosen, best)
 
     def named(self, host: Host, key: Round, step: int, promised: int | None) -> None:
         """Check the step that the workers of a node are to keep: one for all nodes, which no worker has passed."""
-        self._check(
+        self.check(
             promised is not None and promised <= step, "%s keeps step %d and promised %s", host.name, step, promised
         )
         known = self._named.setdefault(key, step)
-        self._check(known == step, "%s is to keep step %d of round %d, and others %d", host.name, step, key[1], known)
+        self.check(known == step, "%s is to keep step %d of round %d, and others %d", host.name, step, key[1], known)
 
     def finds_place(self, host: Host, step: int, place: int | None) -> None:
         """Check that a node has a place for the last step of a round."""
-        self._check(place is not None, "%s has no place for step %d, the last one of its round", host.name, step)
+        self.check(place is not None, "%s has no place for step %d, the last one of its round", host.name, step)
 
     def keeps_named(self, host: Host, key: Round) -> None:
         """Note that a node keeps the named step, the last one of a round; it may be in another round by now."""
@@ -192,7 +208,7 @@ class KeptStateInvariants:
     def _judge_named(self, last: Round, nodes: list[Member], chosen: KeptStep | None) -> None:
         """Check that no step is lost where all nodes of the last round have kept the one that was named."""
         kept = self._keep_named.get(last, {})
-        formed = self._world.invariants.formed.get(last)
+        formed = self.facts.formed.get(last)
         if formed is None or {ranks.node for ranks in formed.nodes} != kept.keys():
             return
         there = all(host.memory is memory and not memory.withdrawn for host, memory in kept.values())
@@ -200,7 +216,7 @@ class KeptStateInvariants:
         if there and same and all(member.keeper for member in nodes):
             at = KeptStep(last[1], self._named[last])
             is_chosen = chosen == at or self.useless.excludes(last[0], at)
-            self._check(is_chosen, "all nodes have kept %s, and %s is chosen", at, chosen)
+            self.check(is_chosen, "all nodes have kept %s, and %s is chosen", at, chosen)
             self.kept_named += 1
 
     def _candidates(self, run: Run) -> Iterable[KeptStep]:
@@ -216,27 +232,29 @@ class KeptStateInvariants:
 
     def fetched(self, host: Host, resume: Resume, chains: set[Chain]) -> None:
         """Check that a node has fetched one state."""
-        self._check(len(chains) == 1, "%s has a mixture of %d states of step %d", host.name, len(chains), resume.step)
+        self.check(len(chains) == 1, "%s has a mixture of %d states of step %d", host.name, len(chains), resume.step)
 
     def begins(self, training: Training) -> None:
         """Check that all workers of a round begin from one state: the recorded one, or none."""
         states = {None if host.memory is None else host.memory.resumed for host in training.hosts.values()}
         steps = {None if state is None else state[0] for state in states}
-        self._check(len(steps) == 1, "round %d begins from %s", training.key[1], steps)
+        self.check(len(steps) == 1, "round %d begins from %s", training.key[1], steps)
         (at,) = steps
-        self._check(at is None or len(states) == 1, "round %d begins from different states", training.key[1])
-        formed = self._world.invariants.formed[training.key].resume
+        self.check(at is None or len(states) == 1, "round %d begins from different states", training.key[1])
+        formed = self.facts.formed[training.key].resume
         recorded = None if formed is None else formed.at
-        self._check(at == recorded, "round %d begins from %s, not from %s", training.key[1], at, recorded)
+        self.check(at == recorded, "round %d begins from %s, not from %s", training.key[1], at, recorded)
         self.resumed += at is not None
+
+    def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
+        """Forget what was not recorded."""
+        self.useless.restored(past)
 
     def settled(self, machine: Coordinator) -> None:
         """Check that whole and protected steps are still there."""
-        self.persisted.settled(machine)
-        self.waits.settled(machine)
         for run in machine.jobs.values():
             self._judge_failed(run, recording=machine.store_error is None)
-            if not self._world.invariants.leaves_out(machine):
+            if not self.facts.leaves_out(machine):
                 self._judge_index(run)
             self._judge_copied(run)
             resume = run.durable.resume
@@ -248,7 +266,7 @@ class KeptStateInvariants:
                 self._safe.pop(run.id, None)
                 continue
             known = self._safe.get(run.id)
-            if known is None or known[:2] != (self._world.daemon.life, whole):
+            if known is None or known[:2] != (self.world.daemon.life, whole):
                 known_to_have = run.kept.holders(whole)  # a node that is out of reach may have it too, and overwrite it
                 there = [
                     holder
@@ -257,13 +275,13 @@ class KeptStateInvariants:
                     and not _may_overwrite(holder[0], run.members[holder[0].node], whole)
                     and not came_late(known_to_have, holder[0].node)
                 ]
-                self._safe[run.id] = (self._world.daemon.life, whole, there)
+                self._safe[run.id] = (self.world.daemon.life, whole, there)
             for host, incarnation in self._safe[run.id][2]:
                 memory = host.memory
                 if memory is None or host.incarnation != incarnation or memory.key[0] != run.id:
                     continue
                 has_it = any((stored.run, stored.parts.at) == (run.id, whole) for stored in memory.stored)
-                self._check(has_it or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
+                self.check(has_it or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
 
     def _judge_failed(self, run: Run, *, recording: bool) -> None:
         """Check that a round ends if one of its nodes cannot get its state."""
@@ -272,7 +290,7 @@ class KeptStateInvariants:
             observed, kept = member.observed, member.observed.kept
             here = (observed.run, observed.round) == (run.id, run.durable.round)
             failed = here and kept is not None and kept.restoring is Restoring.FAILED
-            self._check(not failed, "%s cannot get its state, and round %d goes on", member.node, run.durable.round)
+            self.check(not failed, "%s cannot get its state, and round %d goes on", member.node, run.durable.round)
 
     def _judge_index(self, run: Run) -> None:
         """Check that the coordinator counts the last reports of members about this run, and nothing else."""
@@ -282,15 +300,15 @@ class KeptStateInvariants:
                 continue
             kept = last.kept.parts if last.kept is not None and last.run == run.id else ()
             counted = run.kept._of_node.get(member.node, ())
-            self._check(counted == kept, "of %s counts %s, and it keeps %s", member.node, counted, kept)
+            self.check(counted == kept, "of %s counts %s, and it keeps %s", member.node, counted, kept)
         gone = run.kept._of_node.keys() - run.members.keys()
-        self._check(not gone, "what %s have kept counts, and they are gone", gone)
+        self.check(not gone, "what %s have kept counts, and they are gone", gone)
 
     def _judge_copied(self, run: Run) -> None:
         """Check that a copied step outlives the loss of any one host, and of any one rack where there are several."""
         at = None if run.durable.state.ended else run.kept.copied
         self._judge_promise(run, at)
-        hosts = {host.node: host for host in self._world.hosts.values() if host.memory is not None}
+        hosts = {host.node: host for host in self.world.hosts.values() if host.memory is not None}
         if at is None or any(host.memory and at in host.memory.withdrawn for host in hosts.values()):
             return
         self.promised += at != self._promised.get(run.id)
@@ -314,7 +332,7 @@ class KeptStateInvariants:
         for group in groups:
             if lost <= group:
                 left = [part for node, parts in held.items() if node not in group for part in parts]
-                self._check(left and is_whole(left), "%s counts as copied, and is lost with %s", at, sorted(group))
+                self.check(left and is_whole(left), "%s counts as copied, and is lost with %s", at, sorted(group))
 
     def _judge_copies(self, run: Run) -> None:
         """Check that the node which is shown to have a copy of another one's shards really has it.
@@ -324,7 +342,7 @@ class KeptStateInvariants:
         for node in () if run.durable.state.ended else run.members:
             taker, at = run.kept.copy_of(node) or ("", None)
             host = next(
-                (host for host in self._world.hosts.values() if host.node == taker and host.memory is not None), None
+                (host for host in self.world.hosts.values() if host.node == taker and host.memory is not None), None
             )
             if at is None or host is None or host.memory is None or at in host.memory.withdrawn:
                 continue
@@ -337,7 +355,7 @@ class KeptStateInvariants:
             there = shards_of(
                 stored.parts for stored in host.memory.stored if (stored.run, stored.parts.at) == (run.id, at)
             )
-            self._check(alone <= there, "%s has shards %s of %s, and %s is shown to", node, alone - there, at, taker)
+            self.check(alone <= there, "%s has shards %s of %s, and %s is shown to", node, alone - there, at, taker)
 
     def _judge_promise(self, run: Run, at: KeptStep | None) -> None:
         """Check that no older step counts as copied than a moment ago, while nobody comes, goes or lacks memory.
@@ -347,44 +365,40 @@ class KeptStateInvariants:
         may hide what is there.
         """
         members = ((member.node, member.incarnation, member.session) for member in run.members.values())
-        circumstances = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
+        circumstances = (self.world.daemon.life, run.durable.round, *sorted(members, key=str))
         before, promised = self._copied.get(run.id, ((), None))
         # A step that is protected for the disk alone may go as soon as it is written, or no longer to be written.
         self._copied[run.id] = circumstances, at if at in {run.kept.whole, run.kept.candidate} else None
         was_lonely = run.id in self._lonely
         self._lonely.discard(run.id)
         self._note_lonely()
-        memories = [host.memory for host in self._world.hosts.values() if host.memory is not None]
+        memories = [host.memory for host in self.world.hosts.values() if host.memory is not None]
         damaged = any(memory.withdrawn for memory in memories) or self.useless.last(run.id) == promised
         lonely = was_lonely or run.id in self._lonely
-        excused = run.kept.no_copies or damaged or lonely or self._world.scenario.network.harsh
+        excused = run.kept.no_copies or damaged or lonely or self.world.scenario.network.harsh
         if promised is not None and circumstances == before and not excused and not run.durable.state.ended:
-            self._check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
+            self.check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
     def _note_lonely(self) -> None:
-        runs = self._world.daemon.machine.jobs.values()
+        runs = self.world.daemon.machine.jobs.values()
         self._lonely |= {run.id for run in runs if any(plan.uncopied for plan in run.kept.copies.values())}
 
     def judge_end(self) -> None:
         """Check that all workers that live have what they resume from, some time after the last fault."""
-        self.persisted.judge_end()
-        for host in self._world.hosts.values():
+        for host in self.world.hosts.values():
             training, memory = host.workers.training, host.memory
             waits = training is not None and memory is not None and memory.key == training.key and host.workers.alive
             has_all = memory is None or memory.resumed is not None
-            self._check(has_all or not waits, "stuck: %s waits for what its workers resume from", host.name)
+            self.check(has_all or not waits, "stuck: %s waits for what its workers resume from", host.name)
 
     def _holders(self, run: str, at: KeptStep) -> list[tuple[Host, int]]:
-        hosts = [host for host in self._world.hosts.values() if host.memory is not None]
+        hosts = [host for host in self.world.hosts.values() if host.memory is not None]
         return [
             (host, host.incarnation)
             for host in hosts
             if host.memory is not None
             and any((stored.run, stored.parts.at) == (run, at) for stored in host.memory.stored)
         ]
-
-    def _check(self, holds: object, text: str, *arguments: object) -> None:
-        self._world.invariants.check(bool(holds), text, *arguments)
 
 
 def _may_overwrite(host: Host, member: Member, at: KeptStep) -> bool:
@@ -396,3 +410,8 @@ def _may_overwrite(host: Host, member: Member, at: KeptStep) -> bool:
     return (
         not member.durable.in_round and bool(host.workers.alive) and memory is not None and at not in memory.protected
     )
+
+
+def _can_halt(report: Observed, key: Round) -> bool:
+    here = report.phase is Phase.RUNNING and (report.run, report.round) == key
+    return here and report.kept is not None and report.kept.can_halt

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from coordinatord.core.machine import Coordinator
@@ -11,34 +9,26 @@ from coordinatord.core.queries.desired_state import desired
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.messages import Degraded, Desired, Goal, Result
-from tests.sim.invariants.rounds import RoundInvariants
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Refused, Result
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.network import Session
 
-if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.world import World
-
-GOAL_OF = {
-    State.STARTING: Goal.RUN,
-    State.RUNNING: Goal.RUN,
-    State.STOPPING: Goal.STOP,
-}
+GOAL_OF = {State.STARTING: Goal.RUN, State.RUNNING: Goal.RUN, State.STOPPING: Goal.STOP}
 """The goal of a node in the round, by the state of the run."""
 
 
-class MessageInvariants(RoundInvariants):
+class MessageLaws(Laws):
     """Watches the messages to the nodes of one world."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._last_sent: dict[tuple[int, int], Desired] = {}
         """The last message to each session, keyed by (life of the coordinator, session)."""
         self._sent_as: dict[tuple[int, int], MemberState] = {}
         """The member state at the first sending of that message."""
 
-    def sent(self, session: Session, message: Desired | Degraded) -> None:
+    def sent(self, session: Session, message: Desired | Degraded | Refused) -> None:
         """Check that a message rests on durable records, and that a repeated one is still current."""
-        super().sent(session, message)
         if not isinstance(message, Desired):
             return
         key = session.life, session.number
@@ -54,10 +44,9 @@ class MessageInvariants(RoundInvariants):
 
     def settled(self, machine: Coordinator) -> None:
         """Check that the nodes were sent all that is durable."""
-        super().settled(machine)
         for run_id, node in machine._leases._at:
             self.check(node in machine._registry.live[run_id].members, "%s has a lease, and is no member", node)
-        if machine.store_error is not None or self.leaves_out(machine):
+        if machine.store_error is not None or self.facts.leaves_out(machine):
             return
         for number, (run, member) in machine._sessions.items():
             self.check(member.session == number, "%s has a connection too many", member.node)

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from coordinatord.core.values.records import RoundFormed
-from coordinatord.protocol.messages import Desired, Goal, Phase, Result
-from nodeclient.core.effects import Exit, Start
+from coordinatord.protocol.messages import Goal, Phase, Result
+from nodeclient.core import events
+from nodeclient.core.effects import Effect, Exit, HaltWorkers, SaveKept, Start, Terminate
 from nodeclient.core.sweeping import FREE_WITHIN_S
-from tests.sim.durable_replica import DurableReplica
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 
-class NodeInvariants:
+class NodeLaws(Laws):
     """Watches the nodes of one world."""
 
-    replica: DurableReplica
-    formed: dict[Round, RoundFormed]
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.genuine: set[Round] = set()
-        """Rounds in which a worker failed by itself."""
-        self.unseen: set[Round] = set()
-        """Rounds of which a node's workers ended while it could not be heard: the coordinator cannot know what came
-        first, and may take the failures of their peers for the root cause."""
-        self.charged_unseen = 0
-        """How many of these rounds were charged. None should be; see "How it is proved" in DESIGN.md."""
-        self.disturbed: set[Round] = set()
-        """Rounds of which a node ended its workers of its own accord."""
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._sent: dict[tuple[str, int, str], int] = {}
         """The latest round of each run that an incarnation of a host's nodeclient has received."""
         self._started: set[tuple[str, int, Round]] = set()
 
-    def check(self, holds: bool, text: str, *arguments: Any) -> None:
-        """Raise `BrokenError` unless an invariant holds."""
-        if not holds:
-            raise self.world.failure(text % arguments)
-
-    def received(self, host: Host, desired: Desired) -> None:
+    def happens(self, host: Host, event: events.Event) -> None:
         """Check a desired state that a node receives."""
+        if not isinstance(event, events.DesiredReceived):
+            return
+        desired = event.desired
         self.check(bool(desired.reason), "%s receives no reason", host.name)
         key = (host.name, host.incarnation, desired.run)
         if desired.round > self._sent.get(key, -1):
@@ -53,8 +38,19 @@ class NodeInvariants:
                 "%s: receives %s round %d: %s", host.name, desired.goal, desired.round, desired.reason
             )
 
-    def starts(self, host: Host, start: Start) -> None:
-        """Check that a node may start a round."""
+    def does(self, host: Host, effect: Effect) -> None:
+        """Check the start of a round, the end of its workers, and that of a nodeclient."""
+        match effect:
+            case Start():
+                self._judge_start(host, effect)
+            case SaveKept() | HaltWorkers() if host.memory is not None and not host.memory.ending:
+                self._judge_stop(host)
+            case Terminate() if host.memory is None or not host.memory.ending:  # otherwise it was noted a moment ago
+                self._judge_stop(host)
+            case Exit():
+                self._judge_exit(host, effect)
+
+    def _judge_start(self, host: Host, start: Start) -> None:
         key = (start.run, start.round)
         alive = host.workers.alive
         self.check(host.prepared, "%s starts round %d, and still imports", host.name, start.round)
@@ -67,11 +63,11 @@ class NodeInvariants:
         once = (host.name, host.incarnation, key)
         self.check(once not in self._started, "%s starts round %d twice", host.name, start.round)
         self._started.add(once)
-        ours = [ranks for ranks in self.formed[key].nodes if ranks.node == host.node]
+        ours = [ranks for ranks in self.facts.formed[key].nodes if ranks.node == host.node]
         self.check(len(ours) == 1, "%s starts round %d, which it is not in", host.name, start.round)
         self.check(ours[0].first_rank == start.assignment.first_rank, "%s starts with other ranks", host.name)
 
-    def stops(self, host: Host) -> None:
+    def _judge_stop(self, host: Host) -> None:
         """Check that a node ends its workers for a reason: a goal, a failure, or an outage that is too long."""
         agent = host.agent
         assert agent is not None
@@ -81,18 +77,17 @@ class NodeInvariants:
             return
         if agent._group.failure(0.0) is not None:
             return
-        self.disturbed.add(host.workers.round)
+        self.facts.disturbed.add(host.workers.round)
         if not agent._departure.leaves and agent._departure.ending is None:
             alone = host.clock.read() - agent._connection.alone_since
             grace = self.world.scenario.policy.outage_grace_s
             self.check(alone >= grace, "%s ends its workers, cut off for %.1f s", host.name, alone)
 
-    def exits(self, host: Host, end: Exit) -> None:
-        """Check how a nodeclient ends."""
+    def _judge_exit(self, host: Host, end: Exit) -> None:
         self.check(not host.workers.alive, "%s ends with workers alive", host.name)
         self.check(bool(end.message), "%s ends without a message", host.name)
         if end.code == 0:
-            well = any(outcome.result is Result.SUCCEEDED for outcome in self.replica.outcomes.values())
+            well = any(outcome.result is Result.SUCCEEDED for outcome in self.facts.replica.outcomes.values())
             done = self._has_done_all(host)
             self.check(well or done, "%s exits with 0, and no run has succeeded", host.name)
 
@@ -100,28 +95,8 @@ class NodeInvariants:
         """Whether all workers of the round that a host was last in were its own, and exited with 0."""
         key = host.workers.round
         training = self.world.trainings.get(key)
-        alone = key in self.formed and len(self.formed[key].nodes) == 1
+        alone = key in self.facts.formed and len(self.facts.formed[key].nodes) == 1
         return alone and training is not None and training.exited_well == self.world.scenario.workers.each
-
-    def failed(self, host: Host, key: Round) -> None:
-        """Note that a worker fails by itself."""
-        del host
-        self.genuine.add(key)
-
-    def gone(self, host: Host) -> None:
-        """Note that workers of a host are gone, so that their peers fail or hang."""
-        if self._hidden(host):
-            self.unseen.add(host.workers.round)
-
-    def _hidden(self, host: Host) -> bool:
-        """Whether the messages of a host cannot show the coordinator when its workers have ended."""
-        daemon, network = self.world.daemon, self.world.scenario.network
-        elsewhere = host.session is not None and host.session.at is not daemon
-        deaf = not daemon.up or daemon.paused or daemon.machine.store_error is not None or elsewhere
-        late = network.harsh or network.spike_chance > 0 or network.spread_s > 0.1 or host.slow_s > 0
-        return deaf or late or host.is_cut or host.paused or host.session is None or not host.session.established
-
-    # The end
 
     def judge_end(self) -> None:
         """Check that nothing is stuck, some time after all faults have ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from coordinatord.core.events import Event
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.persistence import END_S
 from coordinatord.core.state.durable import State
@@ -14,23 +15,23 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import NodeReleased, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import KeptStep
 from nodeclient.persist.disk_thread import STALL_S
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ROUGHLY
 from tests.sim.kept_disk import Directory, OnDisk, Step
 from tests.sim.kept_memory import KeptMemory
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 STANDS_STILL_S = 5.0
 """A coordinator without an event for so long stood still."""
 
 
-class PersistedStateInvariants:
+class PersistedStateLaws(Laws):
     """Watches the directory of one world, and the decisions about it."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._newest: dict[int, OnDisk] = {}
         """The newest step that was whole in each directory, keyed by the directory's `id`."""
         self._on_disk: set[tuple[str, int]] = set()
@@ -63,11 +64,11 @@ class PersistedStateInvariants:
         found = directory.find(of)
         assert found is not None
         shards = {part.first_shard for part in found.parts if part.big}
-        self._check(len(shards) == found.parts[0].shards, "step %s is whole without all shards: %s", of, shards)
-        self._check(len(found.chains) == 1, "step %s is a mixture of %d states", of, len(found.chains))
+        self.check(len(shards) == found.parts[0].shards, "step %s is whole without all shards: %s", of, shards)
+        self.check(len(found.chains) == 1, "step %s is a mixture of %d states", of, len(found.chains))
         later = [step.of for step in directory.whole if step.of[0] == of[0] and step.of[1] > of[1]]
         newer = directory.whole[0].of == of
-        self._check(not (later and newer), "step %s becomes the newest one, beside %s", of, later)
+        self.check(not (later and newer), "step %s becomes the newest one, beside %s", of, later)
         self.written += 1
         self._newest[id(directory)] = directory.whole[0]
 
@@ -75,7 +76,7 @@ class PersistedStateInvariants:
         """Check that all nodes of a round read the same step."""
         assert host.memory is not None
         serial = self._read.setdefault(host.memory.key, found.serial)
-        self._check(serial == found.serial, "%s reads number %d, and others %d", host.name, found.serial, serial)
+        self.check(serial == found.serial, "%s reads number %d, and others %d", host.name, found.serial, serial)
 
     # Decisions
 
@@ -90,21 +91,21 @@ class PersistedStateInvariants:
         disk = None if of is None else KeptStep(of[1].round if of[0] == run.id else 0, of[1].step)
         if chosen is None:
             some = next((member.node for member in nodes if found[member.node] or self._is_hindered(member)), None)
-            self._check(some is None, "round %d begins anew, and %s sees a step", record.round, some)
-            is_on_disk = (run.id, self._world.daemon.life) in self._on_disk
-            self._check(not is_on_disk, "round %d begins anew, and its run has a step on the disk", record.round)
+            self.check(some is None, "round %d begins anew, and %s sees a step", record.round, some)
+            is_on_disk = (run.id, self.world.daemon.life) in self._on_disk
+            self.check(not is_on_disk, "round %d begins anew, and its run has a step on the disk", record.round)
             finders = self._note_finders(run)
-            self._check(not finders, "round %d begins anew, and %s had found a step", record.round, finders)
+            self.check(not finders, "round %d begins anew, and %s had found a step", record.round, finders)
         from_disk = disk is not None and (memory is None or disk > memory)
         self.resumed += from_disk
         if chosen is not None and chosen.disk is not None:
             named = (chosen.disk.run, KeptStep(chosen.disk.round, chosen.step))
-            self._check(named == of, "round %d resumes from %s on the disk, not %s", record.round, named, of)
+            self.check(named == of, "round %d resumes from %s on the disk, not %s", record.round, named, of)
         return disk if from_disk else memory
 
     def stops(self, record: RoundStopped) -> None:
         """Note when a round is stopped."""
-        self._stopped[record.run] = self._world.queue.now
+        self._stopped[record.run] = self.world.queue.now
 
     def judge_last(self, run: Run, record: RunEnded | NodeReleased, kept: KeptStep | None) -> None:
         """Check that a run which is stopped, or whose nodes all leave, has its last whole step on the disk.
@@ -112,11 +113,11 @@ class PersistedStateInvariants:
         Attempts go on until there is no time for another one, or nothing was written for long. Then the reason of the
         end names the lost step.
         """
-        waited_s = self._world.queue.now - self._stopped.get(run.id, 0.0)
+        waited_s = self.world.queue.now - self._stopped.get(run.id, 0.0)
         if not self._is_stuck(run) and waited_s < ROUGHLY * (END_S - RETRY_S):
             self._judge_there(run, kept, f"{record.reason!r}:")
         elif not self._is_there(run, kept):
-            self._check("is not on the disk" in record.reason, "%r, and nothing about %s", record.reason, kept)
+            self.check("is not on the disk" in record.reason, "%r, and nothing about %s", record.reason, kept)
 
     def judge_in_vain(self, run: Run, record: NodeReleased, kept: KeptStep | None) -> None:
         """Check that a node which has waited in vain takes along no step that it was to write to the disk.
@@ -129,27 +130,27 @@ class PersistedStateInvariants:
             return
         if run.kept.disk.problem or self._is_stuck(run):
             is_named = "is not on the disk" in record.reason or self._is_there(run, kept)
-            self._check(is_named, "%r, and nothing about %s", record.reason, kept)
+            self.check(is_named, "%r, and nothing about %s", record.reason, kept)
         else:
             self._judge_there(run, kept, f"{record.node} has gone")
 
     def _is_stuck(self, run: Run) -> bool:
-        idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
+        idle_s = self.world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
         return idle_s >= ROUGHLY * STALL_S
 
     def _judge_there(self, run: Run, kept: KeptStep | None, event: str) -> None:
         there = self._newest_there(run)
-        self._check(self._is_there(run, kept), "%s with %s on the disk, not %s", event, there, kept)
+        self.check(self._is_there(run, kept), "%s with %s on the disk, not %s", event, there, kept)
 
     def _is_there(self, run: Run, kept: KeptStep | None) -> bool:
         """Whether a step is on the disk, or that is not known: messages out of order, or another directory."""
-        if kept is None or self._world.scenario.network.harsh or self._world.disks.was_unmounted:
+        if kept is None or self.world.scenario.network.harsh or self.world.disks.was_unmounted:
             return True
         there = self._newest_there(run)
         return there is not None and there >= kept
 
     def _newest_there(self, run: Run) -> KeptStep | None:
-        return max((step.of[1] for step in self._world.disks.shared.whole if step.of[0] == run.id), default=None)
+        return max((step.of[1] for step in self.world.disks.shared.whole if step.of[0] == run.id), default=None)
 
     def _found(self, member: Member) -> dict[Step, int]:
         kept = member.observed.kept
@@ -161,11 +162,14 @@ class PersistedStateInvariants:
 
     # At any time
 
-    def note_state(self, machine: Coordinator) -> None:
+    def note_event(self, event: Event) -> None:
         """Note which nodes find a step on the disk, and which are not heard yet, before the next event.
 
         Check here that no step waits for the disk, since there may be no record for long.
         """
+        if self.world.scenario.persist_every_s is None:
+            return
+        machine = self.world.daemon.machine
         for run in machine.jobs.values():
             self._note_finders(run)
             self._judge_wait(machine, run)
@@ -173,10 +177,10 @@ class PersistedStateInvariants:
             self._wrote_at[run.id] = math.inf if work is None else work.moved_at
             members = run.members.values()
             self.unheard[run.id] = {member.node: member.incarnation for member in members if member.observed is UNHEARD}
-        self._heard_at = self._world.queue.now
+        self._heard_at = self.world.queue.now
 
     def _note_finders(self, run: Run) -> set[str]:
-        finders = self._finders.setdefault((run.id, self._world.daemon.life), set())
+        finders = self._finders.setdefault((run.id, self.world.daemon.life), set())
         finding = {member.node for member in run.members.values() if self._found(member)}
         if finders & (run.members.keys() - finding):
             finders.clear()
@@ -185,37 +189,37 @@ class PersistedStateInvariants:
 
     def settled(self, machine: Coordinator) -> None:
         """Check the directory, and what is being written."""
-        directory = self._world.disks.shared
+        directory = self.world.disks.shared
         last = self._newest.get(id(directory))
         there = last is None or any(step.serial >= last.serial for step in directory.whole)
-        self._check(there, "the last whole step is gone: %s", last)
+        self.check(there, "the last whole step is gone: %s", last)
         for run in machine.jobs.values():
             if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
-                self._on_disk.add((run.id, self._world.daemon.life))
+                self._on_disk.add((run.id, self.world.daemon.life))
             self._judge_work(run)
             shown = run.kept.disk.step
             newest = max((step.of[1] for step in directory.whole if step.of[0] == run.id), default=None)
-            if shown is not None and not self._world.disks.was_unmounted and not run.durable.state.ended:
-                self._check(newest is not None and newest >= shown, "%s counts as on the disk, not %s", shown, newest)
+            if shown is not None and not self.world.disks.was_unmounted and not run.durable.state.ended:
+                self.check(newest is not None and newest >= shown, "%s counts as on the disk, not %s", shown, newest)
 
     def _judge_wait(self, machine: Coordinator, run: Run) -> None:
         """Check that a step of a running round waits for the disk little longer than the interval of its nodes.
 
         While the coordinator stands still, or cannot record anything, no step is written either.
         """
-        now, every_s, disk, whole = self._world.queue.now, self._world.scenario.persist_every_s, run.kept.disk, None
+        now, every_s, disk, whole = self.world.queue.now, self.world.scenario.persist_every_s, run.kept.disk, None
         if every_s is not None and run.durable.state is State.RUNNING and machine.store_error is None:
             whole = run.kept.whole
-        on_disk = self._world.disks.shared.whole
+        on_disk = self.world.disks.shared.whole
         there = max((step.of[1] for step in on_disk if step.of[0] == run.id), default=None)
         waits = whole is not None and whole.round and (there is None or whole > there)
-        life, since = self._waits.get(run.id, (self._world.daemon.life, now))
+        life, since = self._waits.get(run.id, (self.world.daemon.life, now))
         stood_still = now - self._heard_at > STANDS_STILL_S
-        if not waits or stood_still or disk.work is not None or disk.problem or life != self._world.daemon.life:
-            life, since = self._world.daemon.life, now
+        if not waits or stood_still or disk.work is not None or disk.problem or life != self.world.daemon.life:
+            life, since = self.world.daemon.life, now
         self._waits[run.id] = life, since
         late = every_s is not None and now - since > (every_s + RETRY_S) / ROUGHLY
-        self._check(not late, "%s waits for the disk since %.1f s", whole, now - since)
+        self.check(not late, "%s waits for the disk since %.1f s", whole, now - since)
 
     def _judge_work(self, run: Run) -> None:
         """Check that a step which is being written is protected, and made whole only when all parts are written."""
@@ -223,31 +227,28 @@ class PersistedStateInvariants:
         if work is None or run.durable.state.ended:
             return
         protected = work.committing or work.at in (run.kept.protected or ())
-        self._check(protected, "%s is written, and not protected", work.at)
-        if work.committing and not self._world.disks.was_unmounted:
-            directory, of = self._world.disks.shared, (run.id, work.at)
+        self.check(protected, "%s is written, and not protected", work.at)
+        if work.committing and not self.world.disks.was_unmounted:
+            directory, of = self.world.disks.shared, (run.id, work.at)
             small = sum(parts.ranks for writer in work.writers.values() for parts in writer.parts if parts.small)
             there = directory.find(of) is not None or directory.has_all(of, work.shards, small)
             later = any(step.of[0] == run.id and step.of[1] > work.at for step in directory.whole)
-            self._check(there or later, "%s is to be whole, and not all of it is written", work.at)
+            self.check(there or later, "%s is to be whole, and not all of it is written", work.at)
 
     def judge_missing(self, memory: KeptMemory, of: Step) -> None:
         """Check that a node has the step that it is to write, unless that is no longer wanted, or was damaged.
 
         Nothing is checked where messages come out of order: an old one may change the protected steps.
         """
-        if self._world.scenario.network.harsh:
+        if self.world.scenario.network.harsh:
             return
-        run = next((run for run in self._world.daemon.machine.jobs.values() if run.id == of[0]), None)
+        run = next((run for run in self.world.daemon.machine.jobs.values() if run.id == of[0]), None)
         work = None if run is None else run.kept.disk.work
         is_wanted = work is not None and work.at == of[1] and not (work.failed or work.committing)
-        self._check(not is_wanted or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
+        self.check(not is_wanted or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
 
     def judge_end(self) -> None:
         """Check that nothing waits for the disk, some time after all faults are over."""
-        for run in self._world.daemon.machine.jobs.values():
+        for run in self.world.daemon.machine.jobs.values():
             work = run.kept.disk.work
-            self._check(work is None or not work.failed, "%s is still to be written, and cannot be", work)
-
-    def _check(self, holds: object, text: str, *arguments: object) -> None:
-        self._world.invariants.check(bool(holds), text, *arguments)
+            self.check(work is None or not work.failed, "%s is still to be written, and cannot be", work)

@@ -7,7 +7,6 @@ wait for something else: a pause after an error, a node that may come back, a st
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from coordinatord.core.events import AdminRequested, Connected, Event, Reported
 from coordinatord.core.machine import Coordinator
@@ -17,19 +16,17 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.table import next_row
 from coordinatord.core.values.admin_requests import UndrainNode
 from coordinatord.protocol.messages import Phase
-
-if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.world import World
+from tests.sim.invariants.laws import Facts, Laws
 
 ALIKE_S = 0.05
 """Two readings of the coordinator's clock in the same moment differ by less."""
 
 
-class PreparingNodes:
+class PreparingLaws(Laws):
     """Watches when nodes join, and when they are ready."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._life = 0
         self._came_at = -math.inf
         """When a node last came, in this life of the coordinator."""
@@ -46,16 +43,13 @@ class PreparingNodes:
         """Return when the first node became ready at `since` or later, by the queue; infinite if none did."""
         return min((at for at in self._first_ready.values() if at >= since), default=math.inf)
 
-    def note_event(self, event: Event) -> float | None:
-        """Take in an event that the coordinator is about to handle.
-
-        Return by how many seconds too long enough nodes wait, or None.
-        """
-        daemon = self._world.daemon
+    def note_event(self, event: Event) -> None:
+        """Check that enough nodes do not wait too long; note which nodes come, and which are ready."""
+        daemon = self.world.daemon
         machine, now = daemon.machine, daemon.clock.read()
         if self._life != daemon.life:
             self._life, self._came_at = daemon.life, now
-        late = self._judge(machine)
+        self._judge(machine)
         if isinstance(event, Connected):
             self._came_at = self._ready_at = now
             node, incarnation, observed = event.join.node, event.join.incarnation, event.join.observed
@@ -69,19 +63,18 @@ class PreparingNodes:
         else:
             if isinstance(event, AdminRequested) and isinstance(event.request, UndrainNode):
                 self._came_at = now  # a node that is to stay again arrives, where one of that name was to leave
-            return late
+            return
         if observed.phase is not Phase.PREPARING:
-            self._first_ready.setdefault((node, incarnation), self._world.queue.now)
-        return late
+            self._first_ready.setdefault((node, incarnation), self.world.queue.now)
 
-    def _judge(self, machine: Coordinator) -> float | None:
+    def _judge(self, machine: Coordinator) -> None:
         run = machine.jobs.get("job")
         if run is None or machine.store_error is not None or not _may_form(run):
-            return None
+            return
         due = next_row(run, -math.inf)[1]
         last = max(self._came_at, self._ready_at) if run.count(MemberState.PREPARING) else self._came_at
         late_s = math.inf if due is None else due - last - machine.policy.settle_s
-        return late_s if late_s > ALIKE_S else None
+        self.check(late_s <= ALIKE_S, "enough nodes are ready, and wait for %.2f s too long", late_s)
 
 
 def _may_form(run: Run) -> bool:

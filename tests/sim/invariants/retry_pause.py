@@ -6,27 +6,25 @@ between: a node came or was left behind, another coordinator decides, or the set
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from coordinatord.core.events import AdminRequested, Event
 from coordinatord.core.values.admin_requests import RestartJob
 from coordinatord.core.values.records import NodeJoined, NodeLeftBehind, Record, RoundEnded, RoundFormed, TrainingBegan
 from coordinatord.protocol.messages import Report
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ROUGHLY
-
-if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.world import World
 
 CLEARLY_SHORT = 0.8
 """The part of `repeat_within_s` in which a round clearly was short. Clocks differ, and so do the moments that they
 measure from."""
 
 
-class RetryPauses:
+class RetryPauseLaws(Laws):
     """Watches the rounds of one run after another."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._formed_at = 0.0
         self._ended_at = 0.0
         self._life = 0
@@ -43,9 +41,16 @@ class RetryPauses:
         if isinstance(event, AdminRequested) and isinstance(event.request, RestartJob):
             self._quiet = False
 
-    def too_early(self, record: Record) -> float | None:
-        """Take in a decided record; return by how many seconds a round is formed too early, or None."""
-        now, daemon = self._world.queue.now, self._world.daemon
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check that no round follows an error too early."""
+        jobs = self.world.daemon.machine.jobs
+        for record in records:
+            run = jobs.get(record.job)
+            if run is not None and run.id == record.run:
+                self._judge(record)
+
+    def _judge(self, record: Record) -> None:
+        now, daemon = self.world.queue.now, self.world.daemon
         match record:
             case NodeJoined():
                 self._behind.discard(record.node)
@@ -64,20 +69,19 @@ class RetryPauses:
                 self._behind -= {ranks.node for ranks in record.nodes}
                 self._formed_at, self._quiet, self._stepped = now, not self._behind, False
                 self._life = daemon.life
-                return early if early > 0 else None
-        return None
+                self.check(early <= 0, "a round follows the same error %.2f s too early", early)
 
     def _note_end(self, record: RoundEnded, now: float) -> None:
         last, self._last = self._last, record.report
-        policy = self._world.scenario.policy
+        policy = self.world.scenario.policy
         # A restarted coordinator knows only by the wall clock how long ago that was.
-        short = self._life == self._world.daemon.life and now - self._formed_at < CLEARLY_SHORT * policy.repeat_within_s
+        short = self._life == self.world.daemon.life and now - self._formed_at < CLEARLY_SHORT * policy.repeat_within_s
         again = last is not None and self._last is not None and _error(last) == _error(self._last)
         follows = last is not None and last.round == record.round - 1
         self._repeats = self._repeats + 1 if again and follows and short and not self._stepped else 0
 
     def _early(self, now: float) -> float:
-        scenario = self._world.scenario
+        scenario = self.world.scenario
         pause = ROUGHLY * min(scenario.policy.pause_after(self._repeats), scenario.join_timeout_s)
         return pause - (now - self._ended_at)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Event
+from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
@@ -19,17 +19,11 @@ from coordinatord.core.values.records import NodeSucceeded, Record, RoundEnded, 
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.messages import Join, Observed, Phase, Result
-from tests.sim.invariants.admin_requests import AdminInvariants
-from tests.sim.invariants.agent import AgentInvariants
-from tests.sim.invariants.hangs import HangInvariants
-from tests.sim.invariants.successors import SuccessorInvariants
-from tests.sim.invariants.time_attribution import TimeInvariants
-from tests.sim.invariants.training_progress import ProgressInvariants
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 ROUGHLY = 0.93
 """The least ratio of one time by two clocks."""
@@ -41,11 +35,11 @@ REMEMBERED_S = 0.5
 """The time beyond the collateral window within which a loss may excuse a failure: until the messages of both arrive."""
 
 
-class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, ProgressInvariants, AgentInvariants):
+class RootCauseLaws(Laws):
     """Watches the verdicts of one world."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._culprits: dict[Round, set[str]] = {}
         """Nodes of which a worker failed by itself."""
         self._failed_at: dict[Round, dict[str, float]] = {}
@@ -58,10 +52,6 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         """Rounds that broke by a failure alone."""
         self._absent: dict[Round, set[str]] = {}
         """Nodes whose workers ended while there was no coordinator, and that have not joined since; by round."""
-        self._lost_of: set[Round] = set()
-        """Rounds of which nodes were lost or left behind."""
-        self._life_of_stop: dict[Round, int] = {}
-        """The life of the coordinator that stopped each round."""
         self._done: dict[Round, set[str]] = {}
         """Nodes that have succeeded, by round: their later fate excuses no failure."""
         self._at_fault: set[Round] = set()
@@ -70,12 +60,10 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         """When a node's worker failed, by its first report of that; keyed by run, round and node."""
         self._codes: dict[tuple[str, int, str], int] = {}
         """The exit code of that worker."""
-        self.hangs = HangInvariants(world)
 
     # Evidence
 
     def _note_failure(self, node: str, observed: Observed) -> None:
-        """Note a node's report of a failure, when the coordinator receives it."""
         if observed.failure is not None:
             key = observed.run, observed.round, node
             self._dated.setdefault(key, self.world.daemon.clock.read() - observed.failure.age_s)
@@ -84,19 +72,22 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
                 self._complained.setdefault((observed.run, observed.round), set()).add(node)
 
     def note_event(self, event: Event) -> None:
-        """Note an event that the coordinator is about to handle."""
-        super().note_event(event)
-        run = self.world.daemon.machine.jobs.get("job")
-        if run is not None:
-            self.hangs.note_run(run)
+        """Note a node's report of a failure, when the coordinator receives it."""
+        sessions = self.world.daemon.machine._sessions
+        if isinstance(event, Connected):
+            self._note_failure(event.join.node, event.join.observed)
+        elif isinstance(event, Reported) and event.session in sessions:
+            self._note_failure(sessions[event.session][1].node, event.observed)
 
     def decided(self, records: Sequence[Record]) -> None:
         """Note which nodes have succeeded; check verdicts."""
-        super().decided(records)
         run = self.world.daemon.machine.jobs.get("job")
         for record in records:
             if run is not None and run.id == record.run:
-                self.hangs.decided(run, record)
+                if isinstance(record, RoundStopped):
+                    self._judge_evidence(run, record)
+                elif isinstance(record, RunEnded):
+                    self._judge_outcome(run, record)
             if isinstance(record, NodeSucceeded):
                 self._done.setdefault((record.run, record.round), set()).add(record.node)
             if isinstance(record, RoundEnded) and record.report is not None and self._is_prompt:
@@ -117,22 +108,26 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
         """Note that a coordinator has started, which has received nothing yet."""
-        super().restored(machine, past)
         self._dated.clear()
         self._complained.clear()
 
     def failed(self, host: Host, key: Round) -> None:
         """Note that a worker fails by itself, which is to be charged if nothing else happens."""
-        first = key not in self.genuine
-        super().failed(host, key)
+        first = key not in self._culprits
         self._culprits.setdefault(key, set()).add(host.node)
         self._failed_at.setdefault(key, {}).setdefault(host.node, self.world.queue.now)
-        if self._hidden(host):
+        if self.facts.is_hidden(host):
             self._vague.add(key)
         if host.agent is not None and host.agent.phase is Phase.RUNNING:
             self._at_fault.add(key)
         training = self.world.trainings.get(key)
-        if first and training is not None and not training.broken and key in self.formed and self._was_quiet(key):
+        if (
+            first
+            and training is not None
+            and not training.broken
+            and key in self.facts.formed
+            and self.facts.was_quiet(key)
+        ):
             policy = self.world.scenario.policy
             # A node that dies counts as silent since its last message, up to a heartbeat before.
             wait = (policy.collateral_s + policy.heartbeat_s) / ROUGHLY + REMEMBERED_S
@@ -140,14 +135,9 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
 
     def hung(self, key: Round, node: str, exit_code: int) -> None:
         """Note that a worker was found to hang, which counts as a failure from now on."""
-        self.genuine.add(key)
+        self.facts.genuine.add(key)
         self._culprits.setdefault(key, set()).add(node)
         self._codes[(*key, node)] = exit_code
-
-    @property
-    def upset_at(self) -> float:
-        """When the coordinator was last down, stopped or unable to decide."""
-        return self._upset_at
 
     @property
     def _is_prompt(self) -> bool:
@@ -157,21 +147,19 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         return not slow and not self.world.faults["network slow"]
 
     def _look_again(self, key: Round) -> None:
-        run = self.replica.jobs.get("job")
+        run = self.facts.replica.jobs.get("job")
         stopping = run is not None and (run.id, run.round) == key and run.state is State.STOPPING
-        quiet = key not in self.disturbed | self.stopped_on_purpose and self._was_quiet(key)
+        quiet = key not in self.facts.disturbed | self.facts.stopped_on_purpose and self.facts.was_quiet(key)
         if stopping and quiet and self.world.daemon.idle:
             self._to_charge.add(key)
 
     def gone(self, host: Host) -> None:
         """Note that workers of a host are gone, so that their peers fail or hang."""
-        super().gone(host)
         if not self.world.daemon.up and self._is_prompt:
             self._absent.setdefault(host.workers.round, set()).add(host.node)
 
     def joined(self, join: Join) -> None:
         """Note that a node has come, or come back."""
-        super().joined(join)
         self._absent.get((join.observed.run, join.observed.round), set()).discard(join.node)
 
     # Verdicts
@@ -199,38 +187,42 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         culprits = [(*key, node) for node in self._culprits.get(key, ())]
         codes = {shell_exit_code(self._codes[culprit]) for culprit in culprits if culprit in self._codes}
         vague = (
-            key in self.unseen | self._vague
+            key in self.facts.unseen | self._vague
             or not self._is_prompt
-            or self._life_of_stop.get(key) != self.world.daemon.life
+            or self.facts.life_of_stop.get(key) != self.world.daemon.life
         )
         known = vague or not codes or record.outcome.exit_code in codes
         self.check(known, "the run has failed with %d, its workers with %s", record.outcome.exit_code, codes)
 
+    def durable(self, record: Record) -> None:
+        """Check the verdict on a round or a run."""
+        if isinstance(record, RoundEnded):
+            self._judge_ended(record)
+        elif isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED:
+            run = self.facts.replica.jobs[record.job]
+            recorded = all(member.succeeded for member in run.members.values() if member.in_round)
+            self.check(recorded, "a run has succeeded, and no record says that all its nodes have")
+
     def _judge_ended(self, record: RoundEnded) -> None:
-        super()._judge_ended(record)
         key = (record.run, record.round)
-        restarted = self._life_of_stop.get(key) != self.world.daemon.life and key in self._lost_of
+        restarted = self.facts.life_of_stop.get(key) != self.world.daemon.life and key in self.facts.lost_of
         due = key in self._to_charge and not restarted
         self.check(record.charged or not due, "a failure in round %d is not charged: %s", record.round, record.reason)
-        same_life = self._life_of_stop.get(key) == self.world.daemon.life
+        same_life = self.facts.life_of_stop.get(key) == self.world.daemon.life
         self.check(record.charged == (record.report is not None), "round %d is charged without a cause", record.round)
-        if record.report is not None and key not in self.unseen | self._vague and self._is_prompt and same_life:
+        if record.report is not None and key not in self.facts.unseen | self._vague and self._is_prompt and same_life:
             named = record.report.node in self._culprits.get(key, ())
             self.check(named, "round %d was charged to another: %s", record.round, record.reason)
-        excused = key in self.stopped_on_purpose and key not in self.genuine | self._lost_of | self.disturbed
+        excused = (
+            key in self.facts.stopped_on_purpose
+            and key not in self.facts.genuine | self.facts.lost_of | self.facts.disturbed
+        )
         self.check(not (record.charged and excused), "round %d was charged for its stop on purpose", record.round)
         done = frozenset(self._done.get(key, ()))
-        at_fault = bool(done) and key in self._at_fault - self.stopped_on_purpose - self.disturbed
-        due = at_fault and same_life and self._was_quiet(key, but_for=done)
+        at_fault = bool(done) and key in self._at_fault - self.facts.stopped_on_purpose - self.facts.disturbed
+        due = at_fault and same_life and self.facts.was_quiet(key, but_for=done)
         self.check(
             record.charged or not due, "a failure in round %d is excused by a node that had done its part", record.round
         )
-        unheard = bool(self._absent.get(key)) and key not in self.genuine
+        unheard = bool(self._absent.get(key)) and key not in self.facts.genuine
         self.check(not (record.charged and unheard), "round %d was charged for a node that died unheard", record.round)
-
-    def _judge_run(self, record: RunEnded) -> None:
-        super()._judge_run(record)
-        if record.outcome.result is Result.SUCCEEDED:
-            run = self.replica.jobs[record.job]
-            recorded = all(member.succeeded for member in run.members.values() if member.in_round)
-            self.check(recorded, "a run has succeeded, and no record says that all its nodes have")

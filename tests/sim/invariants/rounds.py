@@ -6,9 +6,7 @@ raises `BrokenError`, with the history.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
@@ -28,20 +26,11 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Join, RefusalCode, Refused, Result
-from tests.sim.durable_replica import DurableReplica, differences, timeless
-from tests.sim.invariants.nodes import NodeInvariants
+from tests.sim.durable_replica import differences, timeless
+from tests.sim.invariants.laws import WHOLE_EVERY, Facts, Laws
+from tests.sim.invariants.successors import SuccessorLaws
 from tests.sim.network import Session
 from tests.sim.workers import Round
-
-if TYPE_CHECKING:  # the world imports its invariants
-    from tests.sim.world import World
-
-WHOLE_EVERY = 8
-"""The interval in commits of the checks of every member."""
-
-FEW_NODES = 16
-"""The largest number of nodes with which every member is checked at each commit, since a thousand of them
-would take too long."""
 
 ENCODED_EVERY = 97
 """One in so many messages to a node is encoded and decoded."""
@@ -50,21 +39,17 @@ WELL_FOR_S = 12.0
 """A node that was healthy for so long must not be lost: twice a lease, and some seconds to connect."""
 
 
-class RoundInvariants(NodeInvariants):
+class RoundLaws(Laws):
     """Watches one world."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.replica = DurableReplica()
-        self.formed: dict[Round, RoundFormed] = {}
-        """Every round that became durable."""
-        self.ended: dict[str, RunEnded] = {}
+    def __init__(self, facts: Facts, successors: SuccessorLaws) -> None:
+        super().__init__(facts)
+        self._successors = successors
+        self._ended: dict[str, RunEnded] = {}
         """How each run ended."""
-        self.charged: Counter[str] = Counter()
-        """Restarts that were charged to each run."""
-        self.stopped_on_purpose: set[Round] = set()
-        self.records: Counter[str] = Counter()
-        """The number of durable records, by kind."""
+        self.charged_unseen = 0
+        """How many rounds were charged of which the failure could not be seen. None should be; see "How it is proved"
+        in DESIGN.md."""
         self.done_without = 0
         """Runs that succeeded after a node that had done its part was gone."""
         self._succeeded: set[tuple[Round, str]] = set()
@@ -75,7 +60,6 @@ class RoundInvariants(NodeInvariants):
         """Node and incarnation of those that have joined since the coordinator started."""
         self._newest: dict[tuple[str, str], int] = {}
         """The incarnation that joined last, by run and node: an older one stays replaced when that one has left."""
-        self._settled = 0
         self._messages_sent = 0
 
     # Decisions
@@ -116,8 +100,8 @@ class RoundInvariants(NodeInvariants):
         training = self.world.trainings.get(key)
         if record.condition in {"unrestorable", "hung"}:
             return  # see `kept_state` and `hangs`
-        if key not in self.disturbed and training is not None and not training.broken:
-            quiet = self._was_quiet(key)
+        if key not in self.facts.disturbed and training is not None and not training.broken:
+            quiet = self.facts.was_quiet(key)
             self.check(not quiet, "round %d was stopped for nothing: %s", record.round, record.reason)
 
     def _judge_missed(self, record: RoundStopped, lost: list[str]) -> None:
@@ -125,47 +109,28 @@ class RoundInvariants(NodeInvariants):
         done = [node for node in lost if ((record.run, record.round), node) in self._succeeded]
         self.check(not lost or done != lost, "round %d is stopped for %s, whose part is done", record.round, lost)
 
-    def _was_quiet(self, key: Round, but_for: frozenset[str] = frozenset()) -> bool:
-        """Whether all nodes of a round but these began it, and were well and within reach ever since."""
-        training = self.world.trainings[key]
-        hosts = training.hosts.values()
-        whole = len(hosts) == len(self.formed[key].nodes)
-        scenario = self.world.scenario
-        # Where messages are lost one by one, a lease may end within the round for what was lost before it.
-        lately_s = scenario.policy.heartbeats_per_lease * scenario.policy.heartbeat_s if scenario.network.harsh else 0.0
-        since = training.began_at - lately_s
-        return whole and all(host.well and host.troubled_until < since for host in hosts if host.node not in but_for)
-
     # Records
 
-    def durable(self, decided: Sequence[Decided]) -> None:
+    def durable(self, record: Record) -> None:
         """Check what becomes durable, in its order."""
-        for at, record in decided:
-            self.records[record.KIND] += 1
-            over = record.run in self.ended and not isinstance(record, JobForgotten)
-            self.check(not over, "run %s goes on after its end: %s", record.run, record)
-            match record:
-                case NodeJoined():
-                    self._newest[record.run, record.node] = record.incarnation
-                case RoundFormed():
-                    self._judge_formed(record)
-                case NodeSucceeded():
-                    self._succeeded.add(((record.run, record.round), record.node))
-                case NodeLost() if record.reason.startswith("replaced by"):
-                    self.disturbed.add((record.run, self.replica.jobs[record.job].round))
-                case RoundStopped():
-                    if record.planned or record.condition == "unrestorable":  # what fails then fails because of that
-                        self.stopped_on_purpose.add((record.run, record.round))
-                case RoundEnded():
-                    self._judge_ended(record)
-                case RunEnded():
-                    self._judge_run(record)
-            self.replica.apply([(at, record)])
+        over = record.run in self._ended and not isinstance(record, JobForgotten)
+        self.check(not over, "run %s goes on after its end: %s", record.run, record)
+        match record:
+            case NodeJoined():
+                self._newest[record.run, record.node] = record.incarnation
+            case RoundFormed():
+                self._judge_formed(record)
+            case NodeSucceeded():
+                self._succeeded.add(((record.run, record.round), record.node))
+            case RoundEnded():
+                self._judge_ended(record)
+            case RunEnded():
+                self._judge_run(record)
 
     def _judge_formed(self, record: RoundFormed) -> None:
-        run = self.replica.jobs[record.job]
+        run = self.facts.replica.jobs[record.job]
         self.check(record.round > run.round, "rounds must be numbered upward: %d after %d", record.round, run.round)
-        self.check((record.run, record.round) not in self.formed, "round %d was formed before", record.round)
+        self.check((record.run, record.round) not in self.facts.formed, "round %d was formed before", record.round)
         self.check(run.state is State.FORMING, "a round is formed while one is %s", run.state)
         spec = run.spec
         self.check(spec.nodes_min <= len(record.nodes) <= spec.nodes_max, "a round of %d nodes", len(record.nodes))
@@ -184,7 +149,6 @@ class RoundInvariants(NodeInvariants):
         self.check(before == kept, "survivors must keep their order: %s after %s", kept, before)
         if len(nodes) >= len(run.order):
             self._judge_places(run, record)
-        self.formed[record.run, record.round] = record
 
     def _judge_places(self, run: DurableRun, record: RoundFormed) -> None:
         """Check that no survivor changes its rank if as many nodes have come as are gone; all have as many workers."""
@@ -196,17 +160,17 @@ class RoundInvariants(NodeInvariants):
     def _judge_ended(self, record: RoundEnded) -> None:
         key = (record.run, record.round)
         if record.charged:
-            self.charged[record.run] += 1
-            known = key in self.genuine or key in self.unseen
+            self.facts.charged[record.run] += 1
+            known = key in self.facts.genuine or key in self.facts.unseen
             self.check(known, "round %d was charged without a failure: %s", record.round, record.reason)
-            self.charged_unseen += key not in self.genuine
-        elif key in self.genuine and key not in self.stopped_on_purpose | self.disturbed:
-            quiet = self._was_quiet(key)
+            self.charged_unseen += key not in self.facts.genuine
+        elif key in self.facts.genuine and key not in self.facts.stopped_on_purpose | self.facts.disturbed:
+            quiet = self.facts.was_quiet(key)
             self.check(not quiet, "a failure in round %d was not charged: %s", record.round, record.reason)
-        run = self.replica.jobs[record.job]
+        run = self.facts.replica.jobs[record.job]
         done = all((key, node) in self._succeeded for node in run.order)
         self.check(not done, "round %d is followed by another one, and all its workers had succeeded", record.round)
-        charged = self.charged[record.run]
+        charged = self.facts.charged[record.run]
         self.check(record.restarts_used == charged, "%d restarts used, %d charged", record.restarts_used, charged)
         self.check(charged <= run.spec.max_restarts, "the budget is overdrawn")
 
@@ -215,27 +179,22 @@ class RoundInvariants(NodeInvariants):
         well = outcome.result is Result.SUCCEEDED
         self.check(well == (outcome.exit_code == 0), "%s with exit code %d", outcome.result, outcome.exit_code)
         if well:
-            key = (record.run, self.replica.jobs[record.job].round)
-            workers = sum(ranks.workers for ranks in self.formed[key].nodes)
+            key = (record.run, self.facts.replica.jobs[record.job].round)
+            workers = sum(ranks.workers for ranks in self.facts.formed[key].nodes)
             exited = self.world.training(key).exited_well
             self.check(exited == workers, "succeeded when %d of %d workers had", exited, workers)
-            run = self.replica.jobs[record.job]
-            self.done_without += not {ranks.node for ranks in self.formed[key].nodes} <= run.members.keys()
-        self.ended[record.run] = record
+            run = self.facts.replica.jobs[record.job]
+            self.done_without += not {ranks.node for ranks in self.facts.formed[key].nodes} <= run.members.keys()
+        self._ended[record.run] = record
 
     def settled(self, machine: Coordinator) -> None:
         """Check that the replayed records give the state in memory."""
-        self._settled += 1
-        durable, replayed = machine.cluster.durable, self.replica.cluster
+        durable, replayed = machine.cluster.durable, self.facts.replica.cluster
         if durable != replayed:
             self.check(False, "memory and store differ: %s", "; ".join(differences(durable, replayed)))
-        if self._settled % WHOLE_EVERY == 0:
+        if self.facts.commits % WHOLE_EVERY == 0:
             for run in machine.jobs.values():
                 self._judge_index(run)
-
-    def leaves_out(self, machine: Coordinator) -> bool:
-        """Whether there are too many nodes to check each at this commit."""
-        return machine.sessions > FEW_NODES and self._settled % WHOLE_EVERY != 0
 
     def _judge_index(self, run: Run) -> None:
         for member in run.members.values():
@@ -251,14 +210,9 @@ class RoundInvariants(NodeInvariants):
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that the store holds these records alone, and no longer all that was sent."""
-        self.replica = DurableReplica()
-        self.replica.apply((now, record) for record in records)
         self._rounds_sent.clear()
         done = [record for record in records if isinstance(record, NodeSucceeded)]
         self._succeeded = {((record.run, record.round), record.node) for record in done}
-        self.disturbed |= set(self.formed)
-        for run in self.replica.jobs.values():
-            self.charged[run.id] = run.restarts_used
 
     def joined(self, join: Join) -> None:
         """Note that a node has come, or come back."""
@@ -266,25 +220,29 @@ class RoundInvariants(NodeInvariants):
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
         """Check that a coordinator which starts knows all that its forerunner recorded, and so all that was sent."""
-        before = timeless(self.replica.cluster)
-        self.replica.begin_life(past)
-        found = differences(timeless(self.replica.cluster), before)
+        before = timeless(self.facts.replica.cluster)
+        self.facts.replica.begin_life(past)
+        found = differences(timeless(self.facts.replica.cluster), before)
         self.check(not found, "the coordinator comes back different: %s", "; ".join(found))
         for run in machine.jobs.values():
+            self._judge_index(run)
             sent = self._rounds_sent.get(run.id, 0)
             # No round follows in a run that is over.
             known = run.durable.state.ended or run.durable.round >= sent
             self.check(known, "round %d was sent, and %d is remembered", sent, run.durable.round)
             self.check(
-                run.durable.restarts_used == self.charged[run.id],
+                run.durable.restarts_used == self.facts.charged[run.id],
                 "%d charges are remembered",
                 run.durable.restarts_used,
             )
 
     # Messages
 
-    def sent(self, session: Session, message: Desired | Degraded) -> None:
+    def sent(self, session: Session, message: Desired | Degraded | Refused) -> None:
         """Check that a message to a node rests on what is durable."""
+        if isinstance(message, Refused):
+            self._judge_refusal(session, message)
+            return
         host = session.host
         self._messages_sent += 1
         if self._messages_sent % ENCODED_EVERY == 0:
@@ -292,12 +250,12 @@ class RoundInvariants(NodeInvariants):
         if isinstance(message, Degraded):
             return
         if message.goal is Goal.EXIT:
-            mine = self.replica.released.get((message.run, host.node, session.incarnation))
-            known_outcomes = {self.replica.outcomes.get(message.run), mine}
-            known = message.outcome in known_outcomes or self.came_late(session, message)
+            mine = self.facts.replica.released.get((message.run, host.node, session.incarnation))
+            known_outcomes = {self.facts.replica.outcomes.get(message.run), mine}
+            known = message.outcome in known_outcomes or self._successors.came_late(session, message)
             self.check(known, "%s is sent an outcome that is not durable: %s", host.name, message)
             return
-        run = self.replica.jobs.get("job")
+        run = self.facts.replica.jobs.get("job")
         known = run is not None and run.id == message.run
         self.check(known, "%s is sent run %s, which a crash could forget", host.name, message.run)
         assert run is not None
@@ -312,12 +270,8 @@ class RoundInvariants(NodeInvariants):
             inside = member is not None and member.in_round and member.incarnation == session.incarnation
             self.check(not (goes_on and inside), "%s is to stop a round that goes on", host.name)
 
-    def came_late(self, session: Session, message: Desired) -> bool:
-        """Whether a node may receive the end of a run that it took no part in: see `successors`."""
-        raise NotImplementedError
-
     def _judge_assignment(self, session: Session, message: Desired) -> None:
-        formed = self.formed.get((message.run, message.round))
+        formed = self.facts.formed.get((message.run, message.round))
         self.check(formed is not None, "%s is sent a round that is not durable", session.host.name)
         assert formed is not None
         part = message.assignment
@@ -332,10 +286,11 @@ class RoundInvariants(NodeInvariants):
         whole = part.world_size == formed.nodes[-1].first_rank + formed.nodes[-1].workers
         self.check(whole and part.group_world_size == len(formed.nodes), "%s: world size", session.host.name)
         self.check(part.master_port == formed.master_port, "%s is sent another port", session.host.name)
-        self.check(part.restarts_used == self.charged[message.run], "%s is sent another budget", session.host.name)
+        self.check(
+            part.restarts_used == self.facts.charged[message.run], "%s is sent another budget", session.host.name
+        )
 
-    def refused(self, session: Session, refused: Refused) -> None:
-        """Check that a refusal has a reason, and rests on what is durable."""
+    def _judge_refusal(self, session: Session, refused: Refused) -> None:
         self.check(bool(refused.message), "%s is refused without a reason", session.host.name)
         stranger = refused.code is RefusalCode.FORBIDDEN
         self.check(not stranger, "%s is refused its own name: %s", session.host.name, refused.message)
@@ -343,10 +298,10 @@ class RoundInvariants(NodeInvariants):
             used = session.host.session is session and session.incarnation == session.host.incarnation
             self.check(not used, "%s is turned away from the connection that it uses", session.host.name)
         elif refused.code is RefusalCode.SUPERSEDED:
-            newest = self._newest.get((self.replica.jobs["job"].id, session.host.node))
+            newest = self._newest.get((self.facts.replica.jobs["job"].id, session.host.node))
             known = newest is not None and newest != session.incarnation
             self.check(
-                known or self.replica.jobs["job"].state.ended,
+                known or self.facts.replica.jobs["job"].state.ended,
                 "%s is superseded by no process that is recorded",
                 session.host.name,
             )

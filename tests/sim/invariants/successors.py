@@ -10,28 +10,26 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.values.records import Record, RunEnded, RunOpened
 from coordinatord.protocol.messages import Desired, Result
-from tests.sim.invariants.rounds import RoundInvariants
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.network import Session
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 ROUGHLY_S = 1.0
 """The tolerance, beside the delay of the message with the age, and the difference of the clocks' rates."""
 
 
-class SuccessorInvariants(RoundInvariants):
+class SuccessorLaws(Laws):
     """Checks which nodes begin a job anew."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._over: dict[str, tuple[RunEnded, float, int]] = {}
         """The end of each run, when it was decided, and in which life of the coordinator."""
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check that no process opens another run if it was running when the job ended."""
-        super().decided(records)
         for record in records:
             if isinstance(record, RunEnded):
                 self._over[record.run] = record, self.world.queue.now, self.world.daemon.life
@@ -39,7 +37,7 @@ class SuccessorInvariants(RoundInvariants):
                 self._judge_successor(record)
 
     def _judge_successor(self, record: RunOpened) -> None:
-        old = self.replica.jobs.get(record.job)
+        old = self.facts.replica.jobs.get(record.job)
         over = None if old is None else self._over.get(old.id)
         if old is None or over is None or over[2] != self.world.daemon.life or old.spec != record.spec:
             return
@@ -60,7 +58,7 @@ class SuccessorInvariants(RoundInvariants):
 
     def came_late(self, session: Session, message: Desired) -> bool:
         """Whether a node may receive the end of a run that it took no part in."""
-        ended = self.replica.outcomes.get(message.run)
+        ended = self.facts.replica.outcomes.get(message.run)
         received = message.outcome
         if (
             ended is None

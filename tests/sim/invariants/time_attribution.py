@@ -32,12 +32,12 @@ from coordinatord.core.values.records import (
 from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.core.values.training_progress import STALL_S_MIN
 from coordinatord.protocol.messages import Goal, Phase, Result
-from tests.sim.invariants.time_ledger import EXACT_S, Accounted, LedgerInvariants, Page, are_so_many
+from tests.sim.invariants.laws import Facts, Laws
+from tests.sim.invariants.time_ledger import EXACT_S, Accounted, LedgerLaws, Page, are_so_many
 from tests.sim.workers import STEP_S, Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 TIGHT_S = 2.0
 """A heartbeat, the time that the connection of a process that died lingers, and that of a few messages."""
@@ -55,11 +55,12 @@ JOINS_WITHIN_S = 0.5
 """The time that a `Join` takes on its way: a node that comes back counts as waiting from its sending on."""
 
 
-class TimeInvariants(LedgerInvariants):
+class TimeLaws(Laws):
     """Watches the activities of one world."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.ledger = LedgerLaws(facts, self._judge_spent)
         self._formed_at: dict[Round, tuple[float, Spent]] = {}
         """When each round was formed, and the ledger of its run by then."""
         self._started_at: dict[Round, float] = {}
@@ -78,11 +79,6 @@ class TimeInvariants(LedgerInvariants):
         """Rounds of which a worker failed by itself after another one was gone."""
         self._reached: dict[str, int] = {}
         """The furthest step that each run has reached, by its records."""
-        self._replaces = False
-        """Whether a node was replaced in this decision: what broke the round before may not be known yet."""
-        self._upset_at = 0.0
-        """When the coordinator was last down, stopped or unable to decide."""
-        self._event_seen_at = 0.0
         self._looked_at = 0.0
         self._enough_from: dict[str, float] = {}
         """The time since which enough nodes have evidently been ready, by run."""
@@ -95,12 +91,7 @@ class TimeInvariants(LedgerInvariants):
 
     def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
-        super().note_event(event)
         now, machine = self.world.queue.now, self.world.daemon.machine
-        asleep = now - self._event_seen_at > 2 * self.world.scenario.policy.heartbeat_s
-        self._event_seen_at = now
-        if asleep or machine.store_error is not None:
-            self._upset_at = now
         run = machine.jobs.get("job")
         if run is not None and run.durable.state is State.FORMING:
             self._look_at_forming(run, now)
@@ -114,12 +105,16 @@ class TimeInvariants(LedgerInvariants):
             return
         if training.broken:
             self._note_known(key, now)
-        elif key not in self.disturbed and self._upset_at < self._formed_at[key][0] and self._was_quiet(key):
+        elif (
+            key not in self.facts.disturbed
+            and self.facts.upset_at < self._formed_at[key][0]
+            and self.facts.was_quiet(key)
+        ):
             self._quiet_until[key] = now
             self._look_at_steps(self.world.daemon.machine.jobs["job"], key)
 
     def _note_known(self, key: Round, now: float) -> None:
-        if self._upset_at != now and self.world.trainings[key].broken:
+        if self.facts.upset_at != now and self.world.trainings[key].broken:
             self._known_after.setdefault(key, now)
 
     def _look_at_forming(self, run: Run, now: float) -> None:
@@ -131,7 +126,7 @@ class TimeInvariants(LedgerInvariants):
             if now - since >= self._lease_s:  # before, it could not see that nodes were not connected
                 self._few_at[run.id] = now
         enough = are_so_many(run.spec.nodes_min, hosts, lambda host: self._evidently_waits(host, run, now))
-        if not enough or now - self._upset_at < CALM_S or not self._reports_at_once:
+        if not enough or now - self.facts.upset_at < CALM_S or not self._reports_at_once:
             self._enough_from.pop(run.id, None)
         else:
             self._enough_from.setdefault(run.id, now)
@@ -153,7 +148,6 @@ class TimeInvariants(LedgerInvariants):
 
     def failed(self, host: Host, key: Round) -> None:
         """Note that a worker fails by itself."""
-        super().failed(host, key)
         if host.paused or host.is_cut:
             self._unseen_break.add(key)
         if self.world.training(key).broken:
@@ -161,7 +155,6 @@ class TimeInvariants(LedgerInvariants):
 
     def gone(self, host: Host) -> None:
         """Note that workers of a host are gone, so that their peers fail or hang."""
-        super().gone(host)
         if host.paused or host.is_cut:
             self._unseen_break.add(host.workers.round)
 
@@ -169,26 +162,20 @@ class TimeInvariants(LedgerInvariants):
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
         """Note that a coordinator has started."""
-        super().restored(machine, past)
-        self._upset_at = self._event_seen_at = self.world.queue.now
         self._enough_from.clear()
         self._known_after.clear()  # events that were only in memory are forgotten
-        reached = {run.id: run.reached for run in self.replica.jobs.values()}
+        reached = {run.id: run.reached for run in self.facts.replica.jobs.values()}
         self._reached = {run: step for run, step in reached.items() if step is not None}
 
     # Seconds
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Check what was decided by the state of the world at this moment, durable or not."""
-        lost = [record for record in records if isinstance(record, NodeLost)]
-        self._replaces = any(record.reason.startswith("replaced by") for record in lost)
-        super().decided(records)
+        """Note that there may be too few nodes for a moment."""
         for record in records:
             if isinstance(record, NodeLost | NodeReleased):
-                self._enough_from.pop(record.run, None)  # there may be too few for a moment
+                self._enough_from.pop(record.run, None)
 
     def _judge_spent(self, page: Page | None, record: Accounted) -> None:
-        super()._judge_spent(page, record)
         assert record.spent is not None
         now = self.world.queue.now
         if page is not None and isinstance(record, RoundFormed):
@@ -230,7 +217,7 @@ class TimeInvariants(LedgerInvariants):
         few = self._few_at.pop(record.run, None)
         if few is not None:
             most = (now - few) * (1 + self.world.scenario.skew)
-            most += self._lease_s if self._reports_at_once and self._upset_at < page.now else LOOSE_S
+            most += self._lease_s if self._reports_at_once and self.facts.upset_at < page.now else LOOSE_S
             known = gathered + record.spent.starting - page.spent.starting
             self.check(known <= most, "%.3f s without waiting, and there were too few for all but %.3f", known, most)
 
@@ -256,7 +243,7 @@ class TimeInvariants(LedgerInvariants):
         before = self._formed_at[key][1]
         trained = record.spent.training + record.spent.redone - before.training - before.redone
         most = (self.world.queue.now - stepped_at) * (1 + self.world.scenario.skew) + TIGHT_S
-        most += self._odd_s.get(record.run, 0.0)
+        most += self.ledger.odd_s.get(record.run, 0.0)
         self.check(trained <= most, "round %d trained for %.3f s, and stepped for %.3f", record.round, trained, most)
 
     def _reached_before(self, key: Round) -> list[int]:
@@ -326,10 +313,12 @@ class TimeInvariants(LedgerInvariants):
     def _is_plain(self, key: Round) -> bool:
         """Whether all reports of a round's nodes have come at once since it was formed."""
         formed = self._formed_at.get(key)
-        if formed is None or not self._reports_at_once or key in self.disturbed:
+        if formed is None or not self._reports_at_once or key in self.facts.disturbed:
             return False
         return (
-            self._upset_at < formed[0] and self._was_heard(key, formed[0]) and not self.world.faults["other settings"]
+            self.facts.upset_at < formed[0]
+            and self._was_heard(key, formed[0])
+            and not self.world.faults["other settings"]
         )
 
     def _was_heard(self, key: Round, since: float) -> bool:
@@ -344,20 +333,20 @@ class TimeInvariants(LedgerInvariants):
         training = self.world.trainings.get(key)
         if formed is None:
             return
-        odd_s = self._odd_s.get(key[0], 0.0)
+        odd_s = self.ledger.odd_s.get(key[0], 0.0)
         now, skew, policy = self.world.queue.now, self.world.scenario.skew, self.world.scenario.policy
         formed_at, before = formed
         trained = record.spent.at_work - before.at_work
         worked = trained + record.spent.starting - before.starting
-        tight = self._reports_at_once and self._upset_at < formed_at and self._was_heard(key, formed_at)
+        tight = self._reports_at_once and self.facts.upset_at < formed_at and self._was_heard(key, formed_at)
         # The round was stopped for another reason than what broke it, which was not known yet.
         by_chance = key in self._broken_twice or (isinstance(record, RoundStopped) and record.planned)
         close_s = TIGHT_S if tight else LOOSE_S
         slack = odd_s + (max(self._lease_s * policy.lease_stretch_max, close_s) if by_chance else close_s)
         # At work no longer than the round lived.
-        whole = training is not None and len(training.hosts) == len(self.formed[key].nodes)
+        whole = training is not None and len(training.hosts) == len(self.facts.formed[key].nodes)
         self.check(whole or trained < EXACT_S, "round %d trained before it was whole", key[1])
-        if training is not None and training.broken and not (self._replaces or key in self._unseen_break):
+        if training is not None and training.broken and not (self.ledger.replaces or key in self._unseen_break):
             self._note_known(key, now)
             known = max(training.broken_at, self._known_after.get(key, now))
             most = max(training.broken_at if tight else known, self._stalled_at.get(key, 0.0))
@@ -381,7 +370,7 @@ class TimeInvariants(LedgerInvariants):
         # At work no shorter than the round was undisturbed.
         quiet = self._quiet_until.get(key)
         slack = (TIGHT_S if self._reports_at_once else LOOSE_S) + odd_s
-        if quiet is not None and key not in self._silent:
+        if quiet is not None and key not in self.ledger.silent:
             least = (quiet - formed_at) * (1 - skew) - slack
             self.check(worked >= least, "round %d worked for %.3f s, and was well for %.3f", key[1], worked, least)
             if key in self._running_at:

@@ -45,12 +45,11 @@ from coordinatord.protocol.messages import Result
 from coordinatord.server.driver import PATIENCE_S
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import JobTally
-from tests.sim.invariants.rounds import WHOLE_EVERY, RoundInvariants
+from tests.sim.invariants.laws import WHOLE_EVERY, Facts, Laws
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 EXACT_S = 1e-6
 """Sums of floats differ by less."""
@@ -135,19 +134,23 @@ class Page:
     wall_offset: float
 
 
-class LedgerInvariants(RoundInvariants):
+class LedgerLaws(Laws):
     """Watches the sums of one world."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, facts: Facts, judge_spent: Callable[[Page | None, Accounted], None]) -> None:
+        """Begin; `judge_spent` checks the sums of a record by what happened since the page before it."""
+        super().__init__(facts)
+        self._judge_spent = judge_spent
         self._pages: dict[str, Page] = {}
         """The pages by run."""
         self._durable_pages: dict[str, Page] = {}
         self._written: deque[Page] = deque()
         """The pages that are decided and not durable yet."""
-        self._odd_s: dict[str, float] = {}
+        self.odd_s: dict[str, float] = {}
         """The error in the time of each run by clocks that were set while there was no coordinator."""
-        self._silent: set[Round] = set()
+        self.replaces = False
+        """Whether a node was replaced in this decision: what broke the round before may not be known yet."""
+        self.silent: set[Round] = set()
         """Rounds of which all nodes were silent at some time."""
         self._heard_at = 0.0
         """When a member of a live run last reported."""
@@ -162,7 +165,6 @@ class LedgerInvariants(RoundInvariants):
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
         """Note that a coordinator has started."""
-        super().restored(machine, past)
         daemon = self.world.daemon
         self._pages = dict(self._durable_pages)  # records that were not durable do not count
         self._written.clear()
@@ -171,7 +173,6 @@ class LedgerInvariants(RoundInvariants):
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that the store holds these records alone."""
-        super().set_back(records, now)
         self._durable_pages.clear()
 
     def note_event(self, event: Event) -> None:
@@ -188,9 +189,9 @@ class LedgerInvariants(RoundInvariants):
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check what was decided by the state of the world at this moment, durable or not."""
-        super().decided(records)
-        lost = any(isinstance(record, NodeLost) for record in records)
-        self._silent |= {(record.run, record.round) for record in records if isinstance(record, NodesSilent)}
+        lost = [record for record in records if isinstance(record, NodeLost)]
+        self.replaces = any(record.reason.startswith("replaced by") for record in lost)
+        self.silent |= {(record.run, record.round) for record in records if isinstance(record, NodesSilent)}
         for record in records:
             if isinstance(record, RunOpened):
                 self._turn_page(record, Spent())
@@ -200,22 +201,17 @@ class LedgerInvariants(RoundInvariants):
                 if page is not None:
                     self._judge_sum(page, record)
                     self._judge_silence(page, record)
-                    self._judge_causes(page, record, silent=lost or self._is_unheard(record.run, page.round))
+                    self._judge_causes(page, record, silent=bool(lost) or self._is_unheard(record.run, page.round))
                 self._judge_spent(page, record)
                 self._turn_page(record, record.spent)
 
-    def _judge_spent(self, page: Page | None, record: Accounted) -> None:
-        """Check the sums of a record by what happened since the one before it."""
-
-    def durable(self, decided: Sequence[Decided]) -> None:
-        """Note by which offset of the wall clock the durable records have their times."""
-        super().durable(decided)
-        for _, record in decided:
-            if isinstance(record, RunOpened | Accounted):
-                self.check(bool(self._written), "%s is durable a second time", record)
-                page = self._written.popleft()
-                page.wall_offset = self.world.daemon.stamped_with
-                self._durable_pages[record.run] = page
+    def durable(self, record: Record) -> None:
+        """Note by which offset of the wall clock the record has its time."""
+        if isinstance(record, RunOpened | Accounted):
+            self.check(bool(self._written), "%s is durable a second time", record)
+            page = self._written.popleft()
+            page.wall_offset = self.world.daemon.stamped_with
+            self._durable_pages[record.run] = page
 
     def _turn_page(self, record: Record, spent: Spent) -> None:
         queue, daemon = self.world.queue, self.world.daemon
@@ -256,7 +252,7 @@ class LedgerInvariants(RoundInvariants):
         away = max(0.0, at - page.time + offset - page.wall_offset)
         slack = PATIENCE_S + 0.5 + 2 * self.world.scenario.skew * (self.world.queue.time - page.time)
         expected = away + clock - started
-        self._odd_s[record.run] = self._odd_s.get(record.run, 0.0) + abs(took - (self.world.queue.now - page.now))
+        self.odd_s[record.run] = self.odd_s.get(record.run, 0.0) + abs(took - (self.world.queue.now - page.now))
         self.check(abs(took - expected) < slack, "%s has %.3f s, and %.3f s passed", record, took, expected)
 
     def _is_unheard(self, run_id: str, number: int) -> bool:
@@ -265,7 +261,7 @@ class LedgerInvariants(RoundInvariants):
         lease_s = policy.heartbeats_per_lease * policy.heartbeat_s
         runs = self.world.daemon.machine.jobs.values()
         inside = (member for run in runs if run.id == run_id for member in run.inside)
-        return (run_id, number) in self._silent or any(
+        return (run_id, number) in self.silent or any(
             now - member.lived_at >= (policy.reconnect_grace_s if member.session is None else lease_s)
             for member in inside
         )
@@ -289,12 +285,11 @@ class LedgerInvariants(RoundInvariants):
 
     def settled(self, machine: Coordinator) -> None:
         """Check the status."""
-        super().settled(machine)
         now = self.world.daemon.clock.read()
         for run in machine.jobs.values():
-            if not self.leaves_out(machine):
+            if not self.facts.leaves_out(machine):
                 self._judge_status(run, job_view(run, now, machine.store_error), now)
-            if run.durable.state.ended or self._settled % WHOLE_EVERY == 0:
+            if run.durable.state.ended or self.facts.commits % WHOLE_EVERY == 0:
                 rounds = rounds_of(self.world.daemon.disk.rounds(run.job, run.id))
                 same = run.durable.state.ended or rounds == run.durable.rounds
                 self.check(same, "the store has other rounds of %s: %s", run.id, list(rounds))

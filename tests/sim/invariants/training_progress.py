@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.messages import Observed
-from tests.sim.invariants.rounds import RoundInvariants
+from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import STEP_S, Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.world import World
 
 Steps = tuple[int | None, ...]
 Life = tuple[str, int, Round]
@@ -30,11 +29,11 @@ LATE_S = 2.5
 """A step is reported with the next heartbeat, and that arrives within another one."""
 
 
-class ProgressInvariants(RoundInvariants):
+class ProgressLaws(Laws):
     """Watches the steps of one world."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
         self._steps_reported: dict[Life, set[Steps]] = {}
         """All reports of each node of the steps of each round."""
         self._steps_last: dict[Life, Steps] = {}
@@ -51,9 +50,8 @@ class ProgressInvariants(RoundInvariants):
 
     def settled(self, machine: Coordinator) -> None:
         """Check the coordinator's knowledge against the reports of the nodes."""
-        super().settled(machine)
         for run in machine.jobs.values():
-            if not self.leaves_out(machine):
+            if not self.facts.leaves_out(machine):
                 self._judge_members(run)
             self._judge_progress(run)
 
