@@ -18,7 +18,6 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -301,20 +300,6 @@ class LastRun(CalmRun):
     drawn, restarts = SilentTraining, 0
 
 
-def last_calm_run(seed: int) -> CalmRun:
-    """Play the run of one seed without a restart. Raises `FalseAlarmError`."""
-    run = LastRun(seed)
-    run.play()
-    return run
-
-
-def calm_run(seed: int) -> CalmRun:
-    """Play the run of one seed. Raises `FalseAlarmError`."""
-    run = CalmRun(seed)
-    run.play()
-    return run
-
-
 @dataclass
 class Findings:
     """The results of a number of runs."""
@@ -332,14 +317,16 @@ class Findings:
         self.false_alarms += other.false_alarms
 
 
-def explore(seeds: range, play: Callable[[int], CalmRun] = calm_run) -> Findings:
-    """Play the runs of some seeds."""
+def explore(seeds: range, kind: type[CalmRun] = CalmRun) -> Findings:
+    """Play the runs of some seeds, of one kind."""
     gc.set_threshold(GARBAGE)
     found, began = Findings(), time.process_time()
     for seed in seeds:
         found.runs += 1
+        run = kind(seed)
         try:
-            found.counts.update(play(seed).counts)
+            run.play()
+            found.counts.update(run.counts)
         except FalseAlarmError as error:
             found.false_alarms.append(str(error))
     found.cpu_s = time.process_time() - began

@@ -67,10 +67,3 @@ class UnnamedRun(CalmRun):
             workers = tuple(WorkerArrivals(rank, (training.arrivals(rank, now, ARRIVALS_MIN),)) for rank in ranks)
             arrivals.append(NodeArrivals(source.node, self._queue.now, 0.0, self._queue.now, workers))
         self._handle(Compared(run.id, run.durable.round, tuple(arrivals)))
-
-
-def calm_run_without_steps(seed: int) -> CalmRun:
-    """Play the run of one seed. Raises `FalseAlarmError`."""
-    run = UnnamedRun(seed)
-    run.play()
-    return run

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
-from tests.sim.calm_runs import CalmRun, calm_run, explore, last_calm_run
-from tests.sim.calm_runs_without_steps import calm_run_without_steps
+from tests.sim.calm_runs import CalmRun, LastRun, explore
+from tests.sim.calm_runs_without_steps import UnnamedRun
 from tests.sim.calm_training import CalmTraining
 
 RUNS = 300
@@ -16,17 +15,15 @@ RUNS = 300
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("play", "least"),
+    ("kind", "least"),
     [
-        (calm_run, {"looks": 1, "BusyWorkerAwaited": 1 / 20, "TrainingResumed": 1 / 10, "restarts": 1 / 10}),
-        (calm_run_without_steps, {"looks": 1 / 5, "BusyWorkerAwaited": 1 / 50}),
-        (last_calm_run, {"looks": 1, "BusyWorkerAwaited": 1 / 20}),
+        (CalmRun, {"looks": 1, "BusyWorkerAwaited": 1 / 20, "TrainingResumed": 1 / 10, "restarts": 1 / 10}),
+        (UnnamedRun, {"looks": 1 / 5, "BusyWorkerAwaited": 1 / 50}),
+        (LastRun, {"looks": 1, "BusyWorkerAwaited": 1 / 20}),
     ],
 )
-def test_no_healthy_training_is_ended_though_many_are_looked_at(
-    play: Callable[[int], CalmRun], least: dict[str, float]
-) -> None:
-    found = explore(range(RUNS), play)
+def test_no_healthy_training_is_ended_though_many_are_looked_at(kind: type[CalmRun], least: dict[str, float]) -> None:
+    found = explore(range(RUNS), kind)
     assert found.false_alarms == []
     assert {name for name, share in least.items() if found.counts[name] <= share * RUNS} == set()
 

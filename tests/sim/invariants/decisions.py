@@ -145,12 +145,8 @@ class DecisionLaws(Laws):
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check what was decided by the state of the world at this moment, durable or not."""
-        jobs = self.world.daemon.machine.jobs
         stopped = next((record for record in records if isinstance(record, RoundStopped)), None)
-        for record in records:
-            run = jobs.get(record.job)
-            if run is None or run.id != record.run:
-                continue
+        for run, record in self.facts.of_runs(records):
             if isinstance(record, NodeJoined | NodeLost | NodeLeftBehind | NodeReleased):
                 self._judge_node(run, record, stopped)
             else:

@@ -68,10 +68,8 @@ class HangLaws(Laws):
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check verdicts."""
-        run = self.world.daemon.machine.jobs.get("job")
-        for record in records:
-            if run is not None and run.id == record.run:
-                self._judge(run, record)
+        for run, record in self.facts.of_runs(records):
+            self._judge(run, record)
 
     def _judge(self, run: Run, record: Record) -> None:
         if isinstance(record, BusyWorkerAwaited):

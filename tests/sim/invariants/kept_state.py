@@ -78,11 +78,8 @@ class KeptStateLaws(Laws):
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check the choice for a round, by what nodes have reported."""
-        jobs = self.world.daemon.machine.jobs
-        for record in records:
-            run = jobs.get(record.job)
-            if run is not None and run.id == record.run:
-                self._judge(run, record)
+        for run, record in self.facts.of_runs(records):
+            self._judge(run, record)
 
     def _judge(self, run: Run, record: Record) -> None:
         self.useless.note_parts(run.id, self._parts_of(run, run.members.values(), gone=True))

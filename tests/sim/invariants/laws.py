@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from coordinatord.core.effects import Answer
 from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.admin_requests import Request
 from coordinatord.core.values.records import NodeLost, Record, RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Degraded, Desired, Join, Refused
@@ -51,54 +52,54 @@ class Laws:
     # The coordinator
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
-        """A coordinator has started, with the records of its forerunners."""
+        """Learn that a coordinator has started, with the records of its forerunners."""
 
     def joined(self, join: Join) -> None:
-        """A node has come, or come back."""
+        """Learn that a node has come, or come back."""
 
     def note_event(self, event: Event) -> None:
-        """The coordinator is about to handle an event."""
+        """Learn that the coordinator is about to handle an event."""
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Records were decided, by the state of the world at this moment; they may never become durable."""
+        """Learn that records were decided, by the state of the world at this moment; they may never become durable."""
 
     def durable(self, record: Record) -> None:
-        """A record has become durable; the facts do not have it yet."""
+        """Learn that a record has become durable; the facts do not have it yet."""
 
     def recorded(self, at: float, record: Record) -> None:
-        """All sets have seen that durable record."""
+        """Learn that all sets have seen that durable record."""
 
     def settled(self, machine: Coordinator) -> None:
-        """Nothing waits to be written."""
+        """Learn that nothing waits to be written."""
 
     def sent(self, session: Session, message: Desired | Degraded | Refused) -> None:
-        """A message to a node is released."""
+        """Learn that a message to a node is released."""
 
     def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
-        """An operator is answered; `run_id` is the run as of the request."""
+        """Learn that an operator is answered; `run_id` is the run as of the request."""
 
     def crashed(self) -> None:
-        """The coordinator has died."""
+        """Learn that the coordinator has died."""
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
-        """The store has only these records, and no longer all that was sent."""
+        """Learn that the store has only these records, and no longer all that was sent."""
 
     # The nodes
 
     def happens(self, host: Host, event: events.Event) -> None:
-        """A nodeclient is about to handle an event."""
+        """Learn that a nodeclient is about to handle an event."""
 
     def does(self, host: Host, effect: Effect) -> None:
-        """An effect of a nodeclient is about to be carried out."""
+        """Learn that an effect of a nodeclient is about to be carried out."""
 
     def failed(self, host: Host, key: Round) -> None:
-        """A worker fails by itself."""
+        """Learn that a worker fails by itself."""
 
     def gone(self, host: Host) -> None:
-        """Workers of a host are gone, so that their peers fail or hang."""
+        """Learn that workers of a host are gone, so that their peers fail or hang."""
 
     def judge_end(self) -> None:
-        """Some time has passed since all faults ended."""
+        """Learn that some time has passed since all faults ended."""
 
 
 def tell(sets: Iterable[Laws], hook: Callable[Concatenate[Laws, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -183,6 +184,13 @@ class Facts(Laws):
         """Note whether the coordinator could see that."""
         if self.is_hidden(host):
             self.unseen.add(host.workers.round)
+
+    def of_runs(self, records: Sequence[Record]) -> Iterator[tuple[Run, Record]]:
+        """Yield the records of runs that the coordinator has, each with its run."""
+        for record in records:
+            run = self.world.daemon.machine.jobs.get(record.job)
+            if run is not None and run.id == record.run:
+                yield run, record
 
     def is_hidden(self, host: Host) -> bool:
         """Whether the messages of a host cannot show the coordinator when its workers have ended."""

@@ -43,11 +43,8 @@ class RetryPauseLaws(Laws):
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check that no round follows an error too early."""
-        jobs = self.world.daemon.machine.jobs
-        for record in records:
-            run = jobs.get(record.job)
-            if run is not None and run.id == record.run:
-                self._judge(record)
+        for _, record in self.facts.of_runs(records):
+            self._judge(record)
 
     def _judge(self, record: Record) -> None:
         now, daemon = self.world.queue.now, self.world.daemon

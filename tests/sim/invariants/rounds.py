@@ -1,7 +1,6 @@
 """Invariants of every history, checked after every event: those of DESIGN.md.
 
-Here are the coordinator's decisions, records and messages; `nodes` checks how nodes carry them out. The first violation
-raises `BrokenError`, with the history.
+Here are the coordinator's decisions, records and messages; `nodes` checks how nodes carry them out.
 """
 
 from __future__ import annotations
