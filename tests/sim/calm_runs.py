@@ -300,6 +300,20 @@ class LastRun(CalmRun):
     drawn, restarts = SilentTraining, 0
 
 
+def calm_run(seed: int) -> CalmRun:
+    """Play the run of one seed. Raises `FalseAlarmError`."""
+    run = CalmRun(seed)
+    run.play()
+    return run
+
+
+def last_calm_run(seed: int) -> CalmRun:
+    """Play the run of one seed without a restart. Raises `FalseAlarmError`."""
+    run = LastRun(seed)
+    run.play()
+    return run
+
+
 @dataclass
 class Findings:
     """The results of a number of runs."""

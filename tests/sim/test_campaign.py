@@ -20,7 +20,7 @@ from tests.sim.takeovers import TAKEOVERS
 from tests.sim.torn_sessions import TORN
 from tests.sim.world import World
 
-MIXED = 50
+MIXED = 100
 """The histories of all kinds in turn, as `make sim` plays them."""
 
 
