@@ -12,7 +12,7 @@ from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.finishes import finishing_world
-from tests.sim.handovers import late_giving_world, late_newcomer_world, undrained_world
+from tests.sim.handovers import late_giving_world, late_newcomer_world, lone_node_world, undrained_world
 from tests.sim.history import (
     checkpoint_waiting_world,
     coincident_keeping_world,
@@ -34,7 +34,6 @@ from tests.sim.history import (
     waiting_world,
 )
 from tests.sim.leavers import leaving_world
-from tests.sim.lone_nodes import lone_node_world
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 

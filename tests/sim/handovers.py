@@ -1,7 +1,7 @@
 """Nodes that are to leave, and stay for a while to give their kept state to others, or to write it.
 
-They are drained for their lateness while others are late as well, are undrained while there are too few others, or
-are replaced when they are about to go.
+They are drained for their lateness while others are late as well, are undrained while there are too few others, are
+replaced when they are about to go, or leave the only other node alone.
 These are histories of their own, so that the seeds of others play what they have always played.
 """
 
@@ -27,6 +27,9 @@ from tests.sim.world import World
 
 LAST_MOMENT_S = 2.0
 """How long before the end of a giver's time another node comes, at most: about as long as it takes to get a state."""
+
+LEAVES_WITHIN_S = 5.0
+"""The time within which a node leaves, once a step is kept twice."""
 
 
 def late_giving_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
@@ -117,3 +120,22 @@ def _gives(world: World, giver: Host) -> bool:
     if not world.daemon.up or world.state is not State.FORMING:
         return False
     return giver.node in {member.node for member in world.run.members_in(MemberState.GIVING)}
+
+
+def lone_node_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a node whose only peer leaves. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
+    scenario = replace(
+        drawn, nodes_min=1, nodes_max=2, hosts=2, max_restarts=9, keeps=Keeps.UNIQUE, copies=True, workers=workers
+    )
+    known: dict[str, Strike] = {"one of two nodes leaves": _leave_alone}
+    return play_coincidence(seed, chance, scenario, known, loud=loud, digested=digested)
+
+
+def _leave_alone(world: World) -> None:
+    def leave() -> None:
+        world.queue.plan(world.chance.uniform(0.0, LEAVES_WITHIN_S), world.chance.choice(in_round(world)).leave)
+
+    once(world, lambda: trains(world) and len(in_round(world)) == world.scenario.hosts and world.run.kept.copied, leave)

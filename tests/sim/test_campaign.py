@@ -13,9 +13,8 @@ from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.finishes import FINISHES, finishing_world
-from tests.sim.handovers import late_giving_world, late_newcomer_world, undrained_world
+from tests.sim.handovers import late_giving_world, late_newcomer_world, lone_node_world, undrained_world
 from tests.sim.leavers import leaving_world
-from tests.sim.lone_nodes import lone_node_world
 from tests.sim.takeovers import TAKEOVERS
 from tests.sim.torn_sessions import TORN
 from tests.sim.world import World

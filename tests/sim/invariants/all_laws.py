@@ -35,7 +35,7 @@ class AllLaws:
         self.rounds = RoundLaws(facts, successors)
         self.agents = AgentLaws(facts)
         self.progress = ProgressLaws(facts)
-        self.times = TimeLaws(facts)
+        times = TimeLaws(facts)
         self.departures = DepartureLaws(facts)
         self.identities = IdentityLaws(facts)
         self.kept = KeptStateLaws(facts)
@@ -50,8 +50,8 @@ class AllLaws:
             MessageLaws(facts),
             self.progress,
             AdminLaws(facts),
-            self.times.ledger,
-            self.times,
+            times.ledger,
+            times,
             successors,
             self.hangs,
             RetryPauseLaws(facts),
