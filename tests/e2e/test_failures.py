@@ -12,7 +12,9 @@ pytestmark = pytest.mark.slow
 BUDGET = ("--max-restarts", "2")
 
 
-@pytest.mark.parametrize(("rank", "signum"), [(0, signal.SIGUSR2), (3, signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("rank", "signum"), [pytest.param(0, signal.SIGUSR2, marks=pytest.mark.long), (3, signal.SIGKILL)]
+)
 def test_a_failed_worker_stops_all_and_the_same_nodes_go_on(
     cluster: Cluster, rank: int, signum: signal.Signals
 ) -> None:

@@ -94,7 +94,7 @@ def whole_tensors_by_stock_torch(folder: Path) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("kind", "before", "after", "nnodes"),
     [
-        pytest.param("fsdp", "ab", "c", "1", id="full"),
+        pytest.param("fsdp", "ab", "c", "1", id="full", marks=pytest.mark.long),
         pytest.param("ddp", "ab", "cd", "2:3", id="elastic", marks=pytest.mark.long),
     ],
 )

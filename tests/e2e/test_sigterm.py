@@ -16,13 +16,13 @@ pytestmark = pytest.mark.slow
     ("kind", "moment"),
     [
         pytest.param("ddp", "evaluation", marks=pytest.mark.long),
-        ("ddp", "evaluation of a script that chooses its last step"),
+        pytest.param("ddp", "evaluation of a script that chooses its last step", marks=pytest.mark.long),
         pytest.param("fsdp", "evaluation of a script that chooses its last step", marks=pytest.mark.long),
-        ("ddp", "compile"),
+        pytest.param("ddp", "compile", marks=pytest.mark.long),
         ("ddp", "data loader"),
         pytest.param("ddp", "collective", marks=pytest.mark.long),
         ("fsdp", "collective"),
-        ("ddp", "warm-up"),
+        pytest.param("ddp", "warm-up", marks=pytest.mark.long),
         pytest.param("fsdp", "before the first step", marks=pytest.mark.long),
     ],
 )

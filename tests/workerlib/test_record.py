@@ -1,5 +1,7 @@
 """`workerlib.record`: what it writes, and that it changes nothing else."""
 
+from __future__ import annotations
+
 import inspect
 import json
 import os
