@@ -76,7 +76,9 @@ def test_the_second_signal_ends_the_wait_and_names_it(tmp_path: Path) -> None:
         program.signal(signal.SIGINT)
         program.signal(signal.SIGTERM)
         assert program.wait() == 0
-        program.await_line(r"WARNING .* killed, since it did not end in time after its worker: rank 0: sh \(pid \d+\)")
+        program.await_line(
+            r"WARNING .* killed, since it did not end in time after its worker: rank 0: (?:sh|setsid) \(pid \d+\)"
+        )
         assert program.leftovers() == []
 
 

@@ -29,8 +29,10 @@ def train(folder: Path, steps: int = 8) -> None:
         (folder / f"{ctx.round}-{ctx.rank}").write_text(f"{done} {digest_of(model.state_dict())}")
         for step in range(done + 1, steps):
             first = ctx.round == 1
-            if first and ctx.rank == 2 and step == SPOILED_AT + 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if first and step == SPOILED_AT + 1:
+                dist.barrier()  # all have done that step, each with its own weights
+                if ctx.rank == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
             optimizer.zero_grad()
             model(torch.ones(1, 4)).square().sum().backward()
             for parameter in model.parameters():
