@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -65,7 +65,8 @@ def open_page(browser: Browser) -> Iterator[Open]:
 @pytest.fixture
 def stranger(browser: Browser) -> Iterator[Page]:
     """Open a page that is not ours."""
-    with HTTPServer(("127.0.0.1", 0), _Page) as server:
+    # With a thread for each connection: a browser opens some in advance, on which it asks for nothing.
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         page = browser.open(f"http://{EVIL}:{server.server_port}/")
