@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def boot_id() -> str:
-    """Return the kernel's random id of this boot; empty in a sandbox that hides it."""
+    """Return the kernel's random id of this boot; empty in a sandbox that hides it. No process outlives its boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
