@@ -28,7 +28,7 @@ from typing import Any
 from hangs_training import HANGS, hang_of
 from tables import BenchmarkError, Table, add_flags, give_up, positive, spread, write_report
 
-from coordinatord.core.values.look_comparison import APART_S
+from coordinatord.core.watching.look_comparison import APART_S
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, run, wait_until
 

@@ -26,8 +26,8 @@ from torch import nn
 
 import workerlib
 from tests.support.programs import BIN, clean_environ
-from workerlib.keep import intervals
-from workerlib.keep.arena import GENERATIONS
+from workerlib.contract.arena import GENERATIONS
+from workerlib.keeping import intervals
 
 WIDTH = 512
 """A layer of this width has a megabyte of parameters."""

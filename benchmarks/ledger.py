@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinatord.core.values.records import NodeLost, RoundStarted
+from coordinatord.core.rounds.values.records import NodeLost, RoundStarted
 
 CHANGES_AT = 8
 """The offset of the counter of transactions, of 4 bytes, in the index beside SQLite's log: `iChange` in its WAL-mode

@@ -31,7 +31,7 @@ from tables import (
     write_report,
 )
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import Assignment, Goal
 
 JOB = "rendezvous"

@@ -22,8 +22,8 @@ from daemon import COORDINATORD, server
 from msgspec.structs import replace
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.values.records import JobForgotten, Record
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.values.records import JobForgotten, Record
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import Entry

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.queries.arrivals import EVERY_S
+from coordinatord.core.watching.arrivals import EVERY_S
 from tests.support.etcd import needs_etcd
 from tests.support.programs import TIMEOUT_S
 

@@ -6,7 +6,7 @@
 import re
 from pathlib import Path
 
-from coordinatord.core.transitions.table import ROWS
+from coordinatord.core.rounds.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.support.printed_tables import DESIGN, check_table
 from tests.support.source import ROOT

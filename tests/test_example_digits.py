@@ -24,8 +24,8 @@ import torch
 from tests.support.keeping import Keep
 from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment
-from workerlib.env import KEEP
-from workerlib.keep.channel_messages import Saved
+from workerlib.contract.channel_messages import Saved
+from workerlib.contract.env import KEEP
 
 pytestmark = pytest.mark.slow
 

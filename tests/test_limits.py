@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX
-from coordinatord.core.state.cluster import DRAINED_MAX
-from coordinatord.core.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.cluster import DRAINED_MAX
+from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.shown.log_sources import WORKERS_AT_ONCE_MAX
 from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
@@ -37,7 +37,7 @@ from coordinatord.server.sessions.node_sessions import (
 from coordinatord.server.sessions.refusal_log import LINES_MAX
 from coordinatord.store.retention import MARKS_KEPT, REPEATED_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
-from nodeclient.parts.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
+from nodeclient.keeping.parts.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
 from tests.support.source import ROOT
 
 ALL = ConnectionLimits.of(1 << 20)
@@ -66,7 +66,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((STACKS_READERS_MAX,), f"{SERVER}/http/test_stacks_api.py", "test_what_cannot_be_asked_is_refused"),
     (
         (WORKERS_AT_ONCE_MAX,),
-        "tests/coordinatord/core/test_log_sources.py",
+        "tests/coordinatord/core/shown/test_log_sources.py",
         "test_no_more_are_read_at_once_than_a_person_reads",
     ),
     ((LAST_LINES_MAX, LINE_MAX), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
@@ -122,12 +122,12 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((FAILURES_MAX,), f"{SECURITY}/test_tokens.py", "test_failures_of_an_address_are_bounded_and_valid_tokens_are_not"),
     (
         (CONNECTIONS_MAX,),
-        "tests/nodeclient/parts/test_strange_readers.py",
+        "tests/nodeclient/keeping/parts/test_strange_readers.py",
         "test_a_flood_of_connections_without_the_key_keeps_nobody_out",
     ),
     (
         (REQUEST_WITHIN_S,),
-        "tests/nodeclient/parts/test_strange_readers.py",
+        "tests/nodeclient/keeping/parts/test_strange_readers.py",
         "test_who_does_not_show_the_key_in_time_is_let_go",
     ),
 ]

@@ -17,7 +17,7 @@ from nodeclient.config.parse import SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient
 from tests.support.printed_tables import check_table
 from tests.support.source import ROOT
-from workerlib.env import WorkerEnvironment
+from workerlib.contract.env import WorkerEnvironment
 
 DOCS = ROOT / "docs"
 REFERENCE, OPERATING = (DOCS / "reference.md").read_text(), (DOCS / "operating.md").read_text()

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from coordinatord.core.state.member import MemberState
+from coordinatord.core.rounds.state.member import MemberState
 from tests.support.pages import WIDTH_MAX, dead_links, is_page, targets
 from tests.support.source import Source, sources
 

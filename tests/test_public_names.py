@@ -18,9 +18,9 @@ from aiohttp import ClientSession
 from msgspec import Struct
 
 from coordinatord.commands.json_output import ReplayStep, StoredState
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.conditions import NAMES
-from coordinatord.core.values.records import KINDS, Record, RoundRemembered
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.conditions import NAMES
+from coordinatord.core.rounds.values.records import KINDS, Record, RoundRemembered
 from coordinatord.protocol.http import api, page_events
 from coordinatord.protocol.messages import Message
 from coordinatord.security.token_store import KnownToken
@@ -30,7 +30,7 @@ from coordinatord.store.etcd.keys import About, Head
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.memory_store import MemoryStore
 from nodeclient.core.kept_rounds import KeptRound
-from nodeclient.persist.step_folder import Manifest, Note
+from nodeclient.keeping.disk.step_folder import Manifest, Note
 from tests.support.source import Source, sources
 
 FILE = Path(__file__).with_name("public_names.txt")

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.desired_state import GOALS
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.transitions.table import ROWS
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.desired_state import GOALS
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.transitions.table import ROWS
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core import table as node
 from nodeclient.core.connection_state import PROBE_LEASES

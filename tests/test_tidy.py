@@ -26,7 +26,7 @@ BY_CHECK = {rule.findings: rule for rule in RULES}
 
 
 MOST_OF_WORKERLIB = (
-    '"""`agreement` `checkpoints` `elastic` `env` `init` `integrations` `in_place` `keep` `kept_storage` `packets` '
+    '"""`agreement` `checkpoints` `contract` `elastic` `init` `integrations` `keeping` `kept_storage` `reuse` '
     '`progress` `record` `recorders` `responder` `sampler` `stop` `store`"""'
 )
 
@@ -35,13 +35,19 @@ CONTRACT_TORCH = "def f():\n    import torch"
 LONG = "def _long():\n" + "    step()\n" * FUNCTION_LINES_MAX
 
 VIOLATIONS = [
-    (impure_imports, "coordinatord/core/state/run.py", "import asyncio", 1, "imports asyncio"),
+    (impure_imports, "coordinatord/core/rounds/state/run.py", "import asyncio", 1, "imports asyncio"),
     (impure_imports, "nodeclient/core/a.py", "from ..session import x", 1, "nodeclient.session.x"),
     (impure_imports, "coordinatord/protocol/exit_codes.py", "import signal", 1, "imports signal"),
-    (impure_imports, "coordinatord/core/state/run.py", "import msgpack", 1, "imports msgpack"),
-    (impure_calls, "coordinatord/core/state/run.py", "now = clock.monotonic()", 1, "clock.monotonic()"),
-    (impure_calls, "coordinatord/core/state/run.py", "print(1)", 1, "calls print()"),
-    (imports_back_up, "coordinatord/core/values/a.py", "from coordinatord.core.state import run", 1, "core.state.run"),
+    (impure_imports, "coordinatord/core/rounds/state/run.py", "import msgpack", 1, "imports msgpack"),
+    (impure_calls, "coordinatord/core/rounds/state/run.py", "now = clock.monotonic()", 1, "clock.monotonic()"),
+    (impure_calls, "coordinatord/core/rounds/state/run.py", "print(1)", 1, "calls print()"),
+    (
+        imports_back_up,
+        "coordinatord/core/rounds/values/a.py",
+        "from coordinatord.core.rounds.state import run",
+        1,
+        "rounds.state.run",
+    ),
     (imports_back_up, "coordinatord/server/driver.py", "from coordinatord.server.http import jobs", 1, "http.jobs"),
     (stock_frozen_classes, "nodeclient/a.py", "@dataclass(frozen=True)\nclass A: ...", 2, "A is made by dataclass"),
     (unnamed_modules, "workerlib/__init__.py", MOST_OF_WORKERLIB, 1, "does not name `gloo`"),
@@ -52,10 +58,10 @@ VIOLATIONS = [
     (node_imports, "nodeclient/cli.py", "def f():\n    import numpy", 2, "imports numpy"),
     (node_imports, "nodeclient/shell/node.py", "from nodeclient.torchrun import log", 1, "nodeclient.torchrun.log"),
     (worker_imports, "workerlib/init.py", "import torch", 1, "imports torch when it is loaded"),
-    (worker_imports, "workerlib/env.py", CONTRACT_TORCH, 2, "imports torch"),
-    (worker_imports, "workerlib/keep/arena.py", CONTRACT_TORCH, 2, "imports torch"),
-    (worker_imports, "workerlib/init.py", "from workerlib.keep.keeper import a", 1, "when it is loaded"),
-    (worker_imports, "workerlib/env.py", "def f():\n    import msgpack", 2, "imports msgpack"),
+    (worker_imports, "workerlib/contract/env.py", CONTRACT_TORCH, 2, "imports torch"),
+    (worker_imports, "workerlib/contract/arena.py", CONTRACT_TORCH, 2, "imports torch"),
+    (worker_imports, "workerlib/init.py", "from workerlib.keeping.keeper import a", 1, "when it is loaded"),
+    (worker_imports, "workerlib/contract/env.py", "def f():\n    import msgpack", 2, "imports msgpack"),
     (blameless_errors, "coordinatord/cli.py", "class AError(Exception): ...", 1, "from Exception"),
     (blameless_errors, "nodeclient/a.py", "def f():\n    class _A(ValueError, X): ...", 2, "from ValueError"),
     (worker_imports, "workerlib/init.py", "from workerlib.integrations import a", 1, "workerlib.integrations.a"),
@@ -92,9 +98,9 @@ def test_the_tree_keeps_the_rule(rule: Rule, tree: list[Source]) -> None:
         "coordinatord/runtime",
         "nodeclient/core",
         "nodeclient/torchrun",
-        "workerlib/env.py",
-        "workerlib/keep/arena.py",
-        "workerlib/keep/channel_messages.py",
+        "workerlib/contract/env.py",
+        "workerlib/contract/arena.py",
+        "workerlib/contract/channel_messages.py",
     ],
 )
 def test_the_rules_speak_of_places_that_exist(folder: str, tree: list[Source]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from coordinatord.core.events import Reported
 from coordinatord.core.journal import Journal
+from coordinatord.core.rounds.events import Reported
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.events import DesiredReceived, Tick
 from tests.support.bench import SETTINGS, Bench

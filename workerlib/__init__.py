@@ -5,15 +5,15 @@
     with workerlib.init() as ctx:
         model = DistributedDataParallel(Model().to(ctx.device))
 
-`env` is the contract with nodeclient. `init` reads it and prepares torch. `sampler` deals out the samples of an epoch.
-`progress` reports steps and sections, and `record` an exception. `checkpoints` decides when a script writes a
-checkpoint of its own, `stop` notes a signal that asks the worker to end, and `agreement` has all workers agree on that.
-`keep` keeps state that outlives the workers, also for `kept_storage`, which takes the place of a disk under
-`torch.distributed.checkpoint`. `in_place` lets a worker outlive its round, for `elastic`, which calls a script's
-function again with each. `packets` has the messages between a worker and nodeclient. `responder` answers nodeclient
-where the worker stands, from the import of this package on, and `recorders` reads in which collectives. `gloo`
-lets gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store. `integrations`
-has callbacks for frameworks. Importing this package imports no torch.
+`contract` is what a worker and nodeclient agree on. `init` reads its environment and prepares torch. `sampler` deals
+out the samples of an epoch. `progress` reports steps and sections, and `record` an exception. `checkpoints` decides
+when a script writes a checkpoint of its own, `stop` notes a signal that asks the worker to end, and `agreement` has all
+workers agree on that. `keeping` keeps state that outlives the workers, also for `kept_storage`, which takes the place
+of a disk under `torch.distributed.checkpoint`. `reuse` lets a worker outlive its round, for `elastic`, which calls a
+script's function again with each. `responder` answers nodeclient where the worker stands, from the import of this
+package on, and `recorders` reads in which collectives. `gloo` lets gloo's threads end before Python does, and `store`
+is for scripts that expect a launcher's store. `integrations` has callbacks for frameworks. Importing this package
+imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from workerlib import recorders, responder
 from workerlib.agreement import should_stop
 from workerlib.checkpoints import checkpointed, should_checkpoint
+from workerlib.contract.env import NotLaunchedError, WorkerEnvironment
 from workerlib.elastic import elastic, rounds
-from workerlib.env import NotLaunchedError, WorkerEnvironment
 from workerlib.init import Context, init
 from workerlib.progress import section, step
 from workerlib.record import record

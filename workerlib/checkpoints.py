@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from workerlib import progress
 from workerlib.agreement import any_of, should_stop
-from workerlib.env import KEEP, WorkerEnvironment
+from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.stop import REQUEST
 
 if TYPE_CHECKING:
-    from workerlib.keep.planned_end import PlannedEnd
+    from workerlib.keeping.planned_end import PlannedEnd
 
 LOG = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def are_asked_for_by_script() -> bool:
 
 def check_unused(what: str) -> None:
     """Raise `KeptStateError` if the connection that `what` needs is in use: nodeclient takes one of each worker."""
-    from workerlib.keep.kept_errors import KeptStateError
+    from workerlib.keeping.kept_errors import KeptStateError
 
     if _keeps_by:
         raise KeptStateError(f"{what} came after {_keeps_by}: keep state by ctx.keep, or by KeptReader and KeptWriter")
@@ -126,9 +126,9 @@ def _connect_if_offered() -> None:
     path = os.environ.get(KEEP)
     if _planned_end is not None or path is None:
         return
-    from workerlib.keep.agent_channel import AgentChannel
-    from workerlib.keep.channel_messages import Hello
-    from workerlib.keep.planned_end import PlannedEnd
+    from workerlib.contract.channel_messages import Hello
+    from workerlib.keeping.agent_channel import AgentChannel
+    from workerlib.keeping.planned_end import PlannedEnd
 
     environment = WorkerEnvironment.from_environ(os.environ)
     try:

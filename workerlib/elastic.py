@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
-from workerlib.in_place import staying_worker
 from workerlib.init import Context, begin
+from workerlib.reuse import staying_worker
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workerlib import agreement, checkpoints, gloo, progress
-from workerlib.env import DEFAULTS, ERROR_HANDLING, KEEP, WorkerEnvironment
+from workerlib.contract.env import DEFAULTS, ERROR_HANDLING, KEEP, WorkerEnvironment
 from workerlib.stop import REQUEST
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from workerlib.in_place.staying_worker import StayingWorker
-    from workerlib.keep.keeper import StepKeeper
+    from workerlib.keeping.keeper import StepKeeper
+    from workerlib.reuse.staying_worker import StayingWorker
 
 
 _keeper: StepKeeper | None = None
@@ -105,8 +105,8 @@ class Context:
         Raises `KeptStateError` for state that cannot be kept or brought back, and if it is called a second time.
         """
         global _keeper  # one process keeps one state
-        from workerlib.keep import keeper
-        from workerlib.keep.kept_errors import KeptStateError
+        from workerlib.keeping import keeper
+        from workerlib.keeping.kept_errors import KeptStateError
 
         if _keeper is not None:
             raise KeptStateError("keep() was called before: give it all objects at once")

@@ -50,11 +50,8 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from workerlib import checkpoints, progress
-from workerlib.env import KEEP, WorkerEnvironment
-from workerlib.keep import restoring
-from workerlib.keep.agent_channel import AgentChannel
-from workerlib.keep.arena import CHOSEN, WHOLE, Arena, Commit
-from workerlib.keep.channel_messages import (
+from workerlib.contract.arena import CHOSEN, WHOLE, Arena, Commit
+from workerlib.contract.channel_messages import (
     Hello,
     Interval,
     Message,
@@ -66,14 +63,17 @@ from workerlib.keep.channel_messages import (
     SaveNow,
     reason,
 )
-from workerlib.keep.generations import after, read_generation
-from workerlib.keep.kept_errors import KeptStateError, UnreachableError
-from workerlib.keep.manifest import BYTES_MARK, Piece, lay_out
-from workerlib.keep.pieces import narrow, views_of
-from workerlib.keep.planned_end import PlannedEnd
-from workerlib.keep.small_state import copy
+from workerlib.contract.env import KEEP, WorkerEnvironment
+from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
+from workerlib.keeping import restoring
+from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.generations import after, read_generation
+from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
+from workerlib.keeping.pieces import narrow, views_of
+from workerlib.keeping.planned_end import PlannedEnd
+from workerlib.keeping.small_state import copy
 
-LOG = logging.getLogger("workerlib.keep")
+LOG = logging.getLogger("workerlib.keeping")
 
 _NO_SMALL_STATE = b'{"values":{},"random":{}}'
 

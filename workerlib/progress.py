@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from workerlib.env import PROGRESS, SECTION_AT, SLOT_BYTES, SLOTS_NAME, STEP_MAX, STEPS_TO_COME, pack_section
+from workerlib.contract.env import PROGRESS, SECTION_AT, SLOT_BYTES, SLOTS_NAME, STEP_MAX, STEPS_TO_COME, pack_section
 
 _slot: memoryview | None = None
 """The words of this worker's slot, once it has reported a step."""

@@ -27,7 +27,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workerlib.env import NotLaunchedError, WorkerEnvironment
+from workerlib.contract.env import NotLaunchedError, WorkerEnvironment
 
 if TYPE_CHECKING:
     import torch.distributed

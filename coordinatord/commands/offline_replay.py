@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from coordinatord.core.state.durable import DurableCluster, DurableRun
-from coordinatord.core.transitions.apply import HistoryError, apply
+from coordinatord.core.rounds.state.durable import DurableCluster, DurableRun
+from coordinatord.core.rounds.transitions.apply import HistoryError, apply
 from coordinatord.protocol.http.api import RestartsStatus
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError

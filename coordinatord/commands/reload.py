@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.subcommands import parse
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.runtime import logs
 from coordinatord.runtime.logs import LEVELS, fields
 from coordinatord.runtime.settings import SettingsError

@@ -11,9 +11,9 @@ from coordinatord.commands.json_output import ReplayStep, RunState, as_json
 from coordinatord.commands.offline_replay import counted, replayed, restarts_of
 from coordinatord.config.state_flags import ReplayConfig
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.durable import DurableRun
-from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import DurableRun
+from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import flight_recorder

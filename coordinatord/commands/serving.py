@@ -20,7 +20,7 @@ from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.commands.turns_to_lead import TurnsToLead, lead_until_cut_off
 from coordinatord.commands.until_unused import end_when_through, end_when_unused
 from coordinatord.config.serve_flags import ServeConfig
-from coordinatord.core.events import PolicyChanged
+from coordinatord.core.rounds.events import PolicyChanged
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.logs import fields

@@ -8,8 +8,8 @@ from pathlib import Path
 from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
 from coordinatord.commands.offline_replay import counted, drains_of, last_of, restarts_of
 from coordinatord.config.state_flags import StateConfig
-from coordinatord.core.queries.job_view import drained_view
-from coordinatord.core.state.durable import DurableRun
+from coordinatord.core.rounds.state.durable import DurableRun
+from coordinatord.core.shown.job_view import drained_view
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import CoordinatorStatus
 from coordinatord.runtime.local_time import local, moment

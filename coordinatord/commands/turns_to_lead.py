@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.store_flags import SharedStore
-from coordinatord.core.state.cluster import is_cut_off
+from coordinatord.core.rounds.state.cluster import is_cut_off
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of

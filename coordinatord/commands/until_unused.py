@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from coordinatord.core.state.run import Run
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.runtime.logs import fields
 from coordinatord.server.driver import Driver
 

@@ -1,13 +1,14 @@
 """Every decision of the coordinator, as pure code: no clock, socket, file, log or chance.
 
 The one entry is `machine`: `Coordinator` takes an event and the time. It returns records, which have to become durable
-first, and effects, which are then carried out. `events` and `effects` are its two edges, `journal` is the gate that
-holds back effects until their records are durable, `policy` has the numbers to decide by.
+first, and effects, which are then carried out. `journal` is the gate that holds back effects until their records are
+durable.
 
-Behind `machine` are four floors. Each may import from those before it, and from none after it:
+Behind `machine` are the kernel, two wings and what is shown:
 
-1. `values` knows no run: records, ranks and sums.
-2. `state` is what is known of runs and their members.
-3. `queries` only reads the state: what holds, why, and what follows for each node and each reader.
-4. `transitions` changes the state: the table, its actions, and how records are applied.
+* `rounds` is the kernel: who is in a run, which round is on, and who has which rank. It imports no wing, and knows them
+  only by the words of `rounds/wings`.
+* `keeping` is the wing for training state that outlives workers: in memory, copied to other nodes, and on a disk.
+* `watching` is the wing that looks at workers: which one holds up the others, and which one is late.
+* `shown` describes jobs to readers. It may read everything, and nothing in here reads it.
 """

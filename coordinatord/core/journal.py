@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from coordinatord.core.effects import Batch, Effect
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.effects import Batch, Effect
+from coordinatord.core.rounds.values.records import Record
 
 Decided = tuple[float, Record]
 """The time of a decision in the coordinator's clock, and its record, which may be written much later."""

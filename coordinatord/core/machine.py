@@ -11,23 +11,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from coordinatord.core import events
-from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded
-from coordinatord.core.policy import FORGIVEN_EVERY_S, Policy
-from coordinatord.core.queries import admission
-from coordinatord.core.state import leases
-from coordinatord.core.state.cluster import Cluster, apply_drains
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.state.watches import StallWatch
-from coordinatord.core.transitions import actions, admin, looks, observations, releases
-from coordinatord.core.transitions.apply import apply
-from coordinatord.core.transitions.decision import Decision, answer
-from coordinatord.core.transitions.runs import Registry
-from coordinatord.core.transitions.table import next_row, take_due_rows
-from coordinatord.core.values.admin_requests import AdminResult
-from coordinatord.core.values.records import AGE_MAX, Record
+from coordinatord.core.rounds import events
+from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
+from coordinatord.core.rounds.policy import FORGIVEN_EVERY_S, Policy
+from coordinatord.core.rounds.queries import admission
+from coordinatord.core.rounds.state import leases
+from coordinatord.core.rounds.state.cluster import Cluster, apply_drains
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.sleep_watch import SleepWatch
+from coordinatord.core.rounds.transitions import actions, admin, observations, releases
+from coordinatord.core.rounds.transitions.apply import apply
+from coordinatord.core.rounds.transitions.decision import Decision, answer
+from coordinatord.core.rounds.transitions.runs import Registry
+from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
+from coordinatord.core.rounds.values.admin_requests import AdminResult
+from coordinatord.core.rounds.values.records import AGE_MAX, Record
+from coordinatord.core.watching import looks
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
@@ -43,7 +44,7 @@ class Coordinator:
         self.store_error: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided; None while records can be written."""
         self._registry = Registry(self.cluster, policy, epoch)
-        self._stalls = StallWatch()
+        self._stalls = SleepWatch()
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = leases.Leases()
         self._due: float | None = None

@@ -14,7 +14,7 @@ _HIDDEN_NETWORK = r"(?P<address>127\.[\d.]+|172\.17\.[\d.]+|192\.168\.122\.[\d.]
 
 _PEER_GONE_NCCL = (
     r"ncclRemoteError|remote process (?:has terminated|exited|exiting)|NCCL WARN .*Connection closed by remote"
-    r"|NCCL has reported COMM_ERROR"  # at the gate before the optimizer, see `workerlib.keep.gate`
+    r"|NCCL has reported COMM_ERROR"  # at the gate before the optimizer, see `workerlib.keeping.gate`
 )
 _PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"
 """What gloo writes about a connection that the peer's process, or its kernel, has closed."""

@@ -21,8 +21,8 @@ from aiohttp.typedefs import Handler, Middleware
 from msgspec import Struct
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.transitions.apply import HistoryError
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.transitions.apply import HistoryError
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import SharedStatus

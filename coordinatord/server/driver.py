@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
-from coordinatord.core.effects import Effect, Look, Refuse
-from coordinatord.core.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import RoundFormed
+from coordinatord.core.rounds.effects import Effect, Look, Refuse
+from coordinatord.core.rounds.events import Event, StoreFailed, StoreRecovered, Tick
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks

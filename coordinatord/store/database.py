@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from coordinatord.core.values.records import Record, RoundEnded, RoundFormed, RoundsMissed, RunEnded, RunOpened
-from coordinatord.core.values.round_history import ROUND_RECORDS
+from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed, RoundsMissed, RunEnded, RunOpened
+from coordinatord.core.rounds.values.round_history import ROUND_RECORDS
 from coordinatord.store import migrations, row_codec
 from coordinatord.store.error_texts import DAMAGED, explained
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent, NothingStoredError, UnreadableStoreError

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.interface import EventPage
 

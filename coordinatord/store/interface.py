@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 

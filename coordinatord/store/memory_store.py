@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import count
 
-from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
-from coordinatord.core.values.round_history import ROUND_RECORDS, in_brief
+from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
+from coordinatord.core.rounds.values.round_history import ROUND_RECORDS, in_brief
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 
 RECORDS_MAX = 1_000

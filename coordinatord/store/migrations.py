@@ -17,7 +17,7 @@ STEPS: Steps = (
             at REAL NOT NULL,       -- seconds since 1970, by the clock of the host
             job TEXT NOT NULL,
             run TEXT NOT NULL,
-            kind TEXT NOT NULL,     -- the name of a class in coordinatord/core/values/records.py
+            kind TEXT NOT NULL,     -- the name of a class in coordinatord/core/rounds/values/records.py
             node TEXT,              -- where the record is about one
             round INTEGER,          -- the same
             body TEXT NOT NULL      -- the rest of the record, a JSON object

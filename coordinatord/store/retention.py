@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.values.records import (
     BusyWorkerAwaited,
     ClusterRecord,
     FirstStepOverdue,
@@ -31,7 +31,7 @@ from coordinatord.core.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 
 RUNS_KEPT = 3
 """Runs that are kept of each job: the daemon goes on with the last one, and `replay` can compare it with the two

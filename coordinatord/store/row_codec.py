@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from coordinatord.core.values.records import KINDS, Record, RoundRemembered
+from coordinatord.core.rounds.values.records import KINDS, Record, RoundRemembered
 from coordinatord.protocol.schema import SchemaError, check
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError

@@ -24,8 +24,8 @@ from nodeclient.host.addresses import address_of, fresh_node_id, interfaces
 from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import SchedulerError, SchedulerValue, scheduler_values, srun_advice
+from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import Choice, OutputSettings
-from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

@@ -23,8 +23,8 @@ from nodeclient.core.agent_settings import (
     NCCL_ABORT_TIMEOUT_S,
 )
 from nodeclient.host import numa
+from nodeclient.keeping.disk.persist_settings import PERSIST_EVERY_S, PERSIST_KEEP
 from nodeclient.output.output_settings import ROTATIONS_KEPT, Choice
-from nodeclient.persist.persist_settings import PERSIST_EVERY_S, PERSIST_KEEP
 
 STOP_TIMEOUT_S = 30.0
 """The same default as torchrun's."""

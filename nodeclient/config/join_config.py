@@ -15,8 +15,8 @@ from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S, Settings
+from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import OutputSettings
-from nodeclient.persist.persist_settings import PersistSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 """The signals that make the node leave. torchrun handles them except SIGUSR1, which many jobs have Slurm send."""

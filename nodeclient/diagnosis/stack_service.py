@@ -48,7 +48,7 @@ from nodeclient.host.awaited import awaited_outside
 from nodeclient.host.process_state import HALTED, TRACED, ProcessState, catches, look_at, state_between
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
-from workerlib.env import STACKS
+from workerlib.contract.env import STACKS
 from workerlib.responder import ARRIVALS, DESCRIPTORS_MAX, PACKET_BYTES, WHERE
 
 ANSWER_WITHIN_S = 0.35

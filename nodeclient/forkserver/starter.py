@@ -21,7 +21,7 @@ from nodeclient.forkserver.server_process import ForkServer, ForkServerError
 from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 
 LAZY_IMPORTS = {
-    "torch": ("torch._dynamo", "workerlib.keep.keeper", "torch.distributed.checkpoint.default_planner"),
+    "torch": ("torch._dynamo", "workerlib.keeping.keeper", "torch.distributed.checkpoint.default_planner"),
 }
 """Modules that are imported along with a named one.
 

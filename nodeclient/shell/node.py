@@ -57,10 +57,10 @@ from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.host.gpu_memory import look_at_gpus
 from nodeclient.host.ports import PortReservation, reached_at
-from nodeclient.keep.state_keeper import StateKeeper
+from nodeclient.keeping.parts.arenas import KeepSettings
+from nodeclient.keeping.state_keeper import StateKeeper
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
-from nodeclient.parts.arenas import KeepSettings
 from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.console import REDRAW_S, Console
 from nodeclient.shell.coordinator_connection import CoordinatorConnection

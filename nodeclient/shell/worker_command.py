@@ -18,7 +18,7 @@ from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
 from nodeclient.host.devices import Host
 from nodeclient.host.numa import BindingError, bindings
 from nodeclient.workers.spawn import WorkerCommand
-from workerlib.env import DEFAULTS, KEEP, PROGRESS, ROUNDS, STACKS, WorkerEnvironment
+from workerlib.contract.env import DEFAULTS, KEEP, PROGRESS, ROUNDS, STACKS, WorkerEnvironment
 
 LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
 """The same as torchrun's `python -u`: the last lines of a worker that dies are not lost."""

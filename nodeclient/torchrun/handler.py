@@ -142,7 +142,7 @@ class CoordinatordHandler(RendezvousHandler):
         )
 
     def _variables(self, start: Start) -> dict[str, str]:
-        """Return the variables of `workerlib.env` that torchrun's workers inherit: those that torchrun does not set."""
+        """Return the variables of `workerlib.contract.env` that torchrun does not set; its workers inherit them."""
         return {
             "COORDINATORD_JOB": self._config.job,
             "COORDINATORD_RUN": start.run,

@@ -1,6 +1,6 @@
 """The agent's end of the connections to workers that can go into another round as the same processes.
 
-`workerlib.in_place.round_messages` has the messages. A connection lasts as long as its process, so it outlives a round.
+`workerlib.contract.round_messages` has the messages. A connection lasts as long as its process, so it outlives a round.
 What a worker sends is not trusted: it may be any program of this user.
 """
 
@@ -30,9 +30,10 @@ from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
-from workerlib.env import ROUNDS, STACKS
-from workerlib.in_place import round_messages
-from workerlib.in_place.round_messages import (
+from workerlib.contract import round_messages
+from workerlib.contract.env import ROUNDS, STACKS
+from workerlib.contract.packets import PACKET_BYTES, ChannelError
+from workerlib.contract.round_messages import (
     ROUND_CODEC,
     Aborted,
     Aborting,
@@ -42,7 +43,6 @@ from workerlib.in_place.round_messages import (
     Refusing,
     RoundMessage,
 )
-from workerlib.packets import PACKET_BYTES, ChannelError
 
 FAILED = 1
 """The exit code of a Python that an error ends: a worker that leaves its round after an error would have had it."""

@@ -19,7 +19,15 @@ from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
 from coordinatord.protocol.messages import SECTION_NAME_MAX, Observed, Section
 from coordinatord.protocol.text import clip
 from nodeclient.workers import syscalls
-from workerlib.env import NO_SECTION, PROGRESS, SECTION_AT, SLOT_BYTES, SLOTS_NAME, STEPS_TO_COME, unpack_section
+from workerlib.contract.env import (
+    NO_SECTION,
+    PROGRESS,
+    SECTION_AT,
+    SLOT_BYTES,
+    SLOTS_NAME,
+    STEPS_TO_COME,
+    unpack_section,
+)
 
 _WORD_BYTES = 8
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from tests.support.histories import (

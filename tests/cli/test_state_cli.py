@@ -13,7 +13,7 @@ from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.state_flags import ReplayConfig, StateConfig
 from coordinatord.config.subcommands import Config
-from coordinatord.core.values.records import NodeDrained, NodeUndrained
+from coordinatord.core.rounds.values.records import NodeDrained, NodeUndrained
 from coordinatord.runtime.settings import SettingsError
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE

@@ -1,6 +1,6 @@
 """Peer bugs: each agent counts restarts for itself, also for what is no failure; nothing shows what failed first."""
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from tests.corpus.support import AT_ONCE, begin, furnish, runs
 from tests.sim.scenario import Network, Workers
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.corpus.support import AT_ONCE, BLOCKED, LEASE_S, begin, furnish, runs, trains
 

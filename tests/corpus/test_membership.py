@@ -2,7 +2,7 @@
 
 import signal
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from tests.corpus.support import AT_ONCE, BLOCKED, begin, furnish, runs, trains
 from tests.sim.scenario import Workers
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, TIMEOUT_S, Program, run, wait_until

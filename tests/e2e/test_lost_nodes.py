@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.values.records import NodeLost, RoundEnded, RoundFormed
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.values.records import NodeLost, RoundEnded, RoundFormed
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.cluster import TRAINING, Node

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from nodeclient.persist.step_folder import find_whole, job_folder
+from nodeclient.keeping.disk.step_folder import find_whole, job_folder
 from tests.support.cluster import Cluster, Node, cluster_of_its_own
 from tests.support.kept_training import digest_of, notes_of
 from tests.support.programs import BIN, Program, run, wait_until

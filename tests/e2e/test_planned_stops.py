@@ -14,7 +14,7 @@ from tests.support.programs import BIN, run, wait_until
 
 pytestmark = pytest.mark.slow
 
-WARM = ("--preload", "torch,torch.distributed,torch.distributed.fsdp,numpy,workerlib.keep.keeper")
+WARM = ("--preload", "torch,torch.distributed,torch.distributed.fsdp,numpy,workerlib.keeping.keeper")
 
 
 def command(folder: Path) -> tuple[str, ...]:

@@ -6,26 +6,33 @@ must not fail, must keep its limits, must ask nothing illegal of anybody, and mu
 
 from typing import Any
 
-from coordinatord.core.effects import Answer, Close, Refuse, ReportDegraded, Send
-from coordinatord.core.events import (
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.effects import Answer, Close, Refuse, ReportDegraded, Send
+from coordinatord.core.rounds.events import (
     AdminRequested,
     Compared,
     Connected,
     Disconnected,
     Event,
+    NodeArrivals,
     PolicyChanged,
     Reported,
     StoreFailed,
     StoreRecovered,
     Tick,
 )
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.cluster import DRAINED_MAX
-from coordinatord.core.state.durable import FORGOTTEN_MAX, LOST_MAX, RELEASED_MAX
-from coordinatord.core.values.admin_requests import AdminResult, DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
-from coordinatord.core.values.lateness import NodeArrivals
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.cluster import DRAINED_MAX
+from coordinatord.core.rounds.state.durable import FORGOTTEN_MAX, LOST_MAX, RELEASED_MAX
+from coordinatord.core.rounds.values.admin_requests import (
+    AdminResult,
+    DrainNode,
+    ForgetJob,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+)
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.arrival_messages import Arrivals
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import COUNTER_MAX

@@ -19,10 +19,10 @@ WATCHED = [
     "coordinatord.security",
     "nodeclient.core",
     "nodeclient.diagnosis.stack_text",
-    "nodeclient.parts.part_messages",
-    "nodeclient.persist",
-    "workerlib.keep.channel_messages",
-    "workerlib.keep.manifest",
+    "nodeclient.keeping.parts.part_messages",
+    "nodeclient.keeping.disk",
+    "workerlib.contract.channel_messages",
+    "workerlib.contract.manifest",
 ]
 
 with atheris.instrument_imports(include=WATCHED):

@@ -7,17 +7,17 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.schema import SchemaError, check
 from coordinatord.protocol.stack_messages import StackOrigin, Stacks, WorkerStacks, pack_stacks, unpack_stacks
 from nodeclient.diagnosis.stack_text import MalformedAnswerError, read_answer, read_dump, read_hello
-from nodeclient.parts.part_messages import ANSWER_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange, read_request
-from nodeclient.persist import step_folder
-from nodeclient.persist.step_folder import Manifest, Note, UnusableError
-from nodeclient.persist.tensor_file import TensorFileError, read_header
+from nodeclient.keeping.disk import step_folder
+from nodeclient.keeping.disk.step_folder import Manifest, Note, UnusableError
+from nodeclient.keeping.disk.tensor_file import TensorFileError, read_header
+from nodeclient.keeping.parts.part_messages import ANSWER_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange, read_request
 from tests.fuzz.byte_targets import check_brief
 from tests.fuzz.choices import Choices
-from workerlib.in_place.round_messages import ROUND_CODEC
-from workerlib.keep import channel_messages
-from workerlib.keep.arena import ALIGNMENT, BYTES_MAX
-from workerlib.keep.manifest import Layout, ManifestError, read_layout
-from workerlib.packets import ChannelError
+from workerlib.contract import channel_messages
+from workerlib.contract.arena import ALIGNMENT, BYTES_MAX
+from workerlib.contract.manifest import Layout, ManifestError, read_layout
+from workerlib.contract.packets import ChannelError
+from workerlib.contract.round_messages import ROUND_CODEC
 
 KEY = "k" * 32
 

@@ -15,9 +15,9 @@ from coordinatord.protocol.codec import encode
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, framed
 from coordinatord.runtime.websocket.handshake import accepted, answer_to, headers_of, request_for
 from coordinatord.security.identity import own_identity
-from nodeclient.parts.part_messages import Exchange, Kind, PartName, pack_request
-from nodeclient.persist.step_folder import Contents, Manifest, Note, PartFile, StepName, shard_file, small_file
-from nodeclient.persist.tensor_file import LENGTH_BYTES, describe
+from nodeclient.keeping.disk.step_folder import Contents, Manifest, Note, PartFile, StepName, shard_file, small_file
+from nodeclient.keeping.disk.tensor_file import LENGTH_BYTES, describe
+from nodeclient.keeping.parts.part_messages import Exchange, Kind, PartName, pack_request
 from tests.fuzz.access_targets import PIN, SECRETS, certificate, header, token
 from tests.fuzz.agent_target import agent
 from tests.fuzz.byte_targets import frames, handshake, message
@@ -25,9 +25,9 @@ from tests.fuzz.coordinator_target import coordinator
 from tests.fuzz.node_targets import RUN, disk, part, worker
 from tests.support.messages import MESSAGES, largest
 from tests.support.raw_websocket import KEY, MASK
-from workerlib.keep import channel_messages
-from workerlib.keep.arena import Commit
-from workerlib.keep.channel_messages import (
+from workerlib.contract import channel_messages
+from workerlib.contract.arena import Commit
+from workerlib.contract.channel_messages import (
     AskRestore,
     Checkpointed,
     Checkpointing,
@@ -38,7 +38,7 @@ from workerlib.keep.channel_messages import (
     Reserve,
     Saved,
 )
-from workerlib.keep.manifest import Piece, lay_out
+from workerlib.contract.manifest import Piece, lay_out
 
 SEEDS = 64
 """The number of sequences that are drawn for a machine: nothing shorter than a whole life leads deep into one."""

@@ -1,6 +1,6 @@
 """How state is saved from a GPU: beside a training that is stuck, and not at all once an error has spoilt the context.
 
-What a worker makes of the answers is tested without a GPU, in `tests/workerlib/keep/test_gate.py`.
+What a worker makes of the answers is tested without a GPU, in `tests/workerlib/keeping/test_gate.py`.
 """
 
 import subprocess
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.slow
 
 BESIDE = """
 import torch
-from workerlib.keep.gate import CudaOrder
-from workerlib.keep.gate import Gate
+from workerlib.keeping.gate import CudaOrder
+from workerlib.keeping.gate import Gate
 
 of, to = torch.arange(1_000.0, device="cuda"), torch.zeros(1_000)
 order = CudaOrder(of.device)
@@ -34,8 +34,8 @@ assert not gate.has_ended(0.05), "a step that is on is said to have ended"
 
 SPOILT = """
 import torch
-from workerlib.keep.gate import CudaOrder
-from workerlib.keep.gate import Gate
+from workerlib.keeping.gate import CudaOrder
+from workerlib.keeping.gate import Gate
 
 few = torch.zeros(1, device="cuda")
 order = CudaOrder(few.device)

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
 from tests.support.kept_training import STEP_S, digest_of, note_begin, whole_tensors
-from workerlib.keep import intervals
+from workerlib.keeping import intervals
 
 HOWS = ("anew", "kept", "in-place")
 """A round begins from nothing, from kept state, or from kept state and in place."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinatord.core.events import Compared
-from coordinatord.core.queries.arrivals import ARRIVALS_MIN, EVERY_S, arrival_sources, can_be_compared
-from coordinatord.core.values.lateness import NodeArrivals
+from coordinatord.core.rounds.events import Compared, NodeArrivals
+from coordinatord.core.watching.arrivals import ARRIVALS_MIN, EVERY_S, arrival_sources, can_be_compared
 from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages
 from coordinatord.protocol.messages import Observed
 from tests.sim.calm_runs import CalmRun, Node

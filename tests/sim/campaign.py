@@ -7,8 +7,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from coordinatord.core.queries import conditions
-from coordinatord.core.transitions.table import ROWS
+from coordinatord.core.rounds.queries import conditions
+from coordinatord.core.rounds.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.finishes import finishing_world

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.admin_requests import RestartJob, StopJob
-from coordinatord.core.values.records import RoundFormed, RoundStopped
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.admin_requests import RestartJob, StopJob
+from coordinatord.core.rounds.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Phase
 from nodeclient.core.staying import HOLD_S
 from tests.sim.crash_point import CrashPoint

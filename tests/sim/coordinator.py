@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Concatenate
 
 from coordinatord.commands.until_unused import LOOK_AGAIN_S
-from coordinatord.core.effects import Answer, Batch, Effect, Refuse, ReportDegraded, Send
-from coordinatord.core.events import (
+from coordinatord.core.journal import Decided, Journal
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.effects import Answer, Batch, Effect, Refuse, ReportDegraded, Send
+from coordinatord.core.rounds.events import (
     AdminRequested,
     Connected,
     Disconnected,
@@ -22,11 +24,9 @@ from coordinatord.core.events import (
     StoreRecovered,
     Tick,
 )
-from coordinatord.core.journal import Decided, Journal
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.values.admin_requests import Request
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.values.admin_requests import Request
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.protocol.messages import Join, Observed
 from coordinatord.server.driver import PATIENCE_S

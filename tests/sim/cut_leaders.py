@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from tests.sim.etcd import LEASE_S
 from tests.sim.faults import happen
 from tests.sim.scenario import draw_calm_scenario

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from enum import StrEnum
 
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.admin_requests import StopJob
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.admin_requests import StopJob
 from tests.sim.coincidences import once, trains
 from tests.sim.faults import Strike
 from tests.sim.host import Host

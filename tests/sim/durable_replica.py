@@ -13,9 +13,9 @@ from dataclasses import fields, is_dataclass
 from msgspec.structs import replace
 
 from coordinatord.core.journal import Decided
-from coordinatord.core.state.durable import DurableCluster, DurableRun
-from coordinatord.core.transitions.apply import apply
-from coordinatord.core.values.records import NodeReleased, RunEnded
+from coordinatord.core.rounds.state.durable import DurableCluster, DurableRun
+from coordinatord.core.rounds.transitions.apply import apply
+from coordinatord.core.rounds.values.records import NodeReleased, RunEnded
 from coordinatord.protocol.messages import Outcome
 
 

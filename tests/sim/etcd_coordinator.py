@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinatord.commands.turns_to_lead import CUT_OFF, LET_LEAD_S, LOOK_AGAIN_S, CutOffError
-from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
-from coordinatord.core.state.cluster import is_cut_off
+from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.state.cluster import is_cut_off
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.server.driver import RETRY_S
 from coordinatord.store.etcd.election import RETRY_S as ASK_AGAIN_S

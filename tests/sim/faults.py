@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.core.rounds.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.host import Host

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinatord.core.values.admin_requests import StopJob
+from coordinatord.core.rounds.values.admin_requests import StopJob
 from tests.sim.coincidences import when_some_are_done
 from tests.sim.faults import Strike
 from tests.sim.history import play_coincidence

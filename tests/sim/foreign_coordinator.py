@@ -5,8 +5,8 @@ It checks that it lets no node in that may still find its own coordinator. Nodes
 
 from __future__ import annotations
 
-from coordinatord.core.effects import Refuse
-from coordinatord.core.events import Connected
+from coordinatord.core.rounds.effects import Refuse
+from coordinatord.core.rounds.events import Connected
 from coordinatord.protocol.messages import Join, RefusalCode, Refused
 from tests.sim.coordinator import OWN_ADDRESS, SimulatedCoordinator
 from tests.sim.network import DOWN, Message, Session

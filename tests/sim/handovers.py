@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from coordinatord.core.queries.arrivals import EVERY_S
-from coordinatord.core.queries.handover import HAND_OVER_S
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.values.admin_requests import DrainNode, UndrainNode
+from coordinatord.core.keeping.handover import HAND_OVER_S
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.values.admin_requests import DrainNode, UndrainNode
+from coordinatord.core.watching.arrivals import EVERY_S
 from tests.sim.coincidences import has_steps, in_round, newcomer, once, trains
 from tests.sim.faults import Strike
 from tests.sim.history import LAGS_FOR_S, come_to_rest, play_coincidence

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from coordinatord.core.values.admin_requests import UndrainNode
+from coordinatord.core.rounds.values.admin_requests import UndrainNode
 from coordinatord.protocol.messages import ScaleUp
 from coordinatord.server.driver import PATIENCE_S
 from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long, newcomer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected
+from coordinatord.core.rounds.events import Connected
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Observed, Phase
 from tests.sim.coordinator import OWN_ADDRESS
 from tests.support.builders import a_failure

@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions.table import next_row
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.table import next_row
 from coordinatord.protocol.messages import Goal, Phase
 
 if TYPE_CHECKING:  # the world has one of these

@@ -25,8 +25,8 @@ from coordinatord.protocol.kept_state import (
 )
 from nodeclient.core.events import KeptChanged
 from nodeclient.core.persist_attempt import StepOnDisk, superfluous
-from nodeclient.persist.disk_thread import STALL_S
-from nodeclient.persist.steps_on_disk import LOOK_EVERY_S
+from nodeclient.keeping.disk.disk_thread import STALL_S
+from nodeclient.keeping.disk.steps_on_disk import LOOK_EVERY_S
 from tests.sim.kept_copies import GARBLED, Chain, Stored
 from tests.support.kept_state import kept_parts
 

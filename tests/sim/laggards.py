@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Compared
-from coordinatord.core.queries.arrivals import EVERY_S, can_be_compared
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
+from coordinatord.core.rounds.events import Compared
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.watching.arrivals import EVERY_S, can_be_compared
 from tests.support.looks import arrived
 
 if TYPE_CHECKING:  # the world imports its parts

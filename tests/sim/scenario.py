@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass, field, replace
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import JobSpec, NodeOffer, ScaleUp
 from nodeclient.core.agent_settings import Settings
 from tests.sim.kept_copies import Keeps

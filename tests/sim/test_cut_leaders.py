@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from coordinatord.store.etcd.gateway import ALL_WITHIN_S
 from tests.sim.etcd import LEASE_S
 from tests.sim.scenario import Scenario, Workers

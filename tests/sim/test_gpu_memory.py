@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from nodeclient.core.sweeping import FREE_WITHIN_S, LOOK_EVERY_S
 from tests.sim.scenario import Scenario, Workers
 from tests.sim.world import World

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import MemberState
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.protocol.messages import Phase, ScaleUp
 from tests.sim import campaign
 from tests.sim.crash_point import CrashPoint

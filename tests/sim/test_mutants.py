@@ -22,7 +22,7 @@ from tests.support.programs import TIMEOUT_S
 QUICK = ("rank-given-twice", "budget-overdrawn", "speaks-while-writing", "no-grace-after-start", "node-leaves-workers")
 """Found within the first few seeds."""
 
-VERDICT = next(mutant for mutant in MUTANTS if mutant.module == "coordinatord.core.values.root_cause")
+VERDICT = next(mutant for mutant in MUTANTS if mutant.module == "coordinatord.core.rounds.values.root_cause")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.runtime.flight_recorder import Subject
 from coordinatord.runtime.object_graph import attributes, built, copied, written
 from coordinatord.server.driver import RECORDED as COORDINATOR

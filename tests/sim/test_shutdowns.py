@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from tests.sim.kept_copies import Keeps
 from tests.sim.scenario import Scenario, Workers
 from tests.sim.world import World

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.events import Reported
-from coordinatord.core.values.records import RoundFormed
+from coordinatord.core.rounds.events import Reported
+from coordinatord.core.rounds.values.records import RoundFormed
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.kept_copies import Keeps

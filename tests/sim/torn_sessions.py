@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinatord.core.values.admin_requests import RestartJob
+from coordinatord.core.rounds.values.admin_requests import RestartJob
 from tests.sim.coincidences import in_round, once, trains
 from tests.sim.faults import Strike
 from tests.sim.host import Host

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
+from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed
 from tests.sim.event_queue import EventQueue
 
 LINES_KEPT = 40

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from coordinatord.core.effects import Look, StackSource
-from coordinatord.core.events import Event, Looked
-from coordinatord.core.queries.stack_groups import seen_workers
+from coordinatord.core.rounds.effects import Look, StackSource
+from coordinatord.core.rounds.events import Event, Looked
+from coordinatord.core.watching.stack_groups import seen_workers
 from coordinatord.protocol.messages import Section
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 from coordinatord.server.reads.stack_reads import ANSWER_WITHIN_S

@@ -27,9 +27,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Concatenate
 
-from coordinatord.core.queries.reasons import Reasons
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import Assignment
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.daemon import Daemon

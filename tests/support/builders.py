@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from coordinatord.core.events import Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.durable import DurableMember, DurableRun
-from coordinatord.core.state.member import Member
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import Record
-from coordinatord.core.values.time_ledger import Ledger
+from coordinatord.core.rounds.events import Tick
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import DurableMember, DurableRun
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import Record
+from coordinatord.core.rounds.values.time_ledger import Ledger
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     Assignment,

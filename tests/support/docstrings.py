@@ -25,7 +25,7 @@ NO_VERBS = re.compile(
 )
 """Words that begin no request: articles, pronouns, conjunctions, verbs in the third person, and no word at all."""
 
-STATEMENTS = ("coordinatord/core/queries/conditions.py",)
+STATEMENTS = ("coordinatord/core/rounds/queries/conditions.py",)
 """Modules whose functions are statements about a run: the docstring is the statement."""
 
 

@@ -12,23 +12,27 @@ from types import FrameType
 from typing import Any
 
 PLACES: dict[str, tuple[str, ...]] = {
-    "small": ("workerlib/keep/small_state.py", "workerlib/keep/arena.py"),
-    "save": ("workerlib/keep/generations.py", "workerlib/keep/arena.py"),
+    "small": ("workerlib/keeping/small_state.py", "workerlib/contract/arena.py"),
+    "save": ("workerlib/keeping/generations.py", "workerlib/contract/arena.py"),
     "last save": (
-        "workerlib/keep/keeper.py",
-        "workerlib/keep/step_saver.py",
-        "workerlib/keep/generations.py",
-        "workerlib/keep/arena.py",
-        "workerlib/keep/agent_channel.py",
-        "workerlib/keep/channel_messages.py",
+        "workerlib/keeping/keeper.py",
+        "workerlib/keeping/step_saver.py",
+        "workerlib/keeping/generations.py",
+        "workerlib/contract/arena.py",
+        "workerlib/keeping/agent_channel.py",
+        "workerlib/contract/channel_messages.py",
     ),
-    "restore": ("workerlib/keep/restoring.py", "workerlib/keep/pieces.py", "workerlib/keep/kept_objects.py"),
-    "worker": ("workerlib/keep/", "workerlib/kept_storage.py"),
-    "arenas": ("nodeclient/parts/arenas.py", "nodeclient/parts/digests.py"),
-    "transfer": ("nodeclient/parts/part_",),
-    "restoration": ("nodeclient/keep/restoration.py", "nodeclient/parts/landing.py", "nodeclient/parts/part_fetch.py"),
-    "agent": ("nodeclient/keep/", "nodeclient/parts/"),
-    "persist": ("nodeclient/persist/",),
+    "restore": ("workerlib/keeping/restoring.py", "workerlib/keeping/pieces.py", "workerlib/keeping/kept_objects.py"),
+    "worker": ("workerlib/keeping/", "workerlib/contract/", "workerlib/kept_storage.py"),
+    "arenas": ("nodeclient/keeping/parts/arenas.py", "nodeclient/keeping/parts/digests.py"),
+    "transfer": ("nodeclient/keeping/parts/part_",),
+    "restoration": (
+        "nodeclient/keeping/restoration.py",
+        "nodeclient/keeping/parts/landing.py",
+        "nodeclient/keeping/parts/part_fetch.py",
+    ),
+    "agent": ("nodeclient/keeping/",),
+    "persist": ("nodeclient/keeping/disk/",),
 }
 """What belongs to a place: parts of the paths of its files."""
 

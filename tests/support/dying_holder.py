@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 
-from nodeclient.parts import part_server
+from nodeclient.keeping.parts import part_server
 
 
 def send_half(connection: socket.socket, data: bytes, until: float) -> None:

@@ -15,10 +15,10 @@ import threading
 from types import FrameType
 from typing import Any
 
-from nodeclient.parts.digests import Digests
-from nodeclient.parts.part_fetch import _receive_into
-from nodeclient.parts.part_messages import Kind
-from nodeclient.parts.part_server import _send_part
+from nodeclient.keeping.parts.digests import Digests
+from nodeclient.keeping.parts.part_fetch import _receive_into
+from nodeclient.keeping.parts.part_messages import Kind
+from nodeclient.keeping.parts.part_server import _send_part
 
 PLACES = ("memory", "wire")
 

@@ -8,10 +8,10 @@ from typing import Any, get_type_hints
 from hypothesis import strategies as st
 from msgspec import structs
 
-from coordinatord.core.state.durable import DurableCluster, DurableRun
-from coordinatord.core.transitions.apply import apply
-from coordinatord.core.values.ranks import Seat, assign
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.state.durable import DurableCluster, DurableRun
+from coordinatord.core.rounds.transitions.apply import apply
+from coordinatord.core.rounds.values.ranks import Seat, assign
+from coordinatord.core.rounds.values.records import (
     KINDS,
     JobForgotten,
     NodeJoined,
@@ -28,7 +28,7 @@ from coordinatord.core.values.records import (
     RunOpened,
     TrainingBegan,
 )
-from coordinatord.core.values.time_ledger import Spent
+from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.protocol.messages import Outcome, Result
 from coordinatord.store.interface import Entry
 from tests.support.builders import a_spec, an_offer

@@ -47,11 +47,11 @@ PURE_ROOMS = {
 
 Floors = tuple[tuple[str, ...], ...]
 
-CORE_FLOORS: Floors = (("values",), ("state",), ("queries",), ("transitions",), ("machine",))
-"""The floors of `coordinatord/core`, lowest first; the shells call the last one."""
+KERNEL_FLOORS: Floors = (("values",), ("state",), ("queries",), ("transitions",))
+"""The floors of `coordinatord/core/rounds`, lowest first."""
 
-CORE_EDGES = ("effects", "events", "journal", "policy")
-"""The other modules of `coordinatord/core`. Any floor may import them, and they import no floor but the lowest."""
+KERNEL_EDGES = ("effects", "events", "policy")
+"""The other modules of the kernel. Any floor may import them, and they import no floor but the lowest."""
 
 SERVER_FLOORS: Floors = (
     ("counters", "driver"),
@@ -62,24 +62,15 @@ SERVER_FLOORS: Floors = (
 )
 """The floors of `coordinatord/server`, lowest first: what carries messages knows nothing of what shows them."""
 
-FLOORS = {"coordinatord/core": CORE_FLOORS, "coordinatord/server": SERVER_FLOORS}
+FLOORS = {"coordinatord/core/rounds": KERNEL_FLOORS, "coordinatord/server": SERVER_FLOORS}
 """The rooms with floors: each file may import from its own floor and from lower ones. What is no floor is an edge."""
 
 TORCHRUN_ROOM = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
 
 
-KEEP_CONTRACT = ("workerlib.keep.arena", "workerlib.keep.channel_messages", "workerlib.keep.manifest")
-"""The modules about kept state that nodeclient imports as well."""
-
-PACKET_CONTRACT = ("workerlib.packets", "workerlib.in_place.round_messages")
-"""The modules by which worker and nodeclient speak with each other, beside those about kept state."""
-
-LATE_PLACES = ("workerlib/keep", "workerlib/kept_storage.py")
+LATE_PLACES = ("workerlib/keeping", "workerlib/kept_storage.py")
 """The places of workerlib that are loaded only by who uses them, and may import torch when they are."""
-
-CONTRACTS = ("workerlib/env.py", *(f"{name.replace('.', '/')}.py" for name in KEEP_CONTRACT + PACKET_CONTRACT))
-"""The modules of workerlib that nodeclient imports: they never import torch."""
 
 
 def impure_imports(source: Source) -> Iterator[Finding]:
@@ -114,15 +105,7 @@ def node_imports(source: Source) -> Iterator[Finding]:
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
     shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
-    allowed = [
-        *shared,
-        "workerlib.env",
-        "workerlib.gloo",
-        "workerlib.recorders",
-        "workerlib.responder",
-        *KEEP_CONTRACT,
-        *PACKET_CONTRACT,
-    ]
+    allowed = [*shared, "workerlib.contract", "workerlib.gloo", "workerlib.recorders", "workerlib.responder"]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
     for imported in source.imports:
@@ -136,11 +119,15 @@ def worker_imports(source: Source) -> Iterator[Finding]:
 
     A module of `workerlib/integrations` may import the library that it is named after, and nobody else imports it.
     """
+    if source.is_in("workerlib/contract"):
+        own = ("workerlib.contract", *sys.stdlib_module_names)
+        yield from ((each.line, f"imports {each.module}") for each in source.imports if not each.within(*own))
+        return
     library = [source.path.stem] if source.is_in("workerlib/integrations") else []
     is_late = source.is_in(*LATE_PLACES)
     for imported in source.imports:
-        if imported.within("torch", "workerlib.keep", "workerlib.kept_storage") and not source.is_in(*CONTRACTS):
-            if not imported.deferred and not is_late and not imported.within(*KEEP_CONTRACT):
+        if imported.within("torch", "workerlib.keeping", "workerlib.kept_storage"):
+            if not imported.deferred and not is_late:
                 yield imported.line, f"imports {imported.module} when it is loaded"
         elif imported.within("workerlib.integrations") or not imported.within(
             "workerlib", *library, *sys.stdlib_module_names

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 
 from tests.support.programs import TIMEOUT_S
-from workerlib.env import KEEP, WorkerEnvironment
-from workerlib.keep.arena import Arena, ArenaSizes, Commit
-from workerlib.keep.channel_messages import (
+from workerlib.contract.arena import Arena, ArenaSizes, Commit
+from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
     NOTHING,
     AskRestore,
@@ -42,10 +41,11 @@ from workerlib.keep.channel_messages import (
     decode,
     encode,
 )
-from workerlib.packets import PACKET_BYTES
+from workerlib.contract.env import KEEP, WorkerEnvironment
+from workerlib.contract.packets import PACKET_BYTES
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["torch._dynamo", "tests.support.kept_checkpoint", "workerlib.keep.keeper", "numpy"])
+FORKED.set_forkserver_preload(["torch._dynamo", "tests.support.kept_checkpoint", "workerlib.keeping.keeper", "numpy"])
 
 
 class Gone:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
 from tests.support.kept_training import digest_of, digest_of_own, note_begin
-from workerlib.keep import intervals, keeper
+from workerlib.keeping import intervals, keeper
 
 FEATURES = 9
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from nodeclient.persist.durable_file import Progress
-from nodeclient.persist.part_reader import read_part
-from nodeclient.persist.step_folder import Contents, find_whole, job_folder
+from nodeclient.keeping.disk.durable_file import Progress
+from nodeclient.keeping.disk.part_reader import read_part
+from nodeclient.keeping.disk.step_folder import Contents, find_whole, job_folder
 from tests.support import flipping
 from tests.support.cluster import Cluster, Node
 from tests.support.disks import mounted
@@ -33,7 +33,7 @@ from tests.support.kept_training import POINTS, notes_of, train_ddp, train_shard
 from tests.support.lives import Lives
 from tests.support.programs import TIMEOUT_S, wait_until
 from tests.support.undisturbed import train_undisturbed
-from workerlib.keep.arena import Commit, Place
+from workerlib.contract.arena import Commit, Place
 
 JOB = "kept"
 
@@ -42,8 +42,8 @@ STEPS = 60
 WORLD_SIZE = 3
 
 WARM = {
-    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keep.keeper"),
-    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keep.keeper"),
+    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keeping.keeper"),
+    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keeping.keeper"),
 }
 
 LINES = {

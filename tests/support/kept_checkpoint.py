@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import workerlib
 from tests.support.kept_training import digest_of, note_begin, whole_tensors
 from tests.support.programs import wait_until
-from workerlib.env import KEEP
+from workerlib.contract.env import KEEP
 
 
 def checkpoint(folder: Path, steps: int) -> None:

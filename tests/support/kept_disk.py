@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from workerlib.keep.pieces import local_part
+from workerlib.keeping.pieces import local_part
 
 
 def save_on_disk(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from nodeclient.parts.arenas import Held
-from nodeclient.parts.part_messages import Kind
-from workerlib.keep.arena import ALIGNMENT, CONTROL_WORDS, WHOLE, Commit, Place
-from workerlib.keep.manifest import Piece, lay_out
+from nodeclient.keeping.parts.arenas import Held
+from nodeclient.keeping.parts.part_messages import Kind
+from workerlib.contract.arena import ALIGNMENT, CONTROL_WORDS, WHOLE, Commit, Place
+from workerlib.contract.manifest import Piece, lay_out
 
 Parts = Mapping[str, tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]]
 """What a rank has of each tensor, the size of the whole, and where in it the piece begins."""

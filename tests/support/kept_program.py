@@ -14,7 +14,7 @@ import torch
 
 from tests.support.dying import PLACES, die_within
 from tests.support.kept_training import STEP_S, train_ddp, train_sharded
-from workerlib.keep.generations import Generations
+from workerlib.keeping.generations import Generations
 
 NOBODY = (-1, -1, "")
 

@@ -13,10 +13,10 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as optimizer_hooks
 from tests.support.keeping import Keep, environment
 from tests.support.kept_training import digest_of
 from tests.support.programs import wait_until
-from workerlib.env import KEEP
-from workerlib.keep import keeper
-from workerlib.keep.channel_messages import NotSaved, Saved
-from workerlib.keep.keeper import StepKeeper
+from workerlib.contract.channel_messages import NotSaved, Saved
+from workerlib.contract.env import KEEP
+from workerlib.keeping import keeper
+from workerlib.keeping.keeper import StepKeeper
 
 Objects = dict[str, Any]
 

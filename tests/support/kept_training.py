@@ -25,8 +25,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
-from workerlib.keep import intervals
-from workerlib.keep.pieces import is_sharded
+from workerlib.keeping import intervals
+from workerlib.keeping.pieces import is_sharded
 
 FEATURES = 33
 

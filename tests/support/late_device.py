@@ -22,16 +22,16 @@ import torch
 from torch import nn
 
 from tests.support.keeping import environment
-from workerlib.keep.agent_channel import AgentChannel
-from workerlib.keep.arena import Arena, ArenaSizes
-from workerlib.keep.channel_messages import SaveNow
-from workerlib.keep.gate import Gate
-from workerlib.keep.generations import Generations, read_generation
-from workerlib.keep.keeper import StepKeeper
-from workerlib.keep.kept_errors import KeptStateError, LeftRoundError
-from workerlib.keep.kept_objects import adapt
-from workerlib.keep.pieces import views_of
-from workerlib.keep.small_state import SmallStates
+from workerlib.contract.arena import Arena, ArenaSizes
+from workerlib.contract.channel_messages import SaveNow
+from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.gate import Gate
+from workerlib.keeping.generations import Generations, read_generation
+from workerlib.keeping.keeper import StepKeeper
+from workerlib.keeping.kept_errors import KeptStateError, LeftRoundError
+from workerlib.keeping.kept_objects import adapt
+from workerlib.keeping.pieces import views_of
+from workerlib.keeping.small_state import SmallStates
 
 STEPS = 3
 """The steps of a training. The peer takes part in the whole of the first one."""

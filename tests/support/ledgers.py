@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import asdict
 
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.time_ledger import Activity
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.time_ledger import Activity
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.http.api import JobStatus
 from tests.support.script import Stage
 

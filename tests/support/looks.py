@@ -5,7 +5,7 @@ It shows when workers have arrived in their last collectives, too.
 
 from msgspec.structs import replace
 
-from coordinatord.core.values.lateness import NodeArrivals
+from coordinatord.core.rounds.events import NodeArrivals
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks

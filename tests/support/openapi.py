@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from coordinatord.core.values.records import KINDS
+from coordinatord.core.rounds.values.records import KINDS
 from coordinatord.protocol.http.api import (
     IN_LIST,
     AdminAnswer,

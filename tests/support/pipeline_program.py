@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 import workerlib
 from tests.support.kept_training import STEP_S, digest_of
-from workerlib.keep import intervals
+from workerlib.keeping import intervals
 
 STEPS = 60
 POINTS = ("before", "backward", "optimizer", "between", "after")

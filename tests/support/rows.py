@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import table
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions import table
 from coordinatord.protocol.messages import Phase
 from nodeclient.core import agent
 from nodeclient.core.table import TABLE, Stimulus

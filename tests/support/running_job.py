@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import RoundStopped
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import RoundStopped
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.kept_state import PersistOrder
 from coordinatord.protocol.messages import Desired
 from tests.support.script import Stage

@@ -11,8 +11,9 @@ from typing import Any
 
 from msgspec import structs
 
-from coordinatord.core.effects import Answer, Close, Effect, Look, Refuse, Send
-from coordinatord.core.events import (
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.effects import Answer, Close, Effect, Look, Refuse, Send
+from coordinatord.core.rounds.events import (
     AdminRequested,
     Compared,
     Connected,
@@ -24,11 +25,9 @@ from coordinatord.core.events import (
     StoreRecovered,
     Tick,
 )
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.core.rounds.values.records import (
     Record,
     RoundEnded,
     RoundFormed,
@@ -37,6 +36,7 @@ from coordinatord.core.values.records import (
     RunEnded,
     TrainingBegan,
 )
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase, ScaleUp, Section
 from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import AccessToken, Role, tokens_in
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, Join, Refused

@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from nodeclient.persist.step_folder import Contents, Manifest, find_whole, job_folder
+from nodeclient.keeping.disk.step_folder import Contents, Manifest, find_whole, job_folder
 from tests.support.cluster import Cluster, Coordinator, Node
 from tests.support.kept_training import digest_of, notes_of
 from tests.support.programs import BIN, Program, run, wait_until
@@ -30,8 +30,8 @@ STOP_TIMEOUT_S = 6
 KINDS = ("ddp", "fsdp")
 
 WARM = {
-    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keep.keeper"),
-    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keep.keeper"),
+    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keeping.keeper"),
+    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keeping.keeper"),
 }
 
 

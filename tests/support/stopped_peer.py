@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from workerlib.in_place.group_sockets import GroupSockets
+from workerlib.reuse.group_sockets import GroupSockets
 
 RANKS = 3
 

@@ -185,8 +185,8 @@ RULES = (
         "nodeclient knows the protocol and the environment contract alone",
         _in("nodeclient"),
         node_imports,
-        "Import from coordinatord.protocol, coordinatord.runtime, workerlib.env or workerlib.gloo; torch takes seconds"
-        " to import and belongs in the worker, or in nodeclient/torchrun, which nothing else imports.",
+        "Import from coordinatord.protocol, coordinatord.runtime, workerlib.contract or workerlib.gloo; torch takes"
+        " seconds to import and belongs in the worker, or in nodeclient/torchrun, which nothing else imports.",
     ),
     Rule(
         "workerlib needs nothing but torch, and that late",

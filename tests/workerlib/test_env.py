@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workerlib import NotLaunchedError, WorkerEnvironment
-from workerlib.env import DEFAULTS
+from workerlib.contract.env import DEFAULTS
 
 EXAMPLE = WorkerEnvironment(
     rank=5,

@@ -16,7 +16,7 @@ from nodeclient.host.ports import PortReservation
 from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
 from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment, store
-from workerlib.env import ERROR_HANDLING, KEEP
+from workerlib.contract.env import ERROR_HANDLING, KEEP
 from workerlib.init import _outlive_errors
 
 pytestmark = pytest.mark.slow

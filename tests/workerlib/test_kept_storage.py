@@ -22,8 +22,8 @@ from tests.support.kept_checkpoint import (
 )
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib import kept_storage
-from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, Interval, Saved
-from workerlib.keep.kept_errors import KeptStateError
+from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Interval, Saved
+from workerlib.keeping.kept_errors import KeptStateError
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.support.keeping import Keep, environment
 from workerlib import Context, KeptReader, KeptWriter, checkpoints, kept_storage
-from workerlib.env import KEEP
-from workerlib.keep import restoring
-from workerlib.keep.agent_channel import AgentChannel
-from workerlib.keep.kept_errors import KeptStateError, UnreachableError
+from workerlib.contract.env import KEEP
+from workerlib.keeping import restoring
+from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
 
 STATE: dict[str, Any] = {"w": torch.ones(4)}
 

@@ -15,7 +15,7 @@ import workerlib
 from tests.support.programs import TIMEOUT_S
 from tests.workerlib.test_init import SOLO
 from workerlib import progress
-from workerlib.env import (
+from workerlib.contract.env import (
     NO_SECTION,
     PROGRESS,
     SECTION_AT,

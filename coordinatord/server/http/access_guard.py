@@ -11,7 +11,7 @@ from http import HTTPStatus
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from coordinatord.core.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH as NODES_PATH
 from coordinatord.protocol.text import clip

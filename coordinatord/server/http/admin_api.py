@@ -10,9 +10,9 @@ from aiohttp import web
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from coordinatord.core.effects import Answer
-from coordinatord.core.events import AdminRequested
-from coordinatord.core.values.admin_requests import (
+from coordinatord.core.rounds.effects import Answer
+from coordinatord.core.rounds.events import AdminRequested
+from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
     ForgetJob,

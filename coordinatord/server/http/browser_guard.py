@@ -18,7 +18,7 @@ from collections.abc import Collection
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coordinatord.core.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields

@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from coordinatord.core.values.records import KINDS, JobForgotten
+from coordinatord.core.rounds.values.records import KINDS, JobForgotten
 from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
 from coordinatord.runtime.local_time import now
 from coordinatord.server.driver import Driver

@@ -10,7 +10,7 @@ from functools import partial
 from aiohttp import web
 from msgspec import Struct
 
-from coordinatord.core.queries.job_view import drained_view, job_view, unheard, whole_view
+from coordinatord.core.shown.job_view import drained_view, job_view, unheard, whole_view
 from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer, SharedStatus
 from coordinatord.protocol.schema import lacking
 from coordinatord.runtime import __version__

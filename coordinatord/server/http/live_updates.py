@@ -21,10 +21,10 @@ from typing import Any
 from aiohttp import web
 from msgspec import json
 
-from coordinatord.core.queries.job_view import drained_view, summary_view, whole_view
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.round_history import RoundHistory
-from coordinatord.core.values.time_series import TimeSeries
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.round_history import RoundHistory
+from coordinatord.core.shown.job_view import drained_view, summary_view, whole_view
+from coordinatord.core.shown.time_series import TimeSeries
 from coordinatord.protocol.http.api import NodeStatus, SharedStatus
 from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
 from coordinatord.protocol.schema import lacking

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from multidict import MultiMapping
 
-from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX, LogChoice
+from coordinatord.core.shown.log_sources import WORKERS_AT_ONCE_MAX, LogChoice
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_BYTES_MAX, LOG_LINES_MAX, LogPlace, LogStream
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from coordinatord.core.queries.log_sources import LogSource, LogSources, NoLogError, log_sources
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.round_history import rounds_of
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.round_history import rounds_of
+from coordinatord.core.shown.log_sources import LogSource, LogSources, NoLogError, log_sources
 from coordinatord.protocol.http.log_answers import LogPart
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.server.driver import Driver

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from aiohttp import web
 from msgspec.structs import asdict
 
-from coordinatord.core.queries.log_sources import LogSources, NoLogError
+from coordinatord.core.shown.log_sources import LogSources, NoLogError
 from coordinatord.protocol.http.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.server.driver import Driver

@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from coordinatord.core.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.http.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
 from coordinatord.protocol.http.page_events import PageViewer

@@ -13,13 +13,13 @@ from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinatord.core.queries.arrivals import laggard_s
-from coordinatord.core.queries.job_view import pace
-from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Health, Run
-from coordinatord.core.values.time_ledger import Activity
+from coordinatord.core.rounds.queries.time_attribution import spent
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.values.time_ledger import Activity
+from coordinatord.core.shown.job_view import pace
+from coordinatord.core.watching.arrivals import laggard_s
 from coordinatord.protocol.messages import ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Histogram
 
-from coordinatord.core.queries import conditions
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions.table import ROWS
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.queries import conditions
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.table import ROWS
+from coordinatord.core.rounds.values.records import (
     JobForgotten,
     NodeLost,
     RoundEnded,
@@ -27,7 +27,7 @@ from coordinatord.core.values.records import (
     RunOpened,
     TrainingBegan,
 )
-from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 from coordinatord.protocol.messages import ColdCause
 from coordinatord.store.interface import Entry
 

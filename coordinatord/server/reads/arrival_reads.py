@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from coordinatord.core.events import Compared
-from coordinatord.core.queries.arrivals import ArrivalSource, arrival_sources, ask_at, can_be_compared
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.lateness import NodeArrivals
+from coordinatord.core.rounds.events import Compared, NodeArrivals
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.watching.arrivals import ArrivalSource, arrival_sources, ask_at, can_be_compared
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver, iterate_jobs

@@ -6,8 +6,8 @@ hundred megabytes, and half a minute at each start of the daemon; they are rarel
 
 from __future__ import annotations
 
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.round_history import RoundHistory, rounds_of
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.round_history import RoundHistory, rounds_of
 from coordinatord.server.driver import Driver
 from coordinatord.store.interface import Store
 

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Health, Run
-from coordinatord.core.values.round_history import RoundHistory
-from coordinatord.core.values.time_series import Sample, TimeSeries
-from coordinatord.core.values.training_progress import WINDOW_S
+from coordinatord.core.rounds.queries.time_attribution import spent
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.values.round_history import RoundHistory
+from coordinatord.core.rounds.values.training_progress import WINDOW_S
+from coordinatord.core.shown.time_series import Sample, TimeSeries
 from coordinatord.server.driver import Driver, iterate_jobs
 
 LOOK_S = 1.0

@@ -27,7 +27,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from msgspec import structs
 
-from coordinatord.core.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields

@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
-from coordinatord.core.effects import Close, Refuse, ReportDegraded, Send
-from coordinatord.core.events import Connected, Disconnected, Reported
-from coordinatord.core.queries.master_address import plain
+from coordinatord.core.rounds.effects import Close, Refuse, ReportDegraded, Send
+from coordinatord.core.rounds.events import Connected, Disconnected, Reported
+from coordinatord.core.rounds.queries.master_address import plain
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import VersionError, decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog

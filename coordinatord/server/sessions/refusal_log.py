@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-from coordinatord.core.effects import Refuse
-from coordinatord.core.values.records import NodeJoined
+from coordinatord.core.rounds.effects import Refuse
+from coordinatord.core.rounds.values.records import NodeJoined
 from coordinatord.store.interface import Entry
 
 KEPT = 1_000

@@ -28,7 +28,7 @@ DISTRIBUTED = "torch.distributed"
 DESTROY = "destroy_process_group"
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""The same name as in `workerlib/env.py`, which describes a slot."""
+"""The same name as in `workerlib/contract/env.py`, which describes a slot."""
 
 END_OFFSET = 24
 """The offset in a slot of the word that is set when the program is over."""

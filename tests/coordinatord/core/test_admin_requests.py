@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.effects import Answer, Batch, Refuse
-from coordinatord.core.events import AdminRequested, StoreFailed, StoreRecovered
-from coordinatord.core.state.durable import State
-from coordinatord.core.transitions import admin
-from coordinatord.core.values.admin_requests import (
+from coordinatord.core.rounds.effects import Answer, Batch, Refuse
+from coordinatord.core.rounds.events import AdminRequested, StoreFailed, StoreRecovered
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.transitions import admin
+from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
     ForgetJob,

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from msgspec import structs
 
-from coordinatord.core.events import Connected
-from coordinatord.core.queries.admission import (
+from coordinatord.core.rounds.events import Connected
+from coordinatord.core.rounds.queries.admission import (
     RefusedError,
     check_incarnation,
     check_room,
@@ -14,7 +14,7 @@ from coordinatord.core.queries.admission import (
     check_token,
     nnodes,
 )
-from coordinatord.core.state.member import Member
+from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher, RefusalCode
 from tests.support.builders import a_join, a_member, a_run, a_spec

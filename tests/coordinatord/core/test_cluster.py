@@ -1,6 +1,6 @@
 """Whether a coordinator takes itself for cut off: where nobody is heard, and nobody has said goodbye."""
 
-from coordinatord.core.state.cluster import is_cut_off
+from coordinatord.core.rounds.state.cluster import is_cut_off
 from coordinatord.protocol.messages import Phase
 from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.effects import Refuse, Send
-from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.values.records import NodeJoined
+from coordinatord.core.rounds.effects import Refuse, Send
+from coordinatord.core.rounds.events import Connected, Disconnected, Reported
+from coordinatord.core.rounds.values.records import NodeJoined
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Phase, RefusalCode, Result
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer
 

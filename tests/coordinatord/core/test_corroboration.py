@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.events import Disconnected
-from coordinatord.core.queries.reasons import Reasons
-from coordinatord.core.values.records import NodeLost, RoundFormed
+from coordinatord.core.rounds.events import Disconnected
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.values.records import NodeLost, RoundFormed
 from coordinatord.protocol.messages import Ended
 from tests.support.ledgers import play, run_of
 from tests.support.script import Stage

@@ -11,16 +11,23 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.effects import Effect, Send
-from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries import desired_state
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.member import Member
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import observations, table
-from coordinatord.core.values.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, TrainingBegan
+from coordinatord.core.rounds.effects import Effect, Send
+from coordinatord.core.rounds.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.rounds.queries import desired_state
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions import observations, table
+from coordinatord.core.rounds.values.records import (
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    TrainingBegan,
+)
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Goal, Observed, Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed

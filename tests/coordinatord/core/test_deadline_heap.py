@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from coordinatord.core.values.deadline_heap import SLACK, DeadlineHeap
+from coordinatord.core.rounds.values.deadline_heap import SLACK, DeadlineHeap
 
 KEYS = st.sampled_from("abcde")
 TIMES = st.integers(0, 40).map(float)

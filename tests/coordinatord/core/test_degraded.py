@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinatord.core.effects import Batch, Refuse, ReportDegraded, Send
-from coordinatord.core.events import Connected, Disconnected, Event, Reported, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.effects import Batch, Refuse, ReportDegraded, Send
+from coordinatord.core.rounds.events import Connected, Disconnected, Event, Reported, StoreFailed, StoreRecovered, Tick
+from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordinatord.core.queries.job_view import LOST_SHOWN_S
-from coordinatord.core.state.durable import EARLIER_MAX, LOST_MAX, LOST_ROUNDS
-from coordinatord.core.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.state.durable import EARLIER_MAX, LOST_MAX, LOST_ROUNDS
+from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.shown.job_view import LOST_SHOWN_S
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import asdict
 
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.queries.reasons import lasted
-from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.run import Health
-from coordinatord.core.values.time_ledger import Activity
+from coordinatord.core.rounds.queries.reasons import lasted
+from coordinatord.core.rounds.queries.time_attribution import spent
+from coordinatord.core.rounds.state.run import Health
+from coordinatord.core.rounds.values.time_ledger import Activity
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.http.api import JobStatus
 from tests.support.script import Stage
 

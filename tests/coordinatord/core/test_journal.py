@@ -1,9 +1,9 @@
 """Persist, then send: which effects wait for which records, and which wait for none."""
 
-from coordinatord.core.effects import Batch, Close, Effect, ReportDegraded, Send
 from coordinatord.core.journal import GROUP_RECORDS, Journal
-from coordinatord.core.values.records import Record, RoundStarted
-from coordinatord.core.values.time_ledger import Spent
+from coordinatord.core.rounds.effects import Batch, Close, Effect, ReportDegraded, Send
+from coordinatord.core.rounds.values.records import Record, RoundStarted
+from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.protocol.messages import Degraded, Goal
 from tests.support.builders import a_desired
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.values.records import REASON_MAX, RoundEnded
+from coordinatord.core.rounds.values.records import REASON_MAX, RoundEnded
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Killed
 from tests.support.builders import a_failure

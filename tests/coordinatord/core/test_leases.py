@@ -4,13 +4,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coordinatord.core.effects import Send
-from coordinatord.core.events import Connected, Disconnected, Reported, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.leases import lease_s, note_heard
-from coordinatord.core.state.member import Member
+from coordinatord.core.rounds.effects import Send
+from coordinatord.core.rounds.events import Connected, Disconnected, Reported, StoreFailed, StoreRecovered, Tick
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.leases import lease_s, note_heard
+from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Phase

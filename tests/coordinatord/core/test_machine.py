@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.effects import Batch, Close, Refuse, Send
-from coordinatord.core.events import AdminRequested, Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.admin_requests import StopJob
-from coordinatord.core.values.records import NodeLost, NodeReleased, RoundEnded, RoundFormed, RunEnded
+from coordinatord.core.rounds.effects import Batch, Close, Refuse, Send
+from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.admin_requests import StopJob
+from coordinatord.core.rounds.values.records import NodeLost, NodeReleased, RoundEnded, RoundFormed, RunEnded
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer, let_pass
 from tests.support.ledgers import play

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinatord.core.queries.master_address import is_loopback, master_address, plain
-from coordinatord.core.state.member import Member
+from coordinatord.core.rounds.queries.master_address import is_loopback, master_address, plain
+from coordinatord.core.rounds.state.member import Member
 from tests.support.builders import a_member
 
 

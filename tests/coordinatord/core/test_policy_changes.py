@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coordinatord.core.effects import Send
-from coordinatord.core.events import (
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.effects import Send
+from coordinatord.core.rounds.events import (
     AdminRequested,
     Connected,
     Disconnected,
@@ -17,11 +18,10 @@ from coordinatord.core.events import (
     StoreRecovered,
     Tick,
 )
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.admin_requests import StopJob
-from coordinatord.core.values.records import NodeLost, RoundFormed
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.admin_requests import StopJob
+from coordinatord.core.rounds.values.records import NodeLost, RoundFormed
 from coordinatord.protocol.messages import Phase
 from tests.corpus.support import begin
 from tests.sim.world import World

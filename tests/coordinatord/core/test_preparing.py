@@ -6,9 +6,9 @@
 import pytest
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.records import NodeReleased, Record, RoundFormed, RoundStopped
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal, Result
 from tests.support import ledgers
 from tests.support.ledgers import ledger

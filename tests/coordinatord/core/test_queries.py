@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core import queries
-from coordinatord.core.values.resume_plan import _Holders
+from coordinatord.core.keeping.resume_plan import _Holders
+from coordinatord.core.rounds import queries
 from coordinatord.runtime.object_graph import written
 from tests.support.golden import SCRIPTS
 from tests.support.script import Stage

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from coordinatord.core.values.ranks import Seat, assign, natural, order
+from coordinatord.core.rounds.values.ranks import Seat, assign, natural, order
 
 
 def a_seat(

@@ -5,10 +5,10 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.values.records import RoundEnded, RunEnded
+from coordinatord.core.rounds.events import Connected, Disconnected, Reported
+from coordinatord.core.rounds.values.records import RoundEnded, RunEnded
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.hints import other_workers
 from coordinatord.protocol.messages import (
     Desired,

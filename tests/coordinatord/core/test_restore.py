@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.effects import Answer, Batch, Send
-from coordinatord.core.events import AdminRequested, Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.reasons import Reasons
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions.apply import HistoryError
-from coordinatord.core.values.admin_requests import StopJob
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.effects import Answer, Batch, Send
+from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, Reported, Tick
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.apply import HistoryError
+from coordinatord.core.rounds.values.admin_requests import StopJob
+from coordinatord.core.rounds.values.records import (
     NodeJoined,
     NodeLeftBehind,
     NodeLost,

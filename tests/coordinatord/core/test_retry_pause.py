@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.effects import Answer
-from coordinatord.core.events import AdminRequested, Connected, Disconnected, PolicyChanged, Reported
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.values.admin_requests import AdminResult, RestartJob
-from coordinatord.core.values.records import RoundEnded, RoundFormed
+from coordinatord.core.rounds.effects import Answer
+from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, PolicyChanged, Reported
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.values.admin_requests import AdminResult, RestartJob
+from coordinatord.core.rounds.values.records import RoundEnded, RoundFormed
 from coordinatord.protocol.messages import Failure, Goal, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.records import RoundEnded
-from coordinatord.core.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.records import RoundEnded
+from coordinatord.core.rounds.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
 from tests.support.builders import LOST_PEER, a_failure
 from tests.support.ledgers import run_of
 from tests.support.script import Stage

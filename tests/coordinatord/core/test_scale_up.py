@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from tests.support.running_job import desired_of, state_of
 from tests.support.script import Stage
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from coordinatord.core.queries.job_view import whole_view
+from coordinatord.core.shown.job_view import whole_view
 from coordinatord.protocol.http.api import JobStatus, WorkerStartsStatus
 from coordinatord.protocol.messages import ColdCause, WhyCold, WorkerStarts
 from tests.support.ledgers import run_of

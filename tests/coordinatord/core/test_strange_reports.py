@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinatord.core.events import Connected, Reported
-from coordinatord.core.values.records import RoundEnded
+from coordinatord.core.rounds.events import Connected, Reported
+from coordinatord.core.rounds.values.records import RoundEnded
 from coordinatord.protocol.messages import HangKind, Phase
 from coordinatord.store import row_codec
 from coordinatord.store.interface import Entry

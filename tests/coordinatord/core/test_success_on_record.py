@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.records import NodeLost, RoundStopped
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.records import NodeLost, RoundStopped
 from tests.support.ledgers import play, run_of
 from tests.support.script import Stage
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coordinatord.core.effects import Batch, Refuse, Send
-from coordinatord.core.events import AdminRequested, Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.admin_requests import StopJob
-from coordinatord.core.values.records import NodeJoined, RunEnded, RunOpened
+from coordinatord.core.rounds.effects import Batch, Refuse, Send
+from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, Reported, Tick
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.admin_requests import StopJob
+from coordinatord.core.rounds.values.records import NodeJoined, RunEnded, RunOpened
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import RANKS_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import Goal, JobSpec, Outcome, Phase, RefusalCode, Result

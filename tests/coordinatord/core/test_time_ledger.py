@@ -6,13 +6,13 @@ The simulation's invariants have the rest.
 import pytest
 from msgspec.structs import asdict
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.job_view import rounds_view
-from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT, rounds_of
-from coordinatord.core.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.time_attribution import spent
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.round_history import REASON_MAX, ROUNDS_KEPT, rounds_of
+from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
+from coordinatord.core.shown.job_view import rounds_view
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from tests.support.histories import Life as RandomLife

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.state.durable import State
 from tests.support.ledgers import PAIR, ledger, play, run_of, shown
 
 REDO = """

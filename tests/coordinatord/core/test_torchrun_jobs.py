@@ -2,10 +2,10 @@
 
 from msgspec import structs
 
-from coordinatord.core.events import Connected, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.durable import State
+from coordinatord.core.rounds.events import Connected, Reported
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.http.api import RestartsStatus
 from coordinatord.protocol.messages import Launcher, Phase

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.training_progress import SPACING_S, WINDOW_S, TrainingProgress
+from coordinatord.core.rounds.events import Connected, Disconnected, Reported
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.training_progress import SPACING_S, WINDOW_S, TrainingProgress
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.queries import conditions
-from coordinatord.core.transitions.table import ROWS
+from coordinatord.core.rounds.queries import conditions
+from coordinatord.core.rounds.transitions.table import ROWS
 from tests.support.golden import SCRIPTS, compare, transcribe
 from tests.support.rows import run_rows_taken
 

@@ -5,16 +5,16 @@ import traceback
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.events import Tick as CoordinatorTick
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.desired_state import goal_of
-from coordinatord.core.state import member
-from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.durable import DurableCluster, State
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.transitions import apply, table
-from coordinatord.core.transitions.decision import Decision
-from coordinatord.core.values.records import JobStopAsked, Record
+from coordinatord.core.rounds.events import Tick as CoordinatorTick
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.desired_state import goal_of
+from coordinatord.core.rounds.state import member
+from coordinatord.core.rounds.state.cluster import Cluster
+from coordinatord.core.rounds.state.durable import DurableCluster, State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.transitions import apply, table
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.records import JobStopAsked, Record
 from coordinatord.protocol.errors import STATE_MAX, InternalError
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.events import Tick as AgentTick

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.effects import Send
-from coordinatord.core.events import Connected
+from coordinatord.core.rounds.effects import Send
+from coordinatord.core.rounds.events import Connected
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code, signal_behind
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX, STEP_MAX, WORKERS_MAX

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.events import Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.events import Tick
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.errors import InternalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.kept_state import Keeper, KeptSource

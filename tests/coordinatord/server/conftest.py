@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.interface import Store

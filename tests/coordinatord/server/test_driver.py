@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinatord.core.effects import Close, Effect
+from coordinatord.core.rounds.effects import Close, Effect
 from coordinatord.server.driver import PIECE, PacedEffects
 from tests.support.raw_session import until
 

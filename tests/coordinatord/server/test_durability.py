@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 
 import pytest
 
-from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
+from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Phase, RefusalCode, Refused
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.server import driver

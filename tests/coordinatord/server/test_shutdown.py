@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, suppress
 import aiohttp
 import pytest
 
-from coordinatord.core.values.records import NodeJoined, RoundStarted
+from coordinatord.core.rounds.values.records import NodeJoined, RoundStarted
 from coordinatord.protocol.messages import Desired, Goal, Phase
 from coordinatord.server.sessions import connections
 from coordinatord.store.memory_store import MemoryStore

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import BEARER, Role
 from coordinatord.protocol.http.api import CoordinatorStatus, JobsAnswer, SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH, Desired

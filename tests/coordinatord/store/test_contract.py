@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.values.records import NodeDrained, Record
-from coordinatord.core.values.round_history import ROUNDS_KEPT, rounds_of
+from coordinatord.core.rounds.values.records import NodeDrained, Record
+from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT, rounds_of
 from coordinatord.store.database import Database
 from coordinatord.store.interface import LoggedEvent, Store, StoreError
 from coordinatord.store.retention import RUNS_KEPT

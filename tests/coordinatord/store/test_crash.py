@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.values.records import NodeJoined
+from coordinatord.core.rounds.values.records import NodeJoined
 from coordinatord.store.database import Database
 from tests.coordinatord.store.writer import BATCH
 from tests.support.disks import small_disk

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.commands.offline_replay import replayed
-from coordinatord.core.values.records import JobStopAsked, Record, RoundEnded, RoundsMissed
-from coordinatord.core.values.round_history import ROUNDS_KEPT, rounds_of
+from coordinatord.core.rounds.values.records import JobStopAsked, Record, RoundEnded, RoundsMissed
+from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT, rounds_of
 from coordinatord.store.database import Database, connect_in_memory
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from tests.support.builders import a_report

@@ -5,7 +5,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from coordinatord.core.values.records import NodeDrained, NodeUndrained
+from coordinatord.core.rounds.values.records import NodeDrained, NodeUndrained
 from coordinatord.store.database import Database
 from coordinatord.store.retention import MARKS_KEPT
 from coordinatord.store.sqlite_store import SqliteStore

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core.state.durable import DurableRun
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.state.durable import DurableRun
+from coordinatord.core.rounds.values.records import (
     NodeJoined,
     RoundEnded,
     RoundFormed,
@@ -13,8 +13,8 @@ from coordinatord.core.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.values.round_history import ROUNDS_KEPT
-from coordinatord.core.values.time_ledger import Spent
+from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry

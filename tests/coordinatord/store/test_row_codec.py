@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.store.interface import Entry, UnreadableStoreError
 from coordinatord.store.row_codec import AT_MAX, decode, encode
 from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening, records

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.effects import Level, Notice, Start, Sweep
 from nodeclient.core.events import GpuProcess, GpusInUse, GpuUse

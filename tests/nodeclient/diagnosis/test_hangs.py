@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.values.look_comparison import judge_again, may_be_slow
+from coordinatord.core.watching.look_comparison import judge_again, may_be_slow
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
 from coordinatord.hints.seen_worker import BUSY_BYTES, SeenWorker
 from coordinatord.protocol.messages import HangKind

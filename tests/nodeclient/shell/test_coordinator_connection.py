@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Join, RefusalCode, Refused

@@ -17,7 +17,7 @@ from nodeclient.host.devices import Host
 from nodeclient.shell.worker_command import CommandBuilder, LaunchError
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.machines import Machine, write
-from workerlib.env import WorkerEnvironment
+from workerlib.contract.env import WorkerEnvironment
 
 CONFIG = JoinConfig(
     coordinators=(),

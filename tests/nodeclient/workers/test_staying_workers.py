@@ -25,8 +25,9 @@ from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
 from nodeclient.workers.staying_workers import STOPPED, StayingWorkers
 from tests.support.programs import TIMEOUT_S, wait_until
-from workerlib.env import ROUNDS, STACKS
-from workerlib.in_place.round_messages import (
+from workerlib.contract.env import ROUNDS, STACKS
+from workerlib.contract.packets import PACKET_BYTES
+from workerlib.contract.round_messages import (
     ROUND_CODEC,
     Aborted,
     Aborting,
@@ -38,7 +39,6 @@ from workerlib.in_place.round_messages import (
     Refusing,
     RoundMessage,
 )
-from workerlib.packets import PACKET_BYTES
 
 COMMANDS = [WorkerCommand(("true",), {"RANK": "0", "OLD": "x", "SAME": "y", STACKS: "where"})]
 NEXT = [WorkerCommand(("true",), {"RANK": "1", "SAME": "y", "NEW": "z", STACKS: "where"})]

@@ -18,7 +18,7 @@ from coordinatord.protocol.messages import Observed, Phase
 from nodeclient.workers.step_slots import Slots
 from tests.support.builders import an_observed
 from tests.support.programs import TIMEOUT_S
-from workerlib import env
+from workerlib.contract import env
 
 SAY_STEPS = "import sys, workerlib; [workerlib.step(int(number)) for number in sys.argv[1:]]"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.effects import Answer
+from coordinatord.core.keeping.persistence import END_S
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.persistence import END_S
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import UNHEARD
-from coordinatord.core.values.admin_requests import (
+from coordinatord.core.rounds.effects import Answer
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import UNHEARD
+from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
     ForgetJob,
@@ -18,7 +18,14 @@ from coordinatord.core.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
-from coordinatord.core.values.records import JobStopAsked, NodeDrained, NodeJoined, NodeUndrained, Record, RoundFormed
+from coordinatord.core.rounds.values.records import (
+    JobStopAsked,
+    NodeDrained,
+    NodeJoined,
+    NodeUndrained,
+    Record,
+    RoundFormed,
+)
 from tests.sim.invariants.laws import Facts, Laws
 
 

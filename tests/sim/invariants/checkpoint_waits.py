@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
+from coordinatord.core.rounds.events import Connected, Event, Reported
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import Observed, ScaleUp
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import Round

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.leases import lease_s
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.events import Connected, Event, Reported
+from coordinatord.core.rounds.state.leases import lease_s
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import (
     NodeJoined,
     NodeLeftBehind,
     NodeLost,

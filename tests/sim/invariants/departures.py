@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected, Disconnected, Event, Reported
-from coordinatord.core.values.records import NodeLost
+from coordinatord.core.rounds.events import Connected, Disconnected, Event, Reported
+from coordinatord.core.rounds.values.records import NodeLost
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ALIKE_S, ROUGHLY
 from tests.sim.workers import Round

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coordinatord.core.events import Event
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Refused
 from tests.sim.etcd import LEASE_S
 from tests.sim.invariants.laws import Facts, Laws

@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from coordinatord.core.effects import Look
-from coordinatord.core.events import Event
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import BusyWorkerAwaited, Record, RoundStopped
-from coordinatord.core.values.training_progress import STALL_S_MIN
+from coordinatord.core.rounds.effects import Look
+from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import BusyWorkerAwaited, Record, RoundStopped
+from coordinatord.core.rounds.values.training_progress import STALL_S_MIN
 from coordinatord.protocol.messages import Launcher
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import RootCauseLaws

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from coordinatord.core.effects import Batch, Refuse
-from coordinatord.core.events import Connected, Disconnected, Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.member import Member
+from coordinatord.core.rounds.effects import Batch, Refuse
+from coordinatord.core.rounds.events import Connected, Disconnected, Event
+from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.messages import RefusalCode
 from tests.sim.invariants.laws import Facts, Laws
 

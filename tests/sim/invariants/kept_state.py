@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.journal import Decided
+from coordinatord.core.keeping.handover import HAND_OVER_S
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.handover import HAND_OVER_S
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import Member
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped, RunEnded
+from coordinatord.core.rounds.events import Connected, Event, Reported
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import NodeReleased, Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
 from coordinatord.protocol.messages import Observed, Phase, Result
 from tests.sim.invariants.checkpoint_waits import CheckpointWaitLaws

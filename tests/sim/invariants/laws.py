@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from coordinatord.core.effects import Answer
-from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.admin_requests import Request
-from coordinatord.core.values.records import NodeLost, Record, RoundFormed, RoundStopped
+from coordinatord.core.rounds.effects import Answer
+from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.admin_requests import Request
+from coordinatord.core.rounds.values.records import NodeLost, Record, RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Degraded, Desired, Join, Refused
 from nodeclient.core import events
 from nodeclient.core.effects import Effect

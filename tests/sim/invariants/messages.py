@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.desired_state import desired
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run
+from coordinatord.core.rounds.queries.desired_state import desired
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Refused, Result
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.network import Session

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Event
+from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.persisting import RETRY_S
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.persistence import END_S
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import UNHEARD, Member
-from coordinatord.core.state.persisting import RETRY_S
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import NodeReleased, RoundFormed, RoundStopped, RunEnded
+from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import UNHEARD, Member
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import NodeReleased, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import KeptStep
-from nodeclient.persist.disk_thread import STALL_S
+from nodeclient.keeping.disk.disk_thread import STALL_S
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ROUGHLY
 from tests.sim.kept_disk import Directory, OnDisk, Step

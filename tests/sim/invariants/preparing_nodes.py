@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.core.events import AdminRequested, Connected, Event, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions.table import next_row
-from coordinatord.core.values.admin_requests import UndrainNode
+from coordinatord.core.rounds.events import AdminRequested, Connected, Event, Reported
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.table import next_row
+from coordinatord.core.rounds.values.admin_requests import UndrainNode
 from coordinatord.protocol.messages import Phase
 from tests.sim.invariants.laws import Facts, Laws
 

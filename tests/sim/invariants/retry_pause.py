@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.events import AdminRequested, Event
-from coordinatord.core.values.admin_requests import RestartJob
-from coordinatord.core.values.records import NodeJoined, NodeLeftBehind, Record, RoundEnded, RoundFormed, TrainingBegan
+from coordinatord.core.rounds.events import AdminRequested, Event
+from coordinatord.core.rounds.values.admin_requests import RestartJob
+from coordinatord.core.rounds.values.records import (
+    NodeJoined,
+    NodeLeftBehind,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    TrainingBegan,
+)
 from coordinatord.protocol.messages import Report
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ROUGHLY

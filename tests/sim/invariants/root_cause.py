@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import NodeSucceeded, Record, RoundEnded, RoundStopped, RunEnded
+from coordinatord.core.rounds.events import Connected, Event, Reported
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import NodeSucceeded, Record, RoundEnded, RoundStopped, RunEnded
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.messages import Join, Observed, Phase, Result

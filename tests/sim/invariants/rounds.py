@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import DurableRun, State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.state.durable import DurableRun, State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import (
     JobForgotten,
     NodeJoined,
     NodeLost,

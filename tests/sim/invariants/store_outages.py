@@ -5,7 +5,7 @@ Meanwhile nodes receive no new goals, and newcomers are refused, so no other nod
 
 from __future__ import annotations
 
-from coordinatord.core.events import Event, StoreFailed, StoreRecovered
+from coordinatord.core.rounds.events import Event, StoreFailed, StoreRecovered
 
 
 class StoreOutages:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.values.records import Record, RunEnded, RunOpened
+from coordinatord.core.rounds.values.records import Record, RunEnded, RunOpened
 from coordinatord.protocol.messages import Desired, Result
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.network import Session

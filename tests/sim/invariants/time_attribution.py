@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Health, Run
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.values.records import (
     NodeLost,
     NodeReleased,
     Record,
@@ -29,8 +29,8 @@ from coordinatord.core.values.records import (
     TrainingCaughtUp,
     TrainingStalled,
 )
-from coordinatord.core.values.time_ledger import Activity, Spent
-from coordinatord.core.values.training_progress import STALL_S_MIN
+from coordinatord.core.rounds.values.time_ledger import Activity, Spent
+from coordinatord.core.rounds.values.training_progress import STALL_S_MIN
 from coordinatord.protocol.messages import Goal, Phase, Result
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.time_ledger import EXACT_S, Accounted, LedgerLaws, Page, are_so_many

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from coordinatord.core.events import Event, Reported
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.job_view import job_view, rounds_view
-from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.events import Event, Reported
+from coordinatord.core.rounds.queries.time_attribution import spent
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import (
     FirstStepOverdue,
     NodeLost,
     NodesHeard,
@@ -38,8 +37,9 @@ from coordinatord.core.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.values.round_history import rounds_of
-from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.core.rounds.values.round_history import rounds_of
+from coordinatord.core.rounds.values.time_ledger import Activity, Spent
+from coordinatord.core.shown.job_view import job_view, rounds_view
 from coordinatord.protocol.http.api import JobStatus, RoundStatus
 from coordinatord.protocol.messages import Result
 from coordinatord.server.driver import PATIENCE_S

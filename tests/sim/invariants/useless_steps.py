@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordinatord.core.journal import Decided
-from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
-from coordinatord.core.values.shards import ResumePoint
+from coordinatord.core.rounds.values.records import Record, RoundFormed, RoundStopped
+from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 from tests.sim.invariants.part_sets import differing
 from tests.sim.workers import Round

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.time_ledger import Activity
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.http import api
 from coordinatord.protocol.schema import SchemaError, check, printable
 from tests.support.canned_http import a_job, a_node

@@ -12,9 +12,9 @@ import msgpack
 import pytest
 from aiohttp import ClientSession
 
-from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
-from coordinatord.core.values.records import KINDS, ClusterRecord, Record
-from coordinatord.core.values.round_history import rounds_of
+from coordinatord.core.rounds.values.records import KINDS, ClusterRecord, Record
+from coordinatord.core.rounds.values.round_history import rounds_of
+from coordinatord.core.shown.job_view import drained_view, job_view, whole_view
 from coordinatord.protocol.http.api import IN_LIST, JobsAnswer
 from coordinatord.protocol.messages import EarlyEnd, Follower, Goal, Phase, Report, Straggler
 from coordinatord.protocol.schema import lacking

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from aiohttp import ClientSession, WSServerHandshakeError
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http.browser_guard import Names

@@ -6,8 +6,8 @@ from urllib.parse import quote
 import pytest
 from aiohttp import ClientSession
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.run import Health
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.run import Health
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.runtime import __version__
 from coordinatord.server.app import ListenAddress, ListenError, serve

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import ClientSession
 
-from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.run import Run
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import driver

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, DummyCookieJar, TCPConnector
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.security.gatekeeper import FAILURES_MAX

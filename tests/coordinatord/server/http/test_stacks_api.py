@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coordinatord.core.queries import stack_groups
+from coordinatord.core.watching import stack_groups
 from coordinatord.hints.seen_worker import BUSY_BYTES
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.protocol.stack_messages import (

@@ -8,10 +8,10 @@ from aiohttp import ClientSession
 from msgspec import structs
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from coordinatord.core.state.durable import State
-from coordinatord.core.values.records import NodeJoined, RoundFormed, RoundStarted, RunOpened
-from coordinatord.core.values.shards import ResumePoint
-from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.records import NodeJoined, RoundFormed, RoundStarted, RunOpened
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.messages import ColdCause, Desired, Goal, JobSpec, Phase, Refused, WhyCold, WorkerStarts
 from coordinatord.runtime import __version__
 from coordinatord.server import driver

@@ -3,11 +3,11 @@
 import pytest
 from prometheus_client import Histogram
 
-from coordinatord.core.queries import conditions
-from coordinatord.core.state.durable import State
-from coordinatord.core.transitions.table import ROWS, Transition
-from coordinatord.core.values.ranks import Ranks
-from coordinatord.core.values.records import (
+from coordinatord.core.rounds.queries import conditions
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.transitions.table import ROWS, Transition
+from coordinatord.core.rounds.values.ranks import Ranks
+from coordinatord.core.rounds.values.records import (
     JobForgotten,
     NodeDrained,
     RoundEnded,
@@ -17,7 +17,7 @@ from coordinatord.core.values.records import (
     RunOpened,
     TrainingBegan,
 )
-from coordinatord.core.values.time_ledger import Spent
+from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.protocol.messages import HangKind, JobSpec
 from coordinatord.server.metrics.rounds import OTHER, REASONS, RoundMeter, known
 from tests.support.builders import a_failure, a_report

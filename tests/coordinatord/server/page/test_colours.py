@@ -10,7 +10,7 @@ from itertools import combinations
 
 import pytest
 
-from coordinatord.core.values.time_ledger import Activity
+from coordinatord.core.rounds.values.time_ledger import Activity
 from tests.coordinatord.server.page.test_files import FOLDER
 
 STYLE = (FOLDER / "style.css").read_text()

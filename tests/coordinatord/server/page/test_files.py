@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from coordinatord.core.values.records import KINDS as KINDS_OF_EVENTS
-from coordinatord.core.values.records import ClusterRecord
+from coordinatord.core.rounds.values.records import KINDS as KINDS_OF_EVENTS
+from coordinatord.core.rounds.values.records import ClusterRecord
 from coordinatord.server.page import KINDS
 from tests.coordinatord.server.conftest import Start
 from tests.support.source import ROOT

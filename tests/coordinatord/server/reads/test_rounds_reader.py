@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientSession
 from msgspec.structs import replace
 
-from coordinatord.core.values.records import Record
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.app import Server

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused

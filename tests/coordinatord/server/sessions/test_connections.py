@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import Goal
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http import request_body

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal
 from coordinatord.runtime.pinned_tls import pinned_context

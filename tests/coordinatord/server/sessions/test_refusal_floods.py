@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Desired
 from coordinatord.runtime.pinned_tls import pinned_context

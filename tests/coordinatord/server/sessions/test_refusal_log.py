@@ -1,6 +1,6 @@
 """A node that is refused for now, and tries again and again, fills no log."""
 
-from coordinatord.core.effects import Refuse
+from coordinatord.core.rounds.effects import Refuse
 from coordinatord.protocol.messages import RefusalCode, Refused
 from coordinatord.server.sessions.refusal_log import KEPT, LINES_MAX, WINDOW_S, LineBudget, Refusals
 from tests.support.histories import JOB, a_join_of, made_at

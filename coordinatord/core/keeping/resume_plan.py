@@ -1,0 +1,163 @@
+"""Plans which node gives each node of a round the parts that its workers resume from.
+
+Each rank needs its own shard of the big state if there are as many ranks as before, and else all shards, since its own
+part is cut out of several. It also needs its own small state, and one small state that is committed: a new rank has
+none of its own, and of a pending one not all is usable.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from itertools import groupby, islice
+
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.protocol.kept_state import SOURCES_MAX, WANTED_MAX, KeptParts, WantedParts
+
+Needs = dict[str, dict[int, tuple[bool, bool]]]
+"""Whether the big state of a rank is wanted, and its small state, by node and rank."""
+
+
+class ResumePlan:
+    """Where the parts of one step are, for all nodes of a round."""
+
+    def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
+        """Index the parts of the step that these nodes hold; nodes are preferred in this order."""
+        self._point = point
+        self.at = point.at
+        """The step."""
+        self._held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
+        everything = [(node, part) for node, parts in self._held.items() for part in parts]
+        self._big = _Holders((node, part) for node, part in everything if part.big and part.shards == point.shards)
+        self._small = _Holders((node, part) for node, part in everything if part.small)
+        self._pending = _Holders((node, part) for node, part in everything if part.pending)
+
+    def sources(self, node: str, ranks: range, world_size: int) -> dict[str, tuple[WantedParts, ...]] | None:
+        """Return the parts that a node with these ranks gets, by holder.
+
+        Return None if a part has no holder, or if there are more holders or groups of parts than a message may have.
+        """
+        needs: Needs = {}
+        if not self._add_big(needs, node, ranks, world_size):
+            return None
+        committed = False
+        for rank in ranks:
+            committed |= self._add_small(needs, node, rank)
+        if not committed:
+            self._add_any_small(needs, node)
+        sources = {source: grouped(wanted) for source, wanted in needs.items()}
+        fits = len(sources) <= SOURCES_MAX and all(len(wanted) <= WANTED_MAX for wanted in sources.values())
+        return sources if fits else None
+
+    def _add_big(self, needs: Needs, node: str, ranks: range, world_size: int) -> bool:
+        """Plan that a node gets the big state of its ranks; return whether all of it has holders."""
+        if self._point.shards == 1:
+            spread = ranks.start // max(1, len(ranks))
+            return self._add_shard(needs, node, 0, spread)
+        if world_size == self._point.world_size:
+            shards = [self._shard_of(rank) for rank in ranks]
+            if None not in shards:
+                return all(self._add_shard(needs, node, shard or 0, ranks.start) for shard in dict.fromkeys(shards))
+        return all(self._add_shard(needs, node, shard, 0) for shard in range(self._point.shards))
+
+    def _shard_of(self, rank: int) -> int | None:
+        """Return the shard that a rank has had; None if no node keeps a part of it."""
+        for holders in (self._big, self._small, self._pending):
+            holder = holders.of_rank(rank)
+            if holder is not None:
+                part = holder[1]
+                return (part.first_shard + rank - part.first_rank) % part.shards
+        return None
+
+    def _add_shard(self, needs: Needs, node: str, shard: int, spread: int) -> bool:
+        """Plan that a node gets a shard: from itself, or else from one of the other holders, in turn."""
+        own = [(node, part) for part in self._held.get(node, ()) if part.big and part.shards == self._point.shards]
+        for source, part in own:
+            rank = _rank_with(part, shard)
+            if rank is not None:
+                _need(needs, source, rank, big=True)
+                return True
+        found = self._big.by_shard.get(shard)
+        if not found:
+            return False
+        source, rank = found[spread % len(found)]
+        _need(needs, source, rank, big=True)
+        return True
+
+    def _add_small(self, needs: Needs, node: str, rank: int) -> bool:
+        """Plan that a node gets the small state of a rank, if a node has it; return whether it is committed."""
+        for holders, committed in ((self._small, True), (self._pending, False)):
+            holder = holders.of_rank(rank, node)
+            if holder is not None:
+                _need(needs, holder[0], rank, small=True)
+                return committed
+        return False
+
+    def _add_any_small(self, needs: Needs, node: str) -> None:
+        """Plan that a node gets one committed small state: its own, or else that of the lowest rank."""
+        own = [part for part in self._held.get(node, ()) if part.small]
+        if own:
+            _need(needs, node, own[0].first_rank, small=True)
+            return
+        first = self._small.first
+        if first is not None:
+            _need(needs, first[0], first[1].first_rank, small=True)
+
+
+class _Holders:
+    """The holders of one kind of parts, by rank and by shard."""
+
+    def __init__(self, held: Iterable[tuple[str, KeptParts]]) -> None:
+        self._held = sorted(held, key=lambda holder: holder[1].first_rank)
+        self._begins = [part.first_rank for _, part in self._held]
+        self._longest = max((part.ranks for _, part in self._held), default=0)
+
+    @property
+    def first(self) -> tuple[str, KeptParts] | None:
+        """The holder of the lowest rank."""
+        return self._held[0] if self._held else None
+
+    def of_rank(self, rank: int, preferred: str = "") -> tuple[str, KeptParts] | None:
+        """Return a holder of a rank's part: the preferred node if it has it, else any."""
+        chosen = None
+        for place in range(bisect_right(self._begins, rank) - 1, -1, -1):
+            holder = self._held[place]
+            begin = holder[1].first_rank
+            if begin + self._longest <= rank:
+                break
+            if rank < begin + holder[1].ranks:
+                chosen = holder
+                if not preferred or holder[0] == preferred:
+                    break
+        return chosen
+
+    @cached_property
+    def by_shard(self) -> dict[int, list[tuple[str, int]]]:
+        """The nodes that have each shard, each with a rank that has it."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for node, part in self._held:
+            for shard, rank in islice(part.shards_and_ranks(), part.shards):
+                found.setdefault(shard, []).append((node, rank))
+        return found
+
+
+def _rank_with(part: KeptParts, shard: int) -> int | None:
+    offset = (shard - part.first_shard) % part.shards
+    return part.first_rank + offset if offset < part.ranks else None
+
+
+def _need(needs: Needs, node: str, rank: int, *, big: bool = False, small: bool = False) -> None:
+    wanted = needs.setdefault(node, {})
+    had_big, had_small = wanted.get(rank, (False, False))
+    wanted[rank] = (had_big or big, had_small or small)
+
+
+def grouped(wanted: Mapping[int, tuple[bool, bool]]) -> tuple[WantedParts, ...]:
+    """Group consecutive ranks of which the same is wanted."""
+    groups = []
+    ordered = enumerate(sorted(wanted.items()))
+    for (_, (big, small)), members in groupby(ordered, key=lambda item: (item[1][0] - item[0], item[1][1])):
+        ranks = [rank for _, (rank, _) in members]
+        groups.append(WantedParts(ranks[0], len(ranks), big, small))
+    return tuple(groups)

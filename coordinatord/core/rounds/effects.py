@@ -1,0 +1,98 @@
+"""What the machine returns: records to make durable first (see `records`), then effects to carry out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from coordinatord.core.rounds.values.admin_requests import AdminResult
+from coordinatord.core.rounds.values.records import Record
+from coordinatord.protocol.messages import Degraded, Desired, Refused
+from coordinatord.protocol.stack_messages import AskStacks
+
+
+class StackSource(Struct, frozen=True):
+    """Some workers of a node, which are asked together."""
+
+    node: str
+    host: str
+    first_rank: int
+    """The rank of the node's first worker."""
+    session: int | None
+    """The session of the node; None if it cannot be asked."""
+    wanted: AskStacks
+    problem: str
+    """Why it cannot be asked; empty if it can."""
+
+
+@dataclass(slots=True)
+class Send:
+    """Send this message in the session, in place of any earlier one that is not sent yet.
+
+    Like `Batch`, it is not frozen: each heartbeat makes one, and a frozen one takes four times as long to make.
+    """
+
+    session: int
+    message: Desired
+
+
+class ReportDegraded(Struct, frozen=True):
+    """Send the session that the coordinator lives, but cannot record anything, and so decides nothing."""
+
+    session: int
+    message: Degraded
+
+
+class Refuse(Struct, frozen=True):
+    """Send the reason, and close the session."""
+
+    session: int
+    message: Refused
+    job: str
+    node: str
+
+
+class Close(Struct, frozen=True):
+    """Close the session of a node that is no longer a member, or has a newer session. A node that lives reconnects."""
+
+    session: int
+
+
+class Answer(Struct, frozen=True):
+    """Answer an operator's request."""
+
+    session: int
+    result: AdminResult
+    text: str
+
+
+class Look(Struct, frozen=True):
+    """Ask these nodes where their workers stand; the event `Looked` has the answers.
+
+    A look changes nothing, so it waits for no record.
+    """
+
+    run: str
+    round: int
+    number: int
+    """The number of the look, which the answer repeats."""
+    sources: tuple[StackSource, ...]
+
+
+Effect = Send | ReportDegraded | Refuse | Close | Answer
+
+
+@dataclass(slots=True)
+class Batch:
+    """All that one event led to: first `records` must be durable, then `effects` may happen, in order."""
+
+    records: tuple[Record, ...]
+    effects: tuple[Effect, ...]
+    at_once: bool = False
+    """The effects rest on no record, so they wait for none."""
+    repeats: bool = False
+    """Each effect repeats the last message of its session, perhaps with another heartbeat and lease. It waits only if
+    that message still waits."""
+    looks: tuple[Look, ...] = ()
+    """The looks to begin at once, whatever is being written."""

@@ -1,0 +1,116 @@
+"""What can happen to the coordinator: everything that reaches the machine from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.values.admin_requests import Request
+from coordinatord.hints.seen_worker import SeenWorker
+from coordinatord.protocol.arrival_messages import WorkerArrivals
+from coordinatord.protocol.messages import Join, Observed
+
+
+class Connected(Struct, frozen=True):
+    """A node opened a session and sent its `Join`."""
+
+    session: int
+    """The session's number, which the shell never uses again."""
+    join: Join
+    peer_address: str
+    """The address that the node was seen to come from."""
+    local_address: str
+    """The address of this host to which the node connected: so nodes can reach it."""
+    token: str = ""
+    """The name of the access token that the node presented; empty where none is required."""
+
+
+@dataclass(slots=True)
+class Reported:
+    """A node reported its state. It is not frozen, as a heartbeat has to be cheap."""
+
+    session: int
+    observed: Observed
+
+
+class Disconnected(Struct, frozen=True):
+    """A session ended, by whichever side."""
+
+    session: int
+    revoked: bool = False
+    """Whether it ended because its access token is no longer valid. The node may come back at once with another."""
+
+
+class AdminRequested(Struct, frozen=True):
+    """An operator sent a request. The effect `Answer` with the same number answers it."""
+
+    session: int
+    """The number of the request: it is below 0, so no session has it."""
+    request: Request
+
+
+class Tick(Struct, frozen=True):
+    """The time that `next_deadline` named has come."""
+
+
+class StoreFailed(Struct, frozen=True):
+    """Records can no longer be made durable, and those that are being written may not be durable."""
+
+    reason: str
+
+
+class StoreRecovered(Struct, frozen=True):
+    """All records so far are durable, and more can be written."""
+
+
+class PolicyChanged(Struct, frozen=True):
+    """An operator has changed the settings; they apply from now on."""
+
+    policy: Policy
+
+
+class Looked(Struct, frozen=True):
+    """The answers to a `Look`: where each worker of the round stands, or that its node has not answered."""
+
+    run: str
+    round: int
+    number: int
+    workers: tuple[SeenWorker, ...]
+
+
+class NodeArrivals(Struct, frozen=True):
+    """The answer of one node."""
+
+    node: str
+    answered_at: float
+    """When it answered, by the coordinator's clock: the middle of the time in which it may have done so."""
+    error_s: float
+    """How far `answered_at` may be wrong, to either side: half of the round trip."""
+    clock_s: float
+    """The node's own clock when it answered."""
+    workers: tuple[WorkerArrivals, ...]
+
+
+class Compared(Struct, frozen=True):
+    """Nodes of a round have answered when their workers arrived in their last collectives."""
+
+    run: str
+    round: int
+    nodes: tuple[NodeArrivals, ...]
+    """The answers; a node with many workers may give several."""
+
+
+Event = (
+    Connected
+    | Reported
+    | Disconnected
+    | AdminRequested
+    | Tick
+    | StoreFailed
+    | StoreRecovered
+    | PolicyChanged
+    | Looked
+    | Compared
+)

@@ -1,0 +1,201 @@
+"""Decides which nodes are let in. Each refusal says what differs and what to do."""
+
+from __future__ import annotations
+
+from coordinatord.core.rounds.events import Connected
+from coordinatord.core.rounds.state.durable import DurableCluster
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec, Join, RefusalCode, Refused
+from coordinatord.protocol.text import clip
+
+
+class RefusedError(OperationalError):
+    """A node is not let in. Nothing has changed."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
+def check_room(nodes: int, nodes_max: int) -> None:
+    """Refuse a node beyond the limit of the whole coordinator. Raises `RefusedError`."""
+    if nodes >= nodes_max:
+        text = f"this coordinator already has {nodes_max} nodes, its limit"
+        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def too_many_jobs(jobs_max: int) -> RefusedError:
+    """Return the refusal of the first node of a job beyond the limit."""
+    text = f"this coordinator already has {jobs_max} live jobs, its limit"
+    return RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def check_drained(cluster: DurableCluster, join: Join) -> None:
+    """Refuse a node that an operator keeps out, until that is taken back. Raises `RefusedError`."""
+    why = cluster.why_drained(join.node, join.offer.host)
+    if why is not None:
+        name = join.node if join.node in cluster.drained else join.offer.host
+        text = f"{why}; to let it in: nodeclient undrain {name}"
+        raise RefusedError(Refused(RefusalCode.DRAINED, clip(text), retry=True))
+
+
+def check_forgotten(cluster: DurableCluster, join: Join) -> None:
+    """Refuse a node that comes back to a forgotten run: it would begin the job anew. Raises `RefusedError`."""
+    why = cluster.forgotten.get(join.observed.run)
+    if why is not None:
+        text = f"job {join.job}: the run that this node took part in is over, and was {why}"
+        raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=False))
+
+
+def check_own(cluster: DurableCluster, join: Join) -> None:
+    """Refuse a node whose own coordinator may be back, unless this one knows its run. Raises `RefusedError`."""
+    last, run = cluster.jobs.get(join.job), join.observed.run
+    if join.awaits_own and not (last is not None and last.knows(run)):
+        text = f"this coordinator does not know run {run} of job {join.job}: it is another one, or has lost its state"
+        raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=True))
+
+
+def begins_anew(run: Run, join: Join, now: float) -> bool:
+    """Whether a node is to begin another run of a job.
+
+    A node that was in this run comes back for the run's outcome; a spare is known by its process alone. So does a node
+    whose process was running before the run ended, if the job itself is over and did not only lack nodes: the process
+    was on its way to this run, and may have been looking for the coordinator. If it trained everything anew, it would
+    overwrite the job's result. If it is not known when the run ended, that may have been long ago. Then the node begins
+    another run, since to end it as if it had trained would be worse.
+    """
+    known = run.members.get(join.node)
+    was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)
+    if was_in or not run.durable.state.ended:
+        return False
+    began_before = join.age_s is not None and now - join.age_s < run.durable.entered_at
+    return not (run.durable.concluded and run.dated and began_before and join.spec == run.spec)
+
+
+def check_not_degraded(store_error: str | None) -> None:
+    """Refuse to take a node in while that cannot be recorded. Raises `RefusedError`."""
+    if store_error is not None:
+        text = f"this coordinator cannot record anything, so it takes in no node until it can: {store_error}"
+        raise RefusedError(Refused(RefusalCode.DEGRADED, clip(text), retry=True))
+
+
+def check_token(known: Member | None, event: Connected) -> None:
+    """Refuse a node whose id another token's bearer has, while that one may still be heard. Raises `RefusedError`."""
+    if known is None or known.expired or known.revoked or known.token in {"", event.token}:
+        return
+    text = (
+        f"node {known.node} of job {event.join.job} is here already, from {known.peer_address}, with the token"
+        f" {known.token}; this one has the token {event.token}: give each node its own --node-id"
+    )
+    raise RefusedError(Refused(RefusalCode.FORBIDDEN, clip(text), retry=True))
+
+
+def check_incarnation(known: Member | None, join: Join) -> None:
+    """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
+
+    A known process that is not connected, or is silent, keeps nobody out: its successor may come from a host whose
+    clock is behind. A join that a process sent before its last one is refused, too: the process has given up that
+    connection, and what it reported there is out of date.
+    """
+    if known is None:
+        return
+    if join.incarnation == known.incarnation and _is_older(join.age_s, known.join_age_s):
+        text = f"node {join.node} joined job {join.job} once more since it sent this"
+        raise RefusedError(Refused(RefusalCode.SUPERSEDED, clip(text), retry=True))
+    if known.session is None or known.expired:
+        return
+    if join.incarnation < known.incarnation:
+        raise RefusedError(superseded(join.job, known))
+
+
+def _is_older(age_s: float | None, than_s: float | None) -> bool:
+    return age_s is not None and than_s is not None and age_s < than_s
+
+
+def superseded(job: str, younger: Member) -> Refused:
+    """Return the refusal of the older of two processes with one node id."""
+    text = (
+        f"another nodeclient with the node id {younger.node} joined job {job} later, from"
+        f" {younger.peer_address} (incarnation {younger.incarnation}): give each its own --node-id"
+    )
+    return Refused(RefusalCode.SUPERSEDED, text, retry=False)
+
+
+def check_spec(run: Run, join: Join) -> None:
+    """Refuse a node that disagrees with the run on what all must agree on. Raises `RefusedError`."""
+    if join.spec == run.spec:
+        return
+    differences = [
+        f"{flag} is {theirs} on this node ({join.node}), but {ours} on {run.durable.opener}, which was first"
+        for flag, theirs, ours in (
+            ("--nnodes", nnodes(join.spec), nnodes(run.spec)),
+            ("--max-restarts", join.spec.max_restarts, run.spec.max_restarts),
+            ("--scale-up", join.spec.scale_up, run.spec.scale_up),
+            ("--hang-timeout", hang_timeout(join.spec), hang_timeout(run.spec)),
+            ("--drain-laggards", drain_laggards(join.spec), drain_laggards(run.spec)),
+        )
+        if theirs != ours
+    ]
+    remedy = f"start all nodes with the same values, or end this run first: nodeclient stop {join.job}"
+    if join.spec.launcher is not run.spec.launcher:  # the other differences follow from this one
+        opener = f"{run.durable.opener}, which was first, by {run.spec.launcher}"
+        differences = [f"this node ({join.node}) is started by {join.spec.launcher}, but {opener}"]
+        remedy = "start all nodes in the same way, or give one of the two another job id"
+    if differences:
+        text = f"job {join.job}: {'; '.join(differences)}: {remedy}"
+        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, clip(text), retry=False))
+
+
+def other_command(run: Run, join: Join) -> Member | None:
+    """Return a member that was started with another command than a node of the same role; None if none is found.
+
+    Only the first one that is connected is looked at, so that ten thousand nodes can join.
+    """
+    others = (member for member in run.members.values() if member.node != join.node and member.session is not None)
+    first = next((member for member in others if member.offer.role == join.offer.role), None)
+    return first if first is not None and join.command and first.command not in {"", join.command} else None
+
+
+def check_script(run: Run, join: Join) -> None:
+    """Refuse a node that starts another script than a node of its role: two trainings. Raises `RefusedError`."""
+    other = other_command(run, join)
+    if other is not None and other.command[:DIGEST_LETTERS] != join.command[:DIGEST_LETTERS]:
+        text = (
+            f"another training runs under job id {join.job}, and node {other.node} of it starts another script: give"
+            f" this one a --job-id of its own, or end that one first: nodeclient stop {join.job}"
+        )
+        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, clip(text), retry=False))
+
+
+def check_size(run: Run, join: Join) -> None:
+    """Refuse a node that would make the run larger than ranks can count. Raises `RefusedError`."""
+    known = run.members.get(join.node)
+    others = run.workers - (known.offer.workers if known else 0)
+    if others + join.offer.workers > RANKS_MAX:
+        more = join.offer.workers
+        text = f"job {join.job} has {others} workers: with {more} more it would exceed {RANKS_MAX}, the limit"
+        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def hang_timeout(spec: JobSpec) -> str:
+    """Return the longest time without a step as `--hang-timeout` takes it."""
+    if spec.hang_timeout_s is None:
+        return "not given"
+    return f"{spec.hang_timeout_s:g}" if spec.hang_timeout_s else "off"
+
+
+def drain_laggards(spec: JobSpec) -> str:
+    """Return the lateness from which a node is drained as `--drain-laggards` takes it."""
+    return f"{spec.drain_laggards:g}" if spec.drain_laggards else "not given"
+
+
+def nnodes(spec: JobSpec) -> str:
+    """Return a range of nodes as `--nnodes` takes it."""
+    if spec.nodes_min == spec.nodes_max:
+        return str(spec.nodes_min)
+    if spec.nodes_max == RANKS_MAX:
+        return f"{spec.nodes_min}:"
+    return f"{spec.nodes_min}:{spec.nodes_max}"

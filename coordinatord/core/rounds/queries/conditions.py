@@ -1,0 +1,397 @@
+"""When a row of the table applies: each condition returns the time from which it holds.
+
+A condition that holds already returns `NOW`. One that will hold unless something changes returns a later time. One that
+only an event can bring about returns None. All deadlines of a run follow from these, so there are no timers that could
+disagree with the state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from coordinatord.core.keeping import persistence
+from coordinatord.core.keeping.handover import given_by
+from coordinatord.core.keeping.resumption import disk_obstacle, is_obtainable
+from coordinatord.core.rounds.queries.corroboration import node_gone
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Run, can_halt
+from coordinatord.core.rounds.values.time_ledger import Activity
+from coordinatord.core.watching.hanging import awaits_busy, is_hung, next_look
+from coordinatord.protocol.messages import Launcher, ScaleUp
+
+Condition = Callable[[Run], float | None]
+
+NOW = -math.inf
+
+
+def _when(holds: object) -> float | None:
+    return NOW if holds else None
+
+
+def abandoned(run: Run) -> float | None:
+    """No node is left: at once if the last node left by itself or there was no round, else once no worker lives."""
+    if run.counted:
+        return None
+    return NOW if run.emptied_at is None or not run.durable.order else run.emptied_at + run.workers_gone_s
+
+
+def all_left(run: Run) -> float | None:
+    """No node is left, and the last one left on purpose: its user or an operator wanted that."""
+    return _when(not run.counted and run.durable.last_left)
+
+
+def replaced(run: Run) -> float | None:
+    """A run of the same job with another spec is to follow, and no node is left that needs this one."""
+    return _when(run.replaced)
+
+
+def full(run: Run) -> float | None:
+    """The ready nodes are as many as a round may have, and no recurring error delays it.
+
+    What is on the disk has to be of use to them all, if the round would begin anew otherwise.
+    """
+    if run.count(MemberState.READY) < run.spec.nodes_max or run.durable.stop_asked:
+        return None
+    return _pause_end(run) if disk_obstacle(run) is None else None
+
+
+def settled(run: Run) -> float | None:
+    """Enough nodes are ready, and none has arrived for a while; a node that is back from the last round is no arrival.
+
+    A recurring error delays this, and so does a disk that is of no use to one of them, as in `full`. All but
+    the disk's delay ends before a ready node would be released for having waited in vain.
+    """
+    if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):
+        return None
+    if run.durable.stop_asked or disk_obstacle(run) is not None:
+        return None
+    return _by_patience(run, max(_settle_end(run), _pause_end(run)))
+
+
+def arrived(run: Run) -> float | None:
+    """The round has room, and nodes have arrived that could fill it. A round that is about to succeed is left alone.
+
+    `--scale-up` says whether the round ends for them, and whether they wait for a checkpoint. In that case it ends as
+    soon as the checkpoint is written, since each later step would be lost.
+    """
+    if not run.count(MemberState.READY) or run.round_size >= run.spec.nodes_max or run.durable.succeeded:
+        return None
+    if run.spec.scale_up is ScaleUp.NEVER:
+        return None
+    if awaits_checkpoint(run):
+        return _when(run.ready_first is not None and run.checkpoints.at >= run.ready_first)
+    if run.round_size + run.count(MemberState.READY) >= run.spec.nodes_max:
+        return NOW  # these fill the round, so it waits for no others
+    return _settle_end(run)
+
+
+def _pause_end(run: Run) -> float:
+    return _by_patience(run, run.durable.entered_at + run.pause_s) if run.pause_s else NOW
+
+
+def _by_patience(run: Run, at: float) -> float:
+    """Return `at`, or the time at which the first of the ready nodes stops waiting, if that is earlier."""
+    give_up_at = run.give_up.first
+    return at if give_up_at is None else min(at, give_up_at)
+
+
+def _settle_end(run: Run) -> float:
+    """Return when the wait for more nodes is over.
+
+    A node arrives when it joins, so this time passes while it prepares. Nodes that prepare at the same time are not
+    ready at the same instant: while one prepares, the last one that became ready counts as an arrival.
+    """
+    if run.ready_first is None:
+        return NOW
+    policy, last = run.policy, run.arrived_last
+    if run.count(MemberState.PREPARING):
+        last = max(last, run.ready_last)
+    return min(last + policy.settle_s, run.ready_first + policy.settle_max_s)
+
+
+def all_started(run: Run) -> float | None:
+    """Every node of the round has reported its workers as running."""
+    return _when(run.count(MemberState.RUNNING) + len(run.durable.succeeded) == len(run.durable.order))
+
+
+def all_succeeded(run: Run) -> float | None:
+    """Every worker of the round exited with 0, and none of them because it was asked to end.
+
+    That is on record, so it holds as well when a node that had done its part is lost.
+    """
+    return _when(len(run.durable.succeeded) == len(run.durable.order))
+
+
+def worker_failed(run: Run) -> float | None:
+    """A worker of the round failed."""
+    return _when(run.failures)
+
+
+def node_lost(run: Run) -> float | None:
+    """A node of the round is no longer a member, or is silent while others are heard; one that succeeded may go.
+
+    If no node is heard, it is the coordinator that is cut off: see `outage`. Nodes count as heard if the last message
+    came at most two heartbeats before the silent node's lease ended.
+    """
+    done_and_gone = len(run.durable.succeeded) - run.count(MemberState.SUCCEEDED)
+    if run.round_size + done_and_gone < len(run.durable.order):
+        return NOW
+    if not run.count(MemberState.SILENT) or not run.connected:
+        return None
+    heartbeat_s = run.policy.heartbeat_for(len(run.members))
+    return _when(run.heard_at >= run.expired_at - 2 * heartbeat_s)
+
+
+def unrestorable(run: Run) -> float | None:
+    """A node of the round cannot get the state that its workers resume from: all have to resume from another step."""
+    return _when(run.durable.resume is not None and (run.kept.failed or not is_obtainable(run)))
+
+
+def outrun(run: Run) -> float | None:
+    """Nodes know of a later round than was recorded. Its ranks are lost, so it cannot go on."""
+    return _when(run.durable.superseded_reason)
+
+
+def outage(run: Run) -> float | None:
+    """Every node of the round has been silent for so long that it has ended its workers and given up its search.
+
+    Before that the nodes may come back: the next round forms of them.
+    """
+    if not run.all_silent:
+        return None
+    patience_s = max((member.offer.join_timeout_s for member in run.inside), default=0.0)
+    return run.expired_at + run.workers_gone_s + patience_s
+
+
+def first_step_overdue(run: Run) -> float | None:
+    """Workers that announced steps, or reported some in earlier rounds, take too long to do the first one."""
+    if run.activity is not Activity.STARTING or run.durable.step_overdue:
+        return None
+    return run.durable.entered_at + run.policy.first_step_s
+
+
+def stalled(run: Run) -> float | None:
+    """Workers of the round have reported steps, and have reported none for too long."""
+    activity = run.durable.ledger.activity
+    return _when((activity is Activity.TRAINING or activity is Activity.REDONE) and run.progress.is_idle)
+
+
+def look_due(run: Run) -> float | None:
+    """Training has stalled, and it is time to look where the workers stand."""
+    return next_look(run)
+
+
+def hung(run: Run) -> float | None:
+    """Two looks have shown a worker that all others wait for, and that will not come."""
+    return _when(is_hung(run))
+
+
+def busy_awaited(run: Run) -> float | None:
+    """Two looks have shown a worker that computes while all others wait for it, and it is not on record yet."""
+    return _when(awaits_busy(run))
+
+
+def resumed(run: Run) -> float | None:
+    """A worker of the round has done a step since the stall was recorded."""
+    newest, ledger = run.progress.stepped_at, run.durable.ledger
+    return _when(ledger.activity is Activity.STALLED and newest is not None and newest > ledger.settled_at)
+
+
+def caught_up(run: Run) -> float | None:
+    """Workers of the round have come to the furthest step of the rounds before it, or count their steps anew."""
+    reached, ledger = run.durable.reached, run.durable.ledger
+    if reached is None or ledger.activity is not Activity.REDONE:
+        return None
+    return _when(run.progress.reached_at(reached) is not None)
+
+
+def fell_silent(run: Run) -> float | None:
+    """No node of the round can be heard any more."""
+    return _when(run.all_silent and not run.durable.silent)
+
+
+def heard_again(run: Run) -> float | None:
+    """A node can be heard, after all of the round were silent.
+
+    A restart of the coordinator alone does not show that.
+    """
+    return _when(run.durable.silent and run.connected)
+
+
+def node_leaving(run: Run) -> float | None:
+    """A node of the round is to leave: its user wants it, or an operator."""
+    return _when(run.leaving)
+
+
+def stop_asked(run: Run) -> float | None:
+    """An operator wants the run to end; between two rounds it does when the disk has what was kept.
+
+    A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
+    """
+    if run.durable.state is State.FORMING and run.durable.stop_asked:
+        return None if persistence.is_unsure(run) else persistence.ends_by(run)
+    return _when(run.durable.stop_asked)
+
+
+def persist_due(run: Run) -> float | None:
+    """The newest whole step is to be written to the disk."""
+    return persistence.next_at(run)
+
+
+def last_step_due(run: Run) -> float | None:
+    """Nodes are about to go between two rounds, and keep a newer step than the disk has.
+
+    An older one was still being written as the round ended, or the run is stopped only now. Nodes that wait for others
+    for a while may wait in vain, and then memory goes with them.
+    """
+    at = persistence.last_step_at(run)
+    if at is None or persistence.is_ending(run):
+        return at
+    if run.durable.state is not State.FORMING:
+        return None
+    return max(at, _by_patience(run, run.durable.entered_at + persistence.WAITS_S))
+
+
+def persist_written(run: Run) -> float | None:
+    """All parts of a step are on the disk, so that one node can make it whole; it waits while workers end."""
+    work = run.kept.disk.work if run.durable.state is not State.STOPPING or persistence.has_failed(run) else None
+    return _when(work is not None and work.written and not work.committing)
+
+
+def persist_over(run: Run) -> float | None:
+    """A step is whole on the disk, or will not be; that is looked at when no worker is about to end."""
+    if run.durable.state is State.STOPPING and not persistence.has_failed(run):
+        return None
+    return persistence.over_at(run)
+
+
+def restart_asked(run: Run) -> float | None:
+    """An operator wants another round."""
+    return _when(run.restart_asked)
+
+
+def node_stopped(run: Run) -> float | None:
+    """A node of the round ends its workers unasked, or has ended them, as it does when it is cut off for long."""
+    return _when(run.count(MemberState.STOPPING, MemberState.STOPPED))
+
+
+def given(run: Run) -> float | None:
+    """Nodes that are to leave have given what they alone keep, or have stayed for that for too long."""
+    return given_by(run)
+
+
+def corroborated(run: Run) -> float | None:
+    """A node whose session is closed is proved to be gone, by what workers of other nodes failed of."""
+    return _when(node_gone(run))
+
+
+def all_promised(run: Run) -> float | None:
+    """Every node of a round that is to end has reported after which step its workers stand still."""
+    return _when(furthest_promised(run) is not None)
+
+
+def exhausted(run: Run) -> float | None:
+    """All workers are gone, the budget allows for no other round or none would help, and the disk has what was kept.
+
+    A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
+    """
+    if not persistence.has_failed(run) or persistence.is_unsure(run):
+        return None
+    return persistence.ends_by(run)
+
+
+def given_up(run: Run) -> float | None:
+    """All workers are gone, and so is the torchrun in which they failed; too few nodes are left to wait for.
+
+    torchrun counts restarts by itself. It leaves when it has none left, and does not come back.
+    """
+    if run.with_workers or run.spec.launcher is not Launcher.TORCHRUN:
+        return None
+    cause = run.verdict.charged
+    if cause is None:
+        return None
+    left = [node for node, member in run.members.items() if member.durable.outcome is None and node not in run.leaving]
+    return _when(cause.node not in left and len(left) < run.spec.nodes_min)
+
+
+def all_stopped(run: Run) -> float | None:
+    """All workers of the round are gone, the budget allows for another one, and that may help."""
+    return _when(not run.with_workers and not run.exhausted)
+
+
+def stop_overdue(run: Run) -> float | None:
+    """A node that lives has not ended its workers within the time that it set for itself."""
+    return run.stop_overdue_at if run.with_workers else None
+
+
+def awaits_checkpoint(run: Run) -> bool:
+    """Whether nodes that have arrived wait for a checkpoint.
+
+    There is none where workers save their state when they are asked to, and at no other time: then no step is lost.
+    """
+    if run.spec.scale_up is not ScaleUp.AT_CHECKPOINT:
+        return False
+    return run.checkpoints.are_written or _is_saved_at_intervals(run) or not can_halt(run.inside)
+
+
+def _is_saved_at_intervals(run: Run) -> bool:
+    held = (member.observed.kept for member in run.inside)
+    return any(kept is not None and kept.interval_steps is not None for kept in held)
+
+
+def is_halting(run: Run) -> bool:
+    """Whether the workers of the round are to keep one step: all of them live, and can halt after it."""
+    intact = not run.failures and run.round_size == len(run.durable.order)
+    return run.durable.state is State.STOPPING and run.halting.wanted and intact
+
+
+def furthest_promised(run: Run) -> int | None:
+    """Return the step to name; None before every node has promised one, and once one was named."""
+    halting = run.halting
+    if halting.step is not None or len(halting.promised) < len(run.durable.order) or not is_halting(run):
+        return None
+    return max(halting.promised.values())
+
+
+NAMES: dict[Condition, str] = {
+    abandoned: "abandoned",
+    all_left: "all_left",
+    replaced: "replaced",
+    full: "full",
+    settled: "settled",
+    arrived: "arrived",
+    all_started: "all_started",
+    all_succeeded: "all_succeeded",
+    worker_failed: "worker_failed",
+    node_lost: "node_lost",
+    unrestorable: "unrestorable",
+    outrun: "outrun",
+    outage: "outage",
+    first_step_overdue: "first_step_overdue",
+    stalled: "stalled",
+    look_due: "look_due",
+    hung: "hung",
+    busy_awaited: "busy_awaited",
+    resumed: "resumed",
+    caught_up: "caught_up",
+    fell_silent: "fell_silent",
+    heard_again: "heard_again",
+    node_leaving: "node_leaving",
+    stop_asked: "stop_asked",
+    restart_asked: "restart_asked",
+    node_stopped: "node_stopped",
+    given: "given",
+    persist_due: "persist_due",
+    last_step_due: "last_step_due",
+    persist_written: "persist_written",
+    persist_over: "persist_over",
+    corroborated: "corroborated",
+    all_promised: "all_promised",
+    exhausted: "exhausted",
+    given_up: "given_up",
+    all_stopped: "all_stopped",
+    stop_overdue: "stop_overdue",
+}
+"""The name of each condition in databases, metrics and over HTTP, whatever its function is called here."""

@@ -1,0 +1,47 @@
+"""Whether a node of a round that is being stopped is gone: two signs together prove what neither proves alone.
+
+A closed session may be a fault of the network, so it leaves a node a second to come back. A worker that failed of a
+closed connection shows that some process of another node has ended, but not which. When all other nodes have ended
+their workers, and nothing on them explains that failure, it was a process of the node whose session is closed.
+"""
+
+from __future__ import annotations
+
+from coordinatord.core.rounds.state.leases import is_in_touch
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import MAY_HAVE_WORKERS, Run
+from coordinatord.hints.network import lost_connection
+from coordinatord.protocol.messages import Failure
+
+
+def node_gone(run: Run) -> Member | None:
+    """Return the node of the round whose workers are proved to be gone; None if none is.
+
+    It is the only one that may have workers, and its session is the only one that is closed. This costs O(nodes), and
+    only when the round waits for nothing else.
+    """
+    if run.with_workers != 1 or run.round_size != len(run.durable.order) or not run.failures:
+        return None
+    (suspect,) = run.members_in(*MAY_HAVE_WORKERS)
+    is_ending = suspect.node in run.failures or suspect.state is MemberState.STOPPING
+    if not suspect.vanished or is_ending or _may_have_closed(suspect):
+        return None
+    first_at = min(failure.at for failure in run.failures.values())
+    if first_at >= run.consequences_from or suspect.silent_since > first_at + run.policy.collateral_s:
+        return None
+    heartbeat_s = run.policy.heartbeat_for(len(run.members))
+    for member in run.inside:
+        was_there = member.connected_at <= first_at and is_in_touch(member, heartbeat_s)
+        if member is not suspect and (not was_there or _may_have_closed(member)):
+            return None
+    return suspect if all(_is_consequence(failure.failure) for failure in run.failures.values()) else None
+
+
+def _may_have_closed(member: Member) -> bool:
+    """Whether workers of a node may have closed their connections, though none of them has failed."""
+    return member.leaves or bool(member.observed.ended) or member.state is MemberState.SUCCEEDED
+
+
+def _is_consequence(failure: Failure) -> bool:
+    """Whether all workers of a node that failed by themselves did so because a connection to a peer was closed."""
+    return lost_connection(failure) and all(follower.same_error for follower in failure.followers)

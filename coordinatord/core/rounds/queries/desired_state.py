@@ -1,0 +1,200 @@
+"""The desired state of each node: its goal, by the states of the run and of the node, and the message with it."""
+
+from __future__ import annotations
+
+from coordinatord.core.keeping.copying import copies_for
+from coordinatord.core.keeping.persistence import order_for, writes
+from coordinatord.core.keeping.resumption import protected_for, resume_for
+from coordinatord.core.rounds.queries.conditions import awaits_checkpoint, is_halting, settled
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.queries.report_builder import report_for
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.leases import lease_s
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.protocol.errors import Table
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.kept_state import Halt, PersistOrder
+from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, ScaleUp
+from coordinatord.protocol.text import clip
+
+_OUTSIDE = {
+    MemberState.PREPARING: Goal.WAIT,
+    MemberState.READY: Goal.WAIT,
+    MemberState.GIVING: Goal.WAIT,
+    MemberState.STALE: Goal.STOP,
+}
+_INSIDE = (
+    MemberState.ASSIGNED,
+    MemberState.RUNNING,
+    MemberState.STOPPING,
+    MemberState.STOPPED,
+    MemberState.SUCCEEDED,
+)
+
+_GOALS: dict[State, dict[MemberState, Goal]] = {
+    State.FORMING: _OUTSIDE,
+    State.STARTING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
+    State.RUNNING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
+    State.STOPPING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.STOP),
+    State.SUCCEEDED: dict.fromkeys(MemberState, Goal.EXIT),
+    State.FAILED: dict.fromkeys(MemberState, Goal.EXIT),
+    State.STOPPED: dict.fromkeys(MemberState, Goal.EXIT),
+    State.LEFT: dict.fromkeys(MemberState, Goal.EXIT),
+}
+GOALS = Table[tuple[State, MemberState], Goal]("goals of a node")
+"""Nodes that can be sent nothing (disconnected, silent) have no goal while the run lives."""
+GOALS |= {(state, member): goal for state, row in _GOALS.items() for member, goal in row.items()}
+
+
+def goal_of(run: Run, member: Member) -> Goal:
+    """Return the goal of a node. Raises `InternalError` for a node that can be sent nothing."""
+    if member.durable.outcome is not None:
+        return Goal.EXIT
+    return GOALS[run.durable.state, member.state]
+
+
+def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
+    """Return the desired state of a node, with this heartbeat: its last message, as long as that is current.
+
+    Most heartbeats are answered with it: to make and pack the same message anew would take half of the machine's time
+    for a heartbeat. Only goals to run are repeated: the texts and times of another goal may be out of date.
+    """
+    sent = member.sent
+    if (
+        sent is not None
+        and member.sent_revision == run.revision
+        and sent.goal is Goal.RUN
+        and sent.report is None
+        and sent.resume is None
+        and not sent.copies
+        and sent.heartbeat_s == heartbeat_s
+        and sent.lease_s == lease_s(member, run.policy, heartbeat_s)
+    ):
+        return sent
+    return desired(run, member, heartbeat_s, now)
+
+
+def knows_goal(run: Run, member: Member) -> bool:
+    """Whether the last message of a node has all that it is to be sent at once."""
+    sent, goal = member.sent, goal_of(run, member)
+    if sent is None or sent.goal is not goal:
+        return False
+    known = (sent.run, sent.round, sent.planned, sent.outcome, sent.halt, sent.persist, sent.alike)
+    return known == _urgent(run, member, goal)
+
+
+def _urgent(
+    run: Run, member: Member, goal: Goal
+) -> tuple[str, int, bool, Outcome | None, Halt | None, PersistOrder | None, bool | None]:
+    """Return what a node is sent at once when it changes, beside its goal. All else waits for the next heartbeat."""
+    return (
+        run.id,
+        _round(run, member),
+        _is_planned(run, member, goal),
+        _outcome(run, member, goal),
+        _halt_for(run, member, goal),
+        None if goal is Goal.EXIT else order_for(run, member),
+        run.kept.alike if goal is Goal.RUN else None,
+    )
+
+
+def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
+    """Return the desired state of a node, with this heartbeat, as a new message."""
+    goal = goal_of(run, member)
+    run_id, number, planned, outcome, halt, persist, alike = _urgent(run, member, goal)
+    until = _wait_until(run, member) if goal is Goal.WAIT else None
+    return Desired(
+        run=run_id,
+        round=number,
+        goal=goal,
+        reason=clip(_reason(run, member)),
+        wait_s=None if until is None else min(max(0.0, until - now), DURATION_S_MAX),
+        heartbeat_s=heartbeat_s,
+        lease_s=lease_s(member, run.policy, heartbeat_s),
+        outage_grace_s=run.policy.outage_grace_s,
+        planned=planned,
+        assignment=member.durable.assignment if goal is Goal.RUN else None,
+        outcome=outcome,
+        report=report_for(run, member, goal, now),
+        remark=_remark(run, member, goal),
+        resume=resume_for(run, member, goal),
+        protected=protected_for(run, member),
+        halt=halt,
+        persist=persist,
+        copies=copies_for(run, member),
+        alike=alike,
+    )
+
+
+def _remark(run: Run, member: Member, goal: Goal) -> str:
+    if goal is Goal.EXIT:
+        return ""
+    return run.hang.remark if member.state is MemberState.RUNNING else member.remark
+
+
+def _round(run: Run, member: Member) -> int:
+    """Return the number of the round; at the end of a run, at least the last one that the node knows of this run.
+
+    A node ignores a message of an earlier round than its own. A run that ended without a round no longer has the number
+    that its nodes brought along, and one that was read from an old copy of the records may lack their last rounds.
+    """
+    if not run.durable.state.ended:
+        return run.durable.round
+    known = (message.round for message in (member.observed, member.sent) if message and message.run == run.id)
+    return max(run.durable.round, *known, 0)
+
+
+def _is_planned(run: Run, member: Member, goal: Goal) -> bool:
+    """Whether the workers that a node still has get time to save their state, since nothing has gone wrong."""
+    outcome = _outcome(run, member, goal)
+    if outcome is not None:
+        return outcome.result in {Result.LEFT, Result.STOPPED}
+    return goal is Goal.STOP and run.durable.state is State.STOPPING and run.durable.planned
+
+
+def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
+    return (member.durable.outcome or run.durable.outcome) if goal is Goal.EXIT else None
+
+
+def _wait_until(run: Run, member: Member) -> float | None:
+    """Return when the node stops waiting at the latest, with a round or in vain; None if it may wait for ever."""
+    if run.durable.state is not State.FORMING:
+        return None
+    ends = (run.give_up.get(member.node), settled(run))
+    return min((end for end in ends if end is not None), default=None)
+
+
+def _reason(run: Run, member: Member) -> str:
+    waits = member.state in {MemberState.PREPARING, MemberState.READY}
+    if waits and run.durable.state in {State.STARTING, State.RUNNING}:
+        return _waiting_text(run)
+    if member.state is MemberState.GIVING:
+        all_leave = run.kept.disk.every_s is not None and all(peer.leaves for peer in run.members.values())
+        by_disk = all_leave or writes(run, member)
+        until = "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
+        return f"it leaves as soon as {until}"
+    if member.state is MemberState.STALE:
+        if member.observed.run != run.id:
+            return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
+        return "its workers are of a round that is over for this node"
+    return Reasons(run).waiting_for if run.durable.state is State.FORMING else run.durable.reason
+
+
+def _waiting_text(run: Run) -> str:
+    """Describe what a node that has arrived waits for while the round goes on."""
+    number = run.durable.round
+    if run.round_size >= run.spec.nodes_max:
+        return f"spare: round {number} has its maximum of nodes, {run.spec.nodes_max}"
+    if run.spec.scale_up is ScaleUp.NEVER:
+        return f"spare: round {number} does not end for nodes that arrive (--scale-up never)"
+    if awaits_checkpoint(run):
+        return f"round {number} is running until its next checkpoint; then the next one will include this node"
+    return f"round {number} is running; the next one will include this node"
+
+
+def _halt_for(run: Run, member: Member, goal: Goal) -> Halt | None:
+    """Return what a node is sent about the step that all workers keep; None if each keeps the last one it has done."""
+    if goal is not Goal.STOP or not member.durable.in_round or not is_halting(run):
+        return None
+    return Halt(run.halting.step)

@@ -1,0 +1,435 @@
+"""Describes a run in words: for the reasons of the table, for nodes that wait, and for the status."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import islice
+
+from coordinatord.core.keeping import persistence
+from coordinatord.core.keeping.resumption import DiskObstacle, differing_step, disk_obstacle, resume_point
+from coordinatord.core.rounds.queries.conditions import furthest_promised, is_halting, outage
+from coordinatord.core.rounds.queries.start_counts import count_starts
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
+from coordinatord.core.rounds.state.run import MAY_HAVE_WORKERS, Health, Run
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.messages import Killed, Launcher
+from coordinatord.protocol.text import NAMES_MAX, name_some
+
+KILLED_MAX = 2
+"""The most nodes that are named for killed workers: a reason then stays below a record's limit."""
+
+_WAS = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.STOPPED: "was stopped",
+    State.LEFT: "was left by its last node",
+}
+
+
+class Reasons:
+    """Texts about one run; its properties are the placeholders in the table."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def verdict(self) -> str:
+        """What ended the round, by the evidence so far, and what its end may have cost."""
+        return self._run.verdict.reason + self._killed
+
+    @property
+    def _killed(self) -> str:
+        """Name workers that were killed before they had saved their state, as the end of a sentence."""
+        run, parts = self._run, []
+        for member in run.inside:
+            observed = member.observed
+            if observed.killed is not None and (observed.run, observed.round) == (run.id, run.durable.round):
+                parts.append((member.node, observed.killed))
+        if not parts:
+            return ""
+        named = [f"{ranks(killed)} on node {node} (within {killed.after_s:g} s)" for node, killed in parts[:KILLED_MAX]]
+        more = f" and on {len(parts) - KILLED_MAX} more nodes" if len(parts) > KILLED_MAX else ""
+        return f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
+
+    @property
+    def starts(self) -> str:
+        """How the workers of the round were begun, why not better, and why it was formed: the end of a sentence."""
+        starts, formed = count_starts(self._run), f" ({self.formed_reason})"
+        if starts is None:
+            return formed
+        ways = ((starts.in_place, "in place"), (starts.warm, "warm"), (starts.cold, "cold"))
+        why_not = f"; not in place on {starts.why_not}" if starts.why_not else ""
+        why_cold = f"; cold on {starts.why_cold.text}" if starts.why_cold else ""
+        return f": {', '.join(f'{count} {way}' for count, way in ways if count)}{why_not}{why_cold}{formed}"
+
+    @property
+    def formed_reason(self) -> str:
+        """Why the current round was formed."""
+        return self._run.durable.formed_reason
+
+    @property
+    def superseded_reason(self) -> str:
+        """Why the recorded round cannot go on."""
+        return self._run.durable.superseded_reason
+
+    @property
+    def first_failure(self) -> str:
+        """The earliest failure that is known, in words."""
+        return str(min(self._run.failures.values(), key=lambda failure: failure.at))
+
+    @property
+    def budget(self) -> str:
+        """How many restarts were used, of how many, or that none would help."""
+        cause = self._run.verdict.charged
+        if cause is not None and cause.failure.final:
+            return "no restart mends this error"
+        if self._run.spec.launcher is Launcher.TORCHRUN:
+            return f"restarts: {self._run.durable.restarts_used}, and by torchrun's own count none is left"
+        return f"restarts used: {self._run.durable.restarts_used} of {self._run.spec.max_restarts}"
+
+    def _names(self, *states: MemberState) -> str:
+        """Name the members of some states: 'node a', 'nodes a, b'."""
+        named = (member.node for member in self._run.members_in(*states))
+        return name_some(named, self._run.count(*states))
+
+    @property
+    def lost(self) -> str:
+        """The nodes of the round that fell silent or are no longer members."""
+        durable = self._run.durable
+        held = {member.node for member in self._run.inside if member.state is not MemberState.SILENT}
+        lost = [node for node in durable.order if node not in held and node not in durable.succeeded]
+        return name_some(lost, len(lost))
+
+    @property
+    def corroborated(self) -> str:
+        """Why a node counts as lost before its time to come back is over."""
+        others = [node for node in self._run.durable.order if node in self._run.failures]
+        failed = name_some(others, len(others))
+        return f"its workers are gone: its connection closed, and workers of {failed} lost a connection to a peer"
+
+    @property
+    def stopped(self) -> str:
+        """The nodes of the round that have ended their workers, or are about to."""
+        return self._names(MemberState.STOPPING, MemberState.STOPPED)
+
+    @property
+    def slow(self) -> str:
+        """The nodes of the round that may still have workers."""
+        return self._names(*MAY_HAVE_WORKERS)
+
+    @property
+    def ready(self) -> str:
+        """The nodes that are ready for a round."""
+        return self._names(MemberState.READY)
+
+    @property
+    def chosen(self) -> str:
+        """The nodes to form a round of now."""
+        return name_some((member.node for member in self._candidates), len(self._candidates))
+
+    @cached_property
+    def _candidates(self) -> list[Member]:
+        """The same nodes as members. It is kept, since to sort 10,000 takes 0.1 s."""
+        return self._run.candidates
+
+    @property
+    def resumes(self) -> str:
+        """What the round to form now resumes from, as the end of a sentence; empty if nothing has been kept yet."""
+        run, point = self._run, resume_point(self._run, self._candidates)
+        text = f"; {why}" if (why := _left_out(run, point)) else ""
+        if point is not None:
+            return f"{text}; resumes {_resumed(run, point)}"
+        if not run.kept or run.durable.reached is None:
+            return ""
+        return f"{text}; no other step that nodes keep is whole" if text else "; no step that nodes keep is whole"
+
+    @property
+    def unrestorable(self) -> str:
+        """Which node cannot get what the workers resume from, and why."""
+        return _unrestorable(self._run)
+
+    @property
+    def leave_asked(self) -> str:
+        """Which nodes of the round were asked to leave, which stays true if one stays after all."""
+        number = len(self._run.leaving)
+        return f"{name_some(sorted(self._run.leaving), number)} {'was' if number == 1 else 'were'} asked to leave"
+
+    @property
+    def drains(self) -> str:
+        """Which of them an operator wants to leave, as the end of a sentence."""
+        drained = dict.fromkeys(self._run.members[node].drained for node in sorted(self._run.leaving))
+        whys = list(islice(filter(None, drained), NAMES_MAX))
+        return f": {'; '.join(whys)}" if whys else ""
+
+    @property
+    def stop_asked(self) -> str:
+        """Who wants the run to end, and why."""
+        return self._run.durable.stop_asked
+
+    @property
+    def unwritten(self) -> str:
+        """Which step is lost with the nodes that go, since the disk does not have it; empty if none is."""
+        lost = persistence.unwritten(self._run)
+        return "" if lost is None else f"; step {lost[0]:,} is not on the disk: {lost[1]}"
+
+    @property
+    def last_step(self) -> str:
+        """Where the newest step of a run that is over can be found, or why it is lost; empty if none was written."""
+        on_disk = self._run.kept.disk.step
+        return self.unwritten or ("" if on_disk is None else f"; step {on_disk.step:,} is on the disk")
+
+    @property
+    def restart_asked(self) -> str:
+        """Who wants another round, and why."""
+        return self._run.restart_asked
+
+    def came_late(self, now: float) -> str:
+        """Explain the end of the run to a node that was on its way to the run."""
+        run = self._run
+        ago = _ago(now - run.durable.entered_at)
+        return (
+            f"job {run.job} {_WAS[run.durable.state]} {ago} before this node came (run {run.id}): {run.durable.reason}"
+        )
+
+    def begun_anew(self, next_run: str, now: float) -> str:
+        """Explain that another run of the job follows this one."""
+        run = self._run
+        ago = _ago(now - run.durable.entered_at)
+        return f"job {run.job} {_WAS[run.durable.state]} {ago} ago (run {run.id}); this begins run {next_run}"
+
+    @property
+    def because(self) -> str:
+        """Why the last round ended, and who wants the next one at once, as the beginning of a sentence."""
+        cause, asked = self._run.durable.last_end_reason.rstrip("."), self._run.restart_asked
+        return "".join(f"{why}; " for why in (cause, asked if asked not in cause else "") if why)
+
+    @property
+    def waiting_for(self) -> str:
+        """What a run that is forming waits for."""
+        run, least = self._run, self._run.spec.nodes_min
+        ready, preparing = run.count(MemberState.READY), run.count(MemberState.PREPARING)
+        joined = ready + preparing
+        if run.durable.stop_asked:
+            unsure = "what nodes keep is known when all are heard again"
+            return f"{run.durable.stop_asked}; " + (
+                unsure if persistence.is_unsure(run) else "what is kept is written to the disk first"
+            )
+        if ready >= least and run.pause_s:
+            return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
+        if ready >= least and (obstacle := disk_obstacle(run)) is not None:
+            return _about_disk(run, obstacle)
+        still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
+        if ready >= least:
+            return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
+        if joined >= least:
+            return f"{joined} joined, at least {least} needed{still}"
+        text = f"waiting for nodes: {joined} of {least} joined"
+        present = f" ({self._names(MemberState.READY, MemberState.PREPARING)})" if joined else ""
+        missing = f"; missing: {name_some(run.missing, len(run.missing))}" if run.missing else ""
+        return text + present + still + missing
+
+    def situation(self, now: float) -> str:
+        """Return why the run is in its present state, as of now."""
+        if self._run.durable.state is State.FORMING:
+            return self.waiting_for
+        if self._run.durable.state is State.STOPPING:
+            return self._ending
+        if self._run.all_silent and not self._run.durable.state.ended:
+            return self._silence(now)
+        if self._run.health is Health.STALLED:
+            return self._section + self.idle
+        if self._run.durable.step_overdue and not self._run.durable.stepped:
+            return self._noticed(self.overdue)
+        awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
+        return self._noticed(awaited + self._section + self._run.durable.reason)
+
+    def _silence(self, now: float) -> str:
+        """Return since when no node of the round is heard, why that may be, and when the round is given up."""
+        run = self._run
+        given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
+        if all(member.revoked for member in run.inside):
+            why = "their access tokens are no longer valid, so give them others"
+        elif all(member.observed == UNHEARD for member in run.inside):
+            since = f"not heard since this coordinator was started {_ago(now - run.heard_at)} ago"
+            return f"{since}: they may have ended meanwhile; {given_up}"
+        elif run.others_heard:
+            why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
+        else:
+            why = "the coordinator's own network may be cut"
+        return f"every node is silent: {why}; {given_up}"
+
+    @property
+    def overdue(self) -> str:
+        """How long no worker has done the first step of the round, and why that may be."""
+        text = f"no step yet, and all workers were started more than {self._run.policy.first_step_s / 60:g} min ago"
+        advice = "if the script never calls ctx.step, let it call workerlib.init(steps=False)"
+        return text if self._run.durable.reports_steps else f"{text}: {advice}"
+
+    @property
+    def idle(self) -> str:
+        """How long no worker has done a step, and which worker is behind."""
+        progress, straggler = self._run.progress, self._run.straggler
+        text = "no step" if progress.stepped_at is None else f"no step for {lasted(progress.idle_s)}"
+        if progress.usual_s is not None:
+            text += f" (usually {lasted(progress.usual_s)})"
+        if straggler is not None:
+            text += f"; rank {straggler.rank} on node {straggler.node} is behind, by {straggler.lag}"
+        if self._run.spec.hang_timeout_s == 0:
+            text += "; hangs are not looked for (--hang-timeout off): see nodeclient stacks"
+        return self._noticed(text)
+
+    def _noticed(self, text: str) -> str:
+        """Return a text with what the last looks have shown where nothing is done about it."""
+        is_on = self._run.hang.notice and self._run.durable.state is State.RUNNING
+        return f"{text}; {self._run.hang.notice}" if is_on else text
+
+    @property
+    def notice(self) -> str:
+        """Which worker the others wait for, and what it does."""
+        return self._run.hang.notice
+
+    @property
+    def hung(self) -> str:
+        """Which worker the others wait for in vain, and where they wait."""
+        found = self._run.hang.found
+        return "" if found is None else found.sentence
+
+    @property
+    def _section(self) -> str:
+        """The section of the script that workers are in, as the beginning of a sentence; empty if they are in none."""
+        named = self._run.progress.sections.longest
+        if named is None or self._run.durable.state is not State.RUNNING:
+            return ""
+        return f"in section {named.section.name}, at most {lasted(named.section.limit_s)}; "
+
+    @property
+    def reached(self) -> str:
+        """The furthest step that earlier rounds have come to."""
+        return str(self._run.durable.reached)
+
+    @property
+    def named(self) -> str:
+        """The step that all workers keep before they end."""
+        step = furthest_promised(self._run) if self._run.halting.step is None else self._run.halting.step
+        return "" if step is None else f"{step:,}"
+
+    @property
+    def _ending(self) -> str:
+        run = self._run
+        parts = [run.durable.reason]
+        if is_halting(run) and self.named:
+            parts.append(f"all workers end after step {self.named}")
+        if run.with_workers:
+            parts.append(f"waiting for the workers of {self.slow} to end")
+        if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
+            parts.append(f"then it ends: {run.durable.stop_asked}")
+        return "; ".join(parts)
+
+
+def ranks(killed: Killed) -> str:
+    """Name a few ranks and count the rest."""
+    text = ", ".join(str(rank) for rank in killed.ranks)
+    more = f" and {killed.count - len(killed.ranks)} more" if killed.count > len(killed.ranks) else ""
+    return f"{'rank' if killed.count == 1 else 'ranks'} {text}{more}"
+
+
+def pause_text(seconds: float, round_number: int, repeats: int) -> str:
+    """Explain that the next round waits, and why."""
+    times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
+    return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"
+
+
+def lasted(seconds: float) -> str:
+    """Write how long something took, in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
+    if seconds < 10:  # noqa: PLR2004 - there, tenths matter
+        return f"{seconds:.2g} s"
+    minutes, whole_s = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{whole_s} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_s} s"
+
+
+def _ago(seconds: float) -> str:
+    """Write '12 s', '5 min', '3 h', '2 days'."""
+    for least, unit, name in ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "h"), (120, 60, "min")):
+        if seconds >= least:
+            return f"{seconds // unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def _resumed(run: Run, point: ResumePoint) -> str:
+    """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
+    redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
+    lacking = f", without {what}" if (what := unkept(run)) else ""
+    return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}"
+
+
+def unkept(run: Run) -> str:
+    """Return what training depends on and nobody keeps, as the first node says that knows; empty if none does."""
+    held = (member.observed.kept for member in run.members.values() if member.observed.run == run.id)
+    return next((kept.unkept for kept in held if kept is not None and kept.unkept), "")
+
+
+def memory_of(point: ResumePoint) -> str:
+    """Describe where a step is: `disk`, `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
+    if point.disk is not None:
+        return "disk"
+    if not point.nodes:
+        return "memory"
+    count = len(point.nodes) + point.others
+    return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
+
+
+def _left_out(run: Run, point: ResumePoint | None) -> str:
+    """Explain why a round does not resume from the newest step that differs between ranks; empty if there is none."""
+    at = differing_step(run, point)
+    return "" if at is None else f"step {at.step:,} is not used: {_difference(run, at)}"
+
+
+def _difference(run: Run, at: KeptStep) -> str:
+    """Name two ranks that have different states of a step, where these should be the same."""
+    seen: dict[int, tuple[int, str]] = {}
+    for node, parts in sorted(run.kept.holders(at).items()):
+        for part in parts:
+            for shard, rank in part.shards_and_ranks() if part.digest is not None else ():
+                digest, other = seen.setdefault(shard, (part.digest or 0, f"rank {rank} on node {node}"))
+                if digest != part.digest:
+                    return f"{other} and rank {rank} on node {node} should have the same state of it, and do not"
+    return "ranks should have had the same state of it, and did not"
+
+
+def _about_disk(run: Run, obstacle: DiskObstacle) -> str:
+    """Explain why what is on the disk is of no use to a node, and what to do."""
+    other, found, written = obstacle.node, obstacle.found, run.kept.disk.step
+    if found is None and obstacle.why:
+        ways = "mend that, or remove the step from --persist, if all are to begin anew"
+        return f"node {other.node} can use nothing on the disk: {obstacle.why}: {ways}"
+    if found is None:
+        step_text = "a step" if written is None else f"step {written.step:,}"
+        text = f"{step_text} was written to the disk, and node {other.node} does not find it any more"
+        return f"{text}: is --persist still mounted? All would begin anew"
+    knows, step = found
+    step_text = f"step {step.at.step:,} on the disk"
+    finds = f"finds {step_text}" if knows in run.members else f"found {step_text} before it went"
+    text = f"node {knows} {finds}, and node {other.node} does not"
+    if obstacle.why:
+        return f"{text}: {obstacle.why}. All would begin anew"
+    if other.keeper is None or other.keeper.persist is None:
+        return f"{text}: start it with --persist too, or all would begin anew"
+    return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
+
+
+def _unrestorable(run: Run) -> str:
+    """Explain which node cannot get what the workers resume from, and why."""
+    point, failed = run.durable.resume, run.kept.failed
+    step = "what the workers resume from" if point is None else f"the state of step {point.step:,}"
+    if point is not None and run.kept.differs(point.at):
+        return _left_out(run, point)
+    if not failed:
+        return f"{step} is no longer whole: a node has lost its part"
+    node, problem = next(iter(failed.items()))
+    more = f", nor could {len(failed) - 1} more" if len(failed) > 1 else ""
+    return f"node {node} could not get {step}{more}: {problem}"

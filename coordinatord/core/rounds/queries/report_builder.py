@@ -1,0 +1,149 @@
+"""Builds the report of a failed round: the root cause, and which failures only followed.
+
+`values/root_cause` says what counts as the root cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from coordinatord.core.rounds.queries.time_attribution import spent
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.root_cause import WorkerFailure
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
+from coordinatord.protocol.messages import (
+    EarlyEnd,
+    Failure,
+    Goal,
+    HangKind,
+    Report,
+    Result,
+    SecondaryFailure,
+    Straggler,
+)
+from coordinatord.protocol.text import is_same_error, name_ranks
+
+
+def report_on(run: Run, now: float) -> Report | None:
+    """Report on the round that is over; None if no worker's own failure ended it."""
+    cause = run.verdict.charged
+    if cause is None:
+        return None
+    others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
+    consequences = [*_followers(cause, same_error=True)]
+    for other in others:
+        failure, same = other.failure, is_same_error(_error_text(other.failure), _error_text(cause.failure))
+        consequences.append(SecondaryFailure(other.node, failure.rank, failure.exit_code, same, failure.left))
+        consequences += _followers(other, same_error=same)
+    step, stragglers = _stragglers(run)
+    return Report(
+        round=run.durable.round,
+        nodes=len(run.durable.order),
+        node=cause.node,
+        host=cause.host,
+        failure=replace(cause.failure, age_s=_age_s(now - cause.at)),
+        consequences=tuple(consequences[:CONSEQUENCES_MAX]),
+        consequences_count=len(consequences),
+        same_error_count=sum(consequence.same_error for consequence in consequences),
+        early=_early(run, cause),
+        step=step,
+        stragglers=stragglers,
+    )
+
+
+def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
+    """Return what followed on a node. `same_error` means that the node's first failure was the error of the round."""
+    return [
+        SecondaryFailure(
+            cause.node, follower.rank, follower.exit_code, follower.same_error and same_error, follower.left
+        )
+        for follower in cause.failure.followers
+    ]
+
+
+def _error_text(failure: Failure) -> str:
+    return failure.error or failure.message
+
+
+def _heard_inside(run: Run) -> Iterator[Member]:
+    """Yield the members of the round that have reported on it, by group rank."""
+    members = (run.members.get(node) for node in run.durable.order)
+    for member in members:
+        if member is not None and (member.observed.run, member.observed.round) == (run.id, run.durable.round):
+            yield member
+
+
+def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
+    """Return the workers that had exited with 0 before, the first ones first; times are as exact as messages are."""
+    ends = [
+        EarlyEnd(member.node, ended.rank, _age_s(before_s))
+        for member in _heard_inside(run)
+        for ended in member.observed.ended
+        if (before_s := cause.at - member.heard_at + ended.age_s) > 0
+    ]
+    ends.sort(key=lambda end: -end.before_s)
+    return tuple(ends[:CONSEQUENCES_MAX])
+
+
+def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
+    """Return the furthest step of the round, and the workers that are behind it, the last ones first."""
+    known = [
+        Straggler(member.node, run.durable.order[member.node].first_rank + local_rank, step)
+        for member in _heard_inside(run)
+        for local_rank, step in enumerate(member.observed.steps)
+        if step is not None
+    ]
+    furthest = max((straggler.step for straggler in known), default=None)
+    behind = sorted(
+        (straggler for straggler in known if straggler.step != furthest), key=lambda straggler: straggler.step
+    )
+    return furthest, tuple(behind[:CONSEQUENCES_MAX])
+
+
+def in_brief(report: Report) -> str:
+    """Describe the failure briefly, as a reason for the next round, which is shown for as long as that lasts."""
+    failure = report.failure
+    if failure.hang is HangKind.NETWORK:
+        return f"a collective did not complete in round {report.round}"
+    if failure.left:
+        return f"a collective failed on rank {failure.rank} on node {report.node} in round {report.round}"
+    subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
+    subject = name_ranks(failure.hang_ranks) if failure.hang_ranks else subject
+    return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"
+
+
+def repeats_of(run: Run, report: Report | None, now: float) -> int:
+    """Return how often in a row the error of the round that is over had come before, without a step in between."""
+    last, current = run.durable.report, run.durable.rounds.current
+    if report is None or last is None or last.round != report.round - 1 or run.durable.stepped or current is None:
+        return 0
+    if spent(run, now).total - current.formed_at > run.policy.repeat_within_s:
+        return 0
+    previous, failure = last.failure, report.failure
+    alike = _error_text(previous) == _error_text(failure) or is_same_error(_error_text(previous), _error_text(failure))
+    return run.durable.repeats + 1 if alike and previous.exit_code == failure.exit_code else 0
+
+
+def current(report: Report, run: Run, now: float) -> Report:
+    """Return the run's report with its present age."""
+    failure = report.failure
+    return replace(report, failure=replace(failure, age_s=_age_s(failure.age_s + now - run.durable.reported_at)))
+
+
+def report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | None:
+    """Return the report for a node: why the round before its own failed, or the last one."""
+    report = run.durable.report
+    if report is None:
+        return None
+    outcome = member.durable.outcome or run.durable.outcome
+    starts = goal is Goal.RUN and member.state is MemberState.ASSIGNED and report.round == run.durable.round - 1
+    ends = goal is Goal.EXIT and report.round == run.durable.round
+    well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
+    return current(report, run, now) if starts or (ends and not well) else None
+
+
+def _age_s(age_s: float) -> float:
+    return min(max(0.0, age_s), DURATION_S_MAX)

@@ -1,0 +1,50 @@
+"""How the workers of a run's round were begun, by what its nodes report."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.http.api import WorkerStartsStatus
+from coordinatord.protocol.messages import WorkerStarts
+from coordinatord.protocol.text import clip
+
+
+def count_starts(run: Run) -> WorkerStarts | None:
+    """Return how the workers of the present round were begun, and the first nodes that could have done better.
+
+    None if no node reports it: all workers are cold then, and could not be otherwise.
+    """
+    known = [
+        (member.node, member.observed.begun)
+        for member in run.inside
+        if member.observed.begun is not None and member.observed.round == run.durable.round
+    ]
+    if not known:
+        return None
+    in_place, warm = sum(starts.in_place for _, starts in known), sum(starts.warm for _, starts in known)
+    cold = sum(member.offer.workers for member in run.inside) - in_place - warm
+    why_not = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")
+    why_cold = next(
+        (
+            replace(starts.why_cold, text=clip(f"node {node}: {starts.why_cold.text}", MESSAGE_MAX))
+            for node, starts in known
+            if starts.why_cold is not None
+        ),
+        None,
+    )
+    return WorkerStarts(in_place, warm, max(cold, 0), clip(why_not, MESSAGE_MAX), why_cold)
+
+
+def starts_view(starts: WorkerStarts | None) -> WorkerStartsStatus | None:
+    """Return how workers were begun, as a record of the HTTP API."""
+    if starts is None:
+        return None
+    return WorkerStartsStatus(
+        in_place=starts.in_place,
+        warm=starts.warm,
+        cold=starts.cold,
+        why_not=starts.why_not,
+        why_cold="" if starts.why_cold is None else starts.why_cold.text,
+    )

@@ -1,0 +1,86 @@
+"""Splits the open time of a run between activities, as of now.
+
+Each function here reads the signs that the machine has at this moment. The result goes into the next record as a
+number, because no later life of the daemon could work it out again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
+
+
+def spent(run: Run, now: float) -> Spent:
+    """Return the time spent by a run that goes on.
+
+    While a round forms, part of that time may still prove spent in vain.
+    """
+    if run.durable.state is State.FORMING and run.joined_since is not None:
+        ready_at = max(now if run.enough_since is None else run.enough_since, run.durable.ledger.settled_at)
+        until_ready = _split(run, run.joined_since, Activity.STARTING, ready_at)
+        return Ledger(ready_at, until_ready).split(ready_at, Activity.STARTING, Activity.RENDEZVOUS, now)
+    if run.health is Health.SILENT:
+        return spent_in_silence(run, now)
+    return run.durable.ledger.split(now, run.activity, run.activity, now)
+
+
+def spent_when_broken(run: Run, now: float) -> Spent:
+    """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
+    # A hang is no sign: its time counts as stalled until the round is stopped.
+    signs = [run.lost_at, *(failure.at for failure in run.failures.values() if failure.failure.hang is None)]
+    signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]
+    signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.STOPPED)]
+    if min(signs) == math.inf:  # such a node may only have been out of reach, so any other sign is better
+        signs += [member.lived_at for member in run.doubtful]
+    if run.activity is Activity.SILENT:
+        signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # since before that it was silent
+    return _split(run, min(signs, default=now), Activity.DETECTING, now)
+
+
+def spent_in_silence(run: Run, now: float) -> Spent:
+    """Return the time spent by a run of which no node is heard: nothing is known since the last one was."""
+    last = max((member.lived_at for member in run.members_in(MemberState.SILENT)), default=now)
+    return _split(run, max(last, run.heard_at), Activity.SILENT, now)
+
+
+def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> Spent:
+    """Return the time spent by a run whose round has its first step now: until then its workers were starting."""
+    if run.activity is Activity.SILENT:
+        return spent_at_the_end(run, now)
+    repeats = run.durable.reached is not None and step < run.durable.reached
+    since = Activity.REDONE if repeats else Activity.TRAINING
+    return run.durable.ledger.split(first_step_at, Activity.STARTING, since, now)
+
+
+def spent_with_new_steps(run: Run, now: float) -> Spent:
+    """Return the time spent by a run whose round has come to the step that rounds before it had reached."""
+    reached = run.durable.reached
+    at = None if reached is None else run.progress.reached_at(reached)
+    return _split(run, now if at is None else at, Activity.TRAINING, now)
+
+
+def spent_at_the_end(run: Run, now: float) -> Spent:
+    """Return the time spent by a run that ended well: workers that never reported a step were not starting."""
+    return run.durable.ledger.split(now, run.durable.ledger.activity, run.durable.ledger.activity, now)
+
+
+def spent_without_steps(run: Run, now: float) -> Spent:
+    """Return the time spent by a run that proves stalled now: the stall began with its newest step."""
+    newest = now if run.progress.stepped_at is None else run.progress.stepped_at
+    return _split(run, newest, Activity.STALLED, now)
+
+
+def spent_with_steps_again(run: Run, now: float) -> Spent:
+    """Return the time spent by a run that had stalled, and goes on since its newest step."""
+    newest = now if run.progress.stepped_at is None else run.progress.stepped_at
+    return _split(run, newest, run.durable.activity_at_work, now)
+
+
+def _split(run: Run, turn: float, since: Activity, now: float) -> Spent:
+    """Return the time spent by a run whose activity changed at `turn`; no time is open once the run is over."""
+    before = run.activity
+    return run.durable.ledger.split(turn, before, before and since, now)

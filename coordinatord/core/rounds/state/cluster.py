@@ -1,0 +1,55 @@
+"""All jobs of one coordinator: what outlives it, and what this life of it knows beside that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from coordinatord.core.rounds.state.durable import DurableCluster
+from coordinatord.core.rounds.state.run import Run
+
+DRAINED_MAX = 20_000
+"""The most names that are drained, as many as there may be nodes."""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The runs of all jobs."""
+
+    durable: DurableCluster = field(default_factory=DurableCluster)
+    jobs: dict[str, Run] = field(default_factory=dict)
+    """The live or last run of each job, in the order in which they were opened."""
+
+    @property
+    def live(self) -> Iterator[Run]:
+        """Iterate over the runs that have not ended."""
+        return (run for run in self.jobs.values() if not run.durable.state.ended)
+
+
+def is_cut_off(cluster: Cluster) -> bool:
+    """Whether each node that is connected has been silent for its whole lease, and there is one.
+
+    A node process that ends closes its connection, and a host that dies takes its own nodes along. So if no node at all
+    is heard, and connections are still open, it is most likely this coordinator's network.
+    """
+    silent = False
+    for run in cluster.jobs.values():
+        for member in run.members.values():
+            if member.session is not None and not member.expired:
+                return False
+            silent |= member.session is not None
+    return silent
+
+
+def apply_drains(cluster: Cluster) -> list[Run]:
+    """Have each member that is drained by now leave; return the runs in which a member newly does so."""
+    touched = []
+    for run in cluster.live if cluster.durable.drained else ():
+        for member in run.members.values():
+            why = cluster.durable.why_drained(member.node, member.offer.host)
+            if why is not None and not member.drained and member.durable.outcome is None:
+                member.drained = why
+                run.claims[member.node] = None
+                if run not in touched:
+                    touched.append(run)
+    return touched

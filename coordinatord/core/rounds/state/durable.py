@@ -1,0 +1,250 @@
+"""What outlives the daemon, as types: the jobs, their runs and members, and which nodes operators keep out.
+
+Only `transitions/apply` changes any of it, by records alone. The daemon that decides and the daemon that starts again
+apply the same records, so their states are equal (`==`). What one life of the daemon knows beside it is in `member`,
+`run` and `cluster`. Times are in the clock of the life that applied the records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from msgspec import Struct
+
+from coordinatord.core.rounds.values.ranks import Ranks
+from coordinatord.core.rounds.values.records import Reason
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
+from coordinatord.core.rounds.values.round_history import RoundHistory
+from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
+
+FORGOTTEN_MAX = 1_000
+"""The most forgotten runs that are kept, as in the store: nodes give up long before so many are forgotten."""
+
+RELEASED_MAX = 200
+"""The most released nodes that are kept, as in the store, while no round is formed: all get their outcome soon."""
+
+LOST_MAX = 32
+"""The most losses that are kept of a run: a rack of hosts. The store keeps more."""
+
+LOST_ROUNDS = 20
+"""A loss is kept for so many rounds after it at most; the store keeps it for longer."""
+
+EARLIER_MAX = 2
+"""The earlier runs of a job that are kept: the store keeps the last three with the present one."""
+
+
+class State(StrEnum):
+    """Where a run is in its life."""
+
+    FORMING = "forming"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """An operator ended the run."""
+    LEFT = "left"
+    """The last node of the run left on purpose: its user ended it, or an operator drained it."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows any more."""
+        return self in {State.SUCCEEDED, State.FAILED, State.STOPPED, State.LEFT}
+
+
+@dataclass(slots=True)
+class DurableMember:
+    """One node of a run, by the records."""
+
+    node: str
+    incarnation: int
+    offer: NodeOffer
+    peer_address: str
+    """The address from which the node joined; it may come back from another one."""
+    local_address: str
+    """The coordinator's own address to which it connected then."""
+    joined_at: float
+    token: str = ""
+    """The name of the access token that the node joined with; empty if none is known."""
+    assignment: Assignment | None = None
+    """The node's part in the current round; None if it has none."""
+    has_taken_part: bool = False
+    """Whether the node has been in a round of this run."""
+    succeeded: bool = False
+    """Whether all workers of the node in the current round exited with 0."""
+    outcome: Outcome | None = None
+    """The outcome with which the node was released while the run goes on."""
+
+    @property
+    def in_round(self) -> bool:
+        """Whether the node has a part in the current round."""
+        return self.assignment is not None
+
+
+class LostMember(Struct, frozen=True):
+    """A node that a run has lost, in a round or not."""
+
+    node: str
+    host: str
+    reason: str
+    round: int
+    """The current round then, or the last one."""
+    at: float
+
+
+class SpoiledStep(Struct, frozen=True):
+    """A step that a round could not resume from, though nodes had all of it."""
+
+    at: KeptStep
+    round: int
+    """The round that could not resume from it."""
+
+
+class EarlierRun(Struct, frozen=True):
+    """The end of an earlier run of a job."""
+
+    run: str
+    state: State
+    reason: str
+    step: int | None
+    """The step that all workers had come to, as far as any was known."""
+    spent: Spent
+    ended_at: float
+    exit_code: int
+
+
+@dataclass(slots=True)
+class DurableRun:
+    """One run of a job, by the records."""
+
+    job: str
+    id: str
+    spec: JobSpec
+    opener: str
+    """The node whose spec all others must agree with."""
+    entered_at: float
+    """When the run came to be in its present state."""
+    ledger: Ledger
+    earlier: tuple[EarlierRun, ...] = ()
+    """The runs of the job before this one, the last one first."""
+    state: State = State.FORMING
+    reason: str = "the first node came"
+    rounds: RoundHistory = field(default_factory=RoundHistory)
+    """The last rounds; none once the run has ended, since the store has them."""
+    restarts_used: int = 0
+    reports_steps: bool = False
+    """Whether the workers have reported steps, in this round or before."""
+
+    members: dict[str, DurableMember] = field(default_factory=dict)
+    """Nodes that belong to the run, in the order in which they joined; empty once it has ended."""
+    released: dict[str, DurableMember] = field(default_factory=dict)
+    """The last nodes that were released while the run goes on, the oldest first: each receives its outcome if it
+    comes."""
+    lost: list[LostMember] = field(default_factory=list)
+    """The last nodes that were lost while the run goes on, the oldest first; some of them may be back."""
+    last_left: bool = False
+    """Whether the last node that left did so on purpose."""
+    emptied_at: float | None = None
+    """When the run lost its last member; None if it has members, or the last one left by itself."""
+
+    round: int = 0
+    """The number of the current or last round; before the first, the number that nodes remember of an earlier run."""
+    order: dict[str, Ranks] = field(default_factory=dict)
+    """The nodes of the current or last round by group rank, with their ranks; empty once the run has ended."""
+    formed_at: float = -math.inf
+    """When the current or last round was formed."""
+    formed_reason: str = ""
+    """Why the current round was formed."""
+    slowest_s: float = 0.0
+    """How long workers of the round may take to end, by the node that grants them the most."""
+    resume: ResumePoint | None = None
+    """The step that the workers of the current or last round resume from; None if they resume from none."""
+    spoiled: SpoiledStep | None = None
+    """The last step that a round could not resume from, though nodes had it in memory: it was not what was saved, or
+    ranks had different states of it. It is chosen no more, nor is a newer one that was done before that round. Of
+    a step on the disk, nodes report themselves that they cannot read it.
+    """
+    stepped: bool = False
+    """Whether a worker has reported a step of the current round."""
+    step_overdue: bool = False
+    """Whether it is recorded that the first step of the current round has not come in time."""
+    reached: int | None = None
+    """The furthest step that a worker of any earlier round of this run has reported."""
+    repeats_steps: bool = False
+    """Whether the current round does steps again, up to that one."""
+    silent: bool = False
+    """Whether it is recorded that no node of the current round can be heard."""
+    superseded_reason: str = ""
+    """Why the recorded round is not the current one: nodes know of a later one. Empty if it is."""
+    succeeded: set[str] = field(default_factory=set)
+    """Nodes of the current round whose workers have all exited with 0, also of those that are no longer members."""
+    losses: list[LostNode] = field(default_factory=list)
+    """Nodes that the current or last round has lost."""
+    stop_reason: Reason = field(default=Reason("", ""))
+    """Why the last round was stopped."""
+    planned: bool = False
+    """Whether the last round was stopped on purpose, with nothing wrong."""
+    first_failure: WorkerFailure | None = None
+    """The earliest failure of a worker that was known when the round was stopped."""
+
+    last_end_reason: str = ""
+    """Why the last round ended; empty before the first."""
+    repeats: int = 0
+    """How often in a row the error of the last round had come before."""
+    report: Report | None = None
+    """The root cause of the last round that failed by itself, with its age as of `reported_at`."""
+    reported_at: float = 0.0
+
+    stop_asked: str = ""
+    """Why an operator wants the run to end, if so; empty once it has ended."""
+    outcome: Outcome | None = None
+    """The outcome of the run."""
+    concluded: bool = False
+    """Whether the run ended with the job: its workers succeeded or failed for good, or an operator wanted that."""
+    last_step: int | None = None
+    """The step that all workers had come to when the run ended, as far as any was known."""
+
+    @property
+    def activity_at_work(self) -> Activity:
+        """What the time of the current round goes to while nothing is wrong with it."""
+        if self.stepped:
+            return Activity.REDONE if self.repeats_steps else Activity.TRAINING
+        awaited = self.state is State.STARTING or self.reports_steps
+        return Activity.STARTING if awaited else Activity.RUNNING
+
+    def knows(self, run: str) -> bool:
+        """Whether this id is the run's own, or that of an earlier run of the job that is kept."""
+        return run == self.id or any(run == earlier.run for earlier in self.earlier)
+
+    @property
+    def has_had_rounds(self) -> bool:
+        """Whether it has had a round, also one that is no longer kept in memory."""
+        return bool(self.round) if self.state.ended else bool(list(self.rounds))
+
+    @property
+    def inside(self) -> Iterator[DurableMember]:
+        """Iterate over the members that are in the current round."""
+        return (member for member in self.members.values() if member.in_round)
+
+
+@dataclass(slots=True)
+class DurableCluster:
+    """The durable state of one coordinator."""
+
+    jobs: dict[str, DurableRun] = field(default_factory=dict)
+    """The live or last run of each job, in the order in which they were opened."""
+    drained: dict[str, str] = field(default_factory=dict)
+    """Names of nodes or hosts that no job takes in, each with the reason."""
+    forgotten: dict[str, str] = field(default_factory=dict)
+    """The last forgotten runs, by id, each with the reason: a node that comes back to one must not begin it anew."""
+
+    def why_drained(self, *names: str) -> str | None:
+        """Return the reason for which a node is kept out, by its own name or its host's; None if it is not."""
+        return next((self.drained[name] for name in names if name in self.drained), None)

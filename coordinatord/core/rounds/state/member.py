@@ -1,0 +1,197 @@
+"""One node as this life of the coordinator knows it, and where it stands in its run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coordinatord.core.rounds.state.durable import DurableMember
+from coordinatord.core.rounds.values.ranks import Seat
+from coordinatord.protocol.errors import Table
+from coordinatord.protocol.kept_state import Keeper
+from coordinatord.protocol.messages import Desired, NodeOffer, Observed, Phase
+
+
+class MemberState(StrEnum):
+    """What a node is doing in its run; exactly one of these at any time."""
+
+    PREPARING = "preparing"
+    """The node is outside the round, and can have no workers yet: it still imports what they need."""
+    READY = "ready"
+    """The node is outside the round and has no workers: it can be given the next round."""
+    GIVING = "giving"
+    """The node is outside the round and is to leave. It stays until others have what it alone keeps."""
+    STALE = "stale"
+    """The node is outside the round, and still has workers of an older one."""
+    DISCONNECTED = "disconnected"
+    """The node is outside the round. Its session is closed, and its lease is not yet over."""
+    ASSIGNED = "assigned"
+    """The node is in the round, and has not yet reported its workers as running."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """The node is in the round, and ends its workers."""
+    STOPPED = "stopped"
+    """The node is in the round. Its workers are confirmed dead, and not all of them succeeded."""
+    SUCCEEDED = "succeeded"
+    SILENT = "silent"
+    """The node is in the round, and its lease is over."""
+    RELEASED = "released"
+    """The goal of the node is to exit; it no longer counts."""
+
+    @property
+    def may_have_workers(self) -> bool:
+        """Whether the round must wait for this node before it is over."""
+        return self in {MemberState.ASSIGNED, MemberState.RUNNING, MemberState.STOPPING}
+
+
+UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
+"""What is known of a node before its first message; its port is not used until then."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A node in a run, as this life of the daemon knows it; `durable` is what outlives it."""
+
+    durable: DurableMember
+    node: str = field(init=False)
+    incarnation: int = field(init=False)
+    offer: NodeOffer = field(init=False)
+    """Three values of `durable` that never change, for short."""
+
+    peer_address: str = field(init=False)
+    """The address from which it is connected now, or was last."""
+    local_address: str = field(init=False)
+    """The coordinator's own address of that connection."""
+    token: str = field(init=False)
+    """The name of the access token of that connection; empty if it had none."""
+    revoked: bool = False
+    """Whether that token is no longer valid, so that the node may come with any other one."""
+    heard_at: float = field(init=False)
+    """When its last message came."""
+    awaited_from: float = field(init=False)
+    """The time since which its next message is awaited: its last one came then, or none could come before."""
+    late_s: float = 0.0
+    """How much later than due its last messages came; see `leases`."""
+    unanswered_s: float = 0.0
+    """How long it had received nothing from the coordinator when it last sent a message."""
+    arrived_at: float = field(init=False)
+    """When it last came to be ready from outside, in the coordinator's clock."""
+    arrived: bool = field(init=False)
+    """Whether it was ready before, or in a round: when it is ready again, it is back and is no arrival."""
+    preparing_since: float | None = None
+    """When it began to prepare; None if it is not known to have done so."""
+    observed: Observed = UNHEARD
+    protocol: int | None = None
+    """The version of the protocol of its last session; None before it has had one."""
+    nodeclient_release: str = ""
+    """The release of its nodeclient; empty if not known."""
+    command: str = ""
+    """The digests of its command; empty if not known."""
+    differs_from: str = ""
+    """A node that had another command when this one joined; empty if none is known."""
+    keeper: Keeper | None = None
+    """How other nodes get the state that it keeps; None if it can keep none, or that is not known."""
+    remark: str = ""
+    """A warning for its user, until its workers run; empty if there is none."""
+    session: int | None = None
+    connected_at: float = -math.inf
+    """When its last session began."""
+    join_age_s: float | None = None
+    """How old its process was when it sent the join of that session; None if not known."""
+    closed_at: float | None = None
+    """When its session ended; None while it has one."""
+    vanished: bool = False
+    """Whether its session ended while the network was good: its process most likely died."""
+    expired: bool = False
+    """Whether its lease is over."""
+    gives: bool = False
+    """Whether it is to leave, and stays for what it keeps."""
+    gives_until: float = -math.inf
+    """The time until which it may stay to give that to others; in the past if others do not need it."""
+    spared_at: float = -math.inf
+    """When it was last given more time to be heard, though it had been silent for a lease."""
+    drained: str = ""
+    """Why an operator wants it to leave; empty if none does."""
+    state: MemberState = MemberState.DISCONNECTED
+    sent: Desired | None = None
+    """The last message that its session was sent."""
+    sent_revision: int = 0
+    """The revision of its run from which that message was made."""
+
+    def __post_init__(self) -> None:
+        """Begin with what the records hold."""
+        durable = self.durable
+        self.node, self.incarnation, self.offer = durable.node, durable.incarnation, durable.offer
+        self.peer_address, self.local_address, self.token = durable.peer_address, durable.local_address, durable.token
+        self.heard_at = self.awaited_from = self.arrived_at = durable.joined_at
+        self.arrived = durable.has_taken_part
+
+    @property
+    def seat(self) -> Seat:
+        """What its rank depends on."""
+        offer = self.offer
+        return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role, offer.group_rank)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is heard on a session, and has not been released."""
+        return self.session is not None and not self.expired and self.durable.outcome is None
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is to leave, because its own user or an operator wants that."""
+        return self.observed.leaving or bool(self.drained)
+
+    @property
+    def silent_since(self) -> float:
+        """When it was last known to live."""
+        return self.heard_at if self.closed_at is None else self.closed_at
+
+    @property
+    def lived_at(self) -> float:
+        """When it was last known to live, or could not have been heard: the first moment of this life of the daemon."""
+        return max(self.heard_at, self.silent_since)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it was silent for a lease, was given more time, and has not been heard since."""
+        return self.lived_at < self.spared_at
+
+    def state_in(self, run: str, round_number: int) -> MemberState:
+        """Work out where the node stands, given the run and its current round."""
+        durable = self.durable
+        if durable.assignment is not None:
+            return self._state_inside(run, round_number)
+        if durable.outcome is not None:
+            return MemberState.RELEASED
+        if self.expired or self.session is None:
+            return MemberState.DISCONNECTED
+        if self.observed.phase is Phase.PREPARING:
+            return MemberState.PREPARING
+        if self.observed.phase.has_workers:
+            return MemberState.STALE
+        return MemberState.GIVING if self.gives else MemberState.READY
+
+    def _state_inside(self, run: str, round_number: int) -> MemberState:
+        if self.durable.succeeded:
+            return MemberState.SUCCEEDED
+        current = self.observed.run == run and self.observed.round == round_number
+        if self.expired:
+            return MemberState.SILENT
+        if not current:
+            return MemberState.ASSIGNED
+        return _STATE_OF[self.observed.phase]
+
+
+_STATE_OF = Table[Phase, MemberState]("states of a node in its round")
+_STATE_OF |= {
+    Phase.PREPARING: MemberState.ASSIGNED,
+    Phase.IDLE: MemberState.STOPPED,
+    Phase.STARTING: MemberState.ASSIGNED,
+    Phase.RUNNING: MemberState.RUNNING,
+    Phase.STOPPING: MemberState.STOPPING,
+    Phase.STOPPED: MemberState.STOPPED,
+    Phase.FAILED: MemberState.STOPPED,
+    Phase.SUCCEEDED: MemberState.RUNNING,  # a success counts once it is recorded
+}

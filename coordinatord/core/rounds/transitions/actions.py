@@ -1,0 +1,373 @@
+"""The actions of the table: what happens on the way from one state of a run to the next."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coordinatord.core.keeping import persistence
+from coordinatord.core.keeping.persisting import PersistWork
+from coordinatord.core.keeping.resumption import differing_step, resume_point
+from coordinatord.core.rounds.queries.conditions import furthest_promised
+from coordinatord.core.rounds.queries.corroboration import node_gone
+from coordinatord.core.rounds.queries.master_address import master_address
+from coordinatord.core.rounds.queries.reasons import Reasons, pause_text
+from coordinatord.core.rounds.queries.report_builder import repeats_of, report_on
+from coordinatord.core.rounds.queries.start_counts import count_starts
+from coordinatord.core.rounds.queries.time_attribution import (
+    spent,
+    spent_at_the_end,
+    spent_in_silence,
+    spent_when_broken,
+    spent_with_new_steps,
+    spent_with_steps_again,
+    spent_without_steps,
+)
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
+from coordinatord.core.rounds.state.run import MAY_HAVE_WORKERS, Run
+from coordinatord.core.rounds.transitions import releases
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.ranks import assign
+from coordinatord.core.rounds.values.records import (
+    AGE_MAX,
+    BusyWorkerAwaited,
+    FirstFailure,
+    FirstStepOverdue,
+    NodeLeftBehind,
+    NodeLost,
+    NodesHeard,
+    NodesSilent,
+    Reason,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    TrainingCaughtUp,
+    TrainingResumed,
+    TrainingStalled,
+)
+from coordinatord.core.watching import looks
+from coordinatord.core.watching.hanging import is_left_to_torch
+from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.kept_state import PROTECTED_MAX
+from coordinatord.protocol.messages import Outcome, Report, Result
+from coordinatord.protocol.text import clip
+
+# Transitions: each leads to a state, for `reason`
+
+
+def form(run: Run, reason: Reason, decision: Decision) -> None:
+    """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
+    nodes = run.candidates
+    point = resume_point(run, nodes)
+    decision.record(
+        RoundFormed(
+            run.job,
+            run.id,
+            reason.sentence,
+            round=run.durable.round + 1,
+            nodes=tuple(assign([member.seat for member in nodes])),
+            master_address=master_address(nodes[0], nodes),
+            master_port=nodes[0].observed.port,
+            spent=spent(run, decision.now),
+            resume=point,
+            differing=differing_step(run, point),
+        )
+    )
+    releases.give_time(run, decision.now)
+    decision.notify_all(run)
+
+
+def proceed(run: Run, reason: Reason, decision: Decision) -> None:
+    """Go on with the same round and the same goals."""
+    steps, so_far = run.durable.reports_steps, spent(run, decision.now)
+    decision.record(RoundStarted(run.job, run.id, reason.sentence, run.durable.round, steps, so_far, count_starts(run)))
+
+
+def note_overdue(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that the first step has not come in time; nothing else is done, because a large model loads slowly."""
+    decision.record(FirstStepOverdue(run.job, run.id, reason.sentence, run.durable.round, spent(run, decision.now)))
+
+
+def stall(run: Run, reason: Reason, decision: Decision) -> None:
+    """Count the time since the last step as a stall; nothing else is done, because it may be a long evaluation."""
+    decision.record(
+        TrainingStalled(run.job, run.id, reason.sentence, run.durable.round, spent_without_steps(run, decision.now))
+    )
+
+
+def end_stall(run: Run, reason: Reason, decision: Decision) -> None:
+    """Count the time since the newest step as training again."""
+    run.hang.clear()
+    decision.record(
+        TrainingResumed(run.job, run.id, reason.sentence, run.durable.round, spent_with_steps_again(run, decision.now))
+    )
+
+
+def look(run: Run, reason: Reason, decision: Decision) -> None:
+    """Have the workers looked at; that is no record, since it changes nothing."""
+    del reason
+    looks.begin(run, decision)
+
+
+def note_busy(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that the others wait for a worker; nothing else is done, because it may be an evaluation.
+
+    Where no restart is left for one that seems to hang, all nodes warn of it.
+    """
+    run.hang.noted = True
+    run.hang.remark = reason.sentence if is_left_to_torch(run) else ""
+    decision.record(BusyWorkerAwaited(run.job, run.id, reason.sentence, run.durable.round))
+
+
+def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
+    """End a round of which one worker holds up all others: that is its failure, and charged as any."""
+    looks.count_as_failure(run, decision.now)
+    _stop(run, reason, decision, planned=False)
+
+
+def catch_up(run: Run, reason: Reason, decision: Decision) -> None:
+    """Count the time as training again from when the round came to where an earlier one had been."""
+    decision.record(
+        TrainingCaughtUp(run.job, run.id, reason.sentence, run.durable.round, spent_with_new_steps(run, decision.now))
+    )
+
+
+def note_silent(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that no node is heard; the round stands."""
+    decision.record(
+        NodesSilent(run.job, run.id, reason.sentence, run.durable.round, spent_in_silence(run, decision.now))
+    )
+
+
+def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that a node is heard again."""
+    decision.record(NodesHeard(run.job, run.id, reason.sentence, run.durable.round, spent(run, decision.now)))
+
+
+def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
+    """End the round on purpose: workers get the time to save their state, and have a place for it.
+
+    An older step that is being written to the disk is let go if it takes the last place: a newer one is written next.
+    """
+    work = run.kept.disk.work
+    if work is not None and not work.committing and len(run.kept.protected or ()) >= PROTECTED_MAX:
+        run.kept.disk.drop_work()
+        run.kept.pinned = None
+    _stop(run, reason, decision, planned=True)
+
+
+def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
+    """End a round that cannot go on: workers that are blocked in a collective get no time to save."""
+    _stop(run, reason, decision, planned=False)
+
+
+def name_step(run: Run, reason: Reason, decision: Decision) -> None:
+    """Send all nodes the step that workers keep before they end; that is no record, see `Halting`."""
+    del reason
+    run.halting.step = furthest_promised(run)
+    decision.notify_all(run)
+
+
+def reform(run: Run, reason: Reason, decision: Decision) -> None:
+    """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
+    report = report_on(run, decision.now)
+    planned = run.durable.planned
+    charged, repeats = report is not None, repeats_of(run, report, decision.now)
+    pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
+    leaves = bool(run.leaving or run.durable.stop_asked)
+    decision.record(
+        RoundEnded(
+            run.job,
+            run.id,
+            reason.sentence + (f"; {pause_text(pause_s, run.durable.round + 1, repeats)}" if pause_s else ""),
+            run.durable.round,
+            charged=charged,
+            restarts_used=run.durable.restarts_used + charged,
+            report=report,
+            spent=spent(run, decision.now),
+            repeats=repeats,
+            reached=run.furthest,
+        )
+    )
+    run.kept.disk.wanted |= planned
+    if leaves and persistence.next_at(run) is not None:  # even if the last attempt has failed just now
+        begin_persist(run, reason, decision)
+    releases.release_leaving(run, decision)
+    for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
+        decision.close(member)
+        run.remove(member)
+    for member in run.members_in(MemberState.READY):
+        run.wait(member, decision.now)
+    decision.notify_all(run)
+
+
+def let_go(run: Run, reason: Reason, decision: Decision) -> None:
+    """Release the nodes that stayed to give or to write what they keep."""
+    del reason
+    releases.release_given(run, decision)
+
+
+def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
+    """Let nodes write the newest whole step to the disk; that is no record, since the files show the result."""
+    del reason
+    work = persistence.work_for(run, decision.now)
+    if work is None:
+        at, why = persistence.step_to_write(run), persistence.why_none(run)
+        run.kept.disk.give_up(why, decision.now, at, persistence.pause_s(run))
+        return
+    _begin_attempt(run, work)
+    decision.notify_all(run)
+
+
+def _begin_attempt(run: Run, work: PersistWork) -> None:
+    run.kept.disk.work, run.kept.disk.attempts = work, work.attempt
+    run.kept.pinned = work.at
+    run.revision += 1
+
+
+def commit_persist(run: Run, reason: Reason, decision: Decision) -> None:
+    """Have one node make the step whole, now that all have written their parts; memory need not hold it any more."""
+    del reason
+    work = run.kept.disk.work
+    assert work is not None  # noqa: S101 - it is the row's condition
+    work.committing, run.kept.pinned = True, None
+    run.revision += 1
+    decision.notify(run, run.members[work.committer])
+
+
+def end_persist(run: Run, reason: Reason, decision: Decision) -> None:
+    """Note that a step is whole on the disk, or why it is not; others try at once if nodes are about to go."""
+    del reason
+    work = run.kept.disk.work
+    assert work is not None  # noqa: S101 - it is the row's condition
+    why = persistence.why_failed(run, work)
+    run.kept.pinned = None
+    run.revision += 1
+    if not why:
+        run.kept.disk.succeed(decision.now)
+    else:
+        run.kept.disk.give_up(why, decision.now, work.at, persistence.pause_s(run, work))
+        instead = persistence.work_instead(run, work, decision.now)
+        if instead is not None:
+            _begin_attempt(run, instead)
+    decision.notify_all(run)
+
+
+def lose_corroborated(run: Run, reason: Reason, decision: Decision) -> None:
+    """Count the node that is proved to be gone as lost, without waiting for it to come back."""
+    gone = node_gone(run)
+    assert gone is not None  # noqa: S101 - it is the row's condition
+    lose(run, gone, reason.sentence, decision)
+
+
+def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
+    """Go on without the nodes that cannot end their workers; they may come back as new arrivals when they have."""
+    for member in list(run.members_in(*MAY_HAVE_WORKERS)):
+        decision.record(
+            NodeLeftBehind(
+                run.job,
+                run.id,
+                reason.sentence,
+                member.node,
+                member.incarnation,
+                run.durable.round,
+                _silent_for(member, decision.now),
+            )
+        )
+
+
+def fail_workers(run: Run, reason: Reason, decision: Decision) -> None:
+    """End the run because its workers fail for good, with the code of the root cause."""
+    verdict = run.verdict
+    code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
+    reasons = Reasons(run)
+    reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")
+    end(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))
+
+
+def end_as_asked(run: Run, reason: Reason, decision: Decision) -> None:
+    """End the run because an operator wants it; its last round has been judged."""
+    end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
+
+
+def fail_abandoned(run: Run, reason: Reason, decision: Decision) -> None:
+    """End the run because no node is left to go on with it."""
+    end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, decision)
+
+
+def end_as_left(run: Run, reason: Reason, decision: Decision) -> None:
+    """End the run because its last node left on purpose; a node that was lost before may try again."""
+    end(run, reason, Result.LEFT, ExitCode.TEMPFAIL, decision)
+
+
+def succeed(run: Run, reason: Reason, decision: Decision) -> None:
+    """End the run with success: every node is sent it at once, without an exit barrier."""
+    for member in run.members.values():
+        durable = member.durable
+        if not durable.has_taken_part and member.node not in run.durable.order and durable.outcome is None:
+            releases.release_spare(run, member, reason.sentence, decision)
+    end(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
+
+
+# Members
+
+
+def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
+    """Count a node as lost: that is evidence of why the round ended, unless the node had done its part of it."""
+    decision.close(member)
+    silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
+    if member.durable.in_round and not member.durable.succeeded:
+        run.lost_at = min(run.lost_at, member.lived_at)
+    decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
+
+
+# Parts of the above
+
+
+def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:
+    well = planned and not (run.count(MemberState.SILENT) or run.doubtful)
+    so_far = spent(run, decision.now) if well else spent_when_broken(run, decision.now)
+    first = _first_failure(run, decision.now)
+    decision.record(
+        RoundStopped(
+            run.job, run.id, reason.sentence, run.durable.round, planned, first, so_far, condition=reason.condition
+        )
+    )
+    for member in [member for member in run.inside if member.expired and member.durable.outcome is None]:
+        lose(run, member, loss_reason(member), decision)
+    decision.notify_all(run)
+
+
+def _silent_for(member: Member, now: float) -> float:
+    return min(max(0.0, now - member.silent_since), AGE_MAX)
+
+
+def _first_failure(run: Run, now: float) -> FirstFailure | None:
+    first = min(run.failures.values(), key=lambda failure: failure.at, default=None)
+    if first is None:
+        return None
+    age_s = min(max(0.0, now - first.at), DURATION_S_MAX)
+    return FirstFailure(first.node, first.host, replace(first.failure, age_s=age_s))
+
+
+def end(
+    run: Run, reason: Reason, result: Result, exit_code: int, decision: Decision, report: Report | None = None
+) -> None:
+    """End the run, with the exit code of every node."""
+    broken = run.durable.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
+    so_far = spent_when_broken(run, decision.now) if broken else spent_at_the_end(run, decision.now)
+    outcome = Outcome(result, exit_code, clip(reason.sentence))
+    decision.record(
+        RunEnded(run.job, run.id, reason.sentence, outcome, report, so_far, condition=reason.condition, step=run.step)
+    )
+    decision.notify_all(run)
+
+
+def loss_reason(member: Member) -> str:
+    """Describe how a node was lost."""
+    if member.observed == UNHEARD:
+        return "it did not come back after the coordinator was started again"
+    return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"

@@ -1,0 +1,253 @@
+"""Carries out the requests of operators: each changes durable state, and the table draws the consequences.
+
+A request for what is already so changes nothing, and the answer says that. So a request may be repeated.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from coordinatord.core.keeping import persistence
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.state.cluster import DRAINED_MAX, Cluster, apply_drains
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions import actions, observations
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.admin_requests import (
+    AdminResult,
+    DrainNode,
+    ForgetJob,
+    Request,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+)
+from coordinatord.core.rounds.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Result
+from coordinatord.protocol.text import NAMES_MAX, clip, name_some
+
+
+class Reply(Struct, frozen=True):
+    """The answer to a request, and the runs in which something may follow."""
+
+    result: AdminResult
+    text: str
+    touched: list[Run] = []
+
+
+def carry_out(request: Request, decision: Decision) -> Reply:
+    """Carry out a request, or say what it would do; the machine finds out what follows for its runs."""
+    reply = _reply(request, decision)
+    if request.dry_run and reply.result is AdminResult.DONE:
+        return Reply(AdminResult.NOTHING, "\n".join(f"dry run: {line}" for line in reply.text.split("\n")))
+    return reply
+
+
+def _reply(request: Request, decision: Decision) -> Reply:
+    match request:
+        case DrainNode():
+            return _drain(request, decision)
+        case UndrainNode():
+            return _undrain(request, decision)
+    run = decision.cluster.jobs.get(request.target)
+    if run is None:
+        return Reply(AdminResult.UNKNOWN_JOB, f"no job {request.target!r} is known here")
+    return _OF_JOBS[type(request)](run, request, decision)
+
+
+# Jobs
+
+
+def _stop(run: Run, request: Request, decision: Decision) -> Reply:
+    if run.durable.state.ended:
+        return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
+    if run.durable.stop_asked:
+        return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
+    how = _ending(run, decision.now)
+    if not request.dry_run:
+        decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
+    return Reply(AdminResult.DONE, f"job {run.job} {how}", [run])
+
+
+def _ending(run: Run, now: float) -> str:
+    """Describe how a run that is to end will end, as the end of a sentence."""
+    if run.all_silent:
+        return "is over: no node of it is heard, and one that comes back ends its workers"
+    return f"is being stopped: {_last_acts(run, now)}"
+
+
+def _last_acts(run: Run, now: float) -> str:
+    if run.durable.state is State.FORMING:
+        writes_at = persistence.last_step_at(run)
+        first = "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
+        if persistence.is_unsure(run):
+            first = "its nodes are heard first, since the coordinator was started again, then "
+        return f"it had no workers; {first}its nodes end"
+    if run.durable.state is State.STOPPING and not run.durable.planned:
+        return f"its round is ending already ({run.durable.reason}), and no other follows"
+    return "its workers save their state, then its nodes end"
+
+
+def _restart(run: Run, request: Request, decision: Decision) -> Reply:
+    if run.durable.state.ended:
+        text = f"job {run.job} has ended ({run.durable.reason}): start its nodes again to run it anew"
+        return Reply(AdminResult.REFUSED, text)
+    if run.durable.stop_asked:
+        return Reply(AdminResult.REFUSED, f"job {run.job} is being stopped: {run.durable.stop_asked}")
+    if run.durable.state in {State.FORMING, State.STOPPING}:
+        return _hasten(run, request, decision.now)
+    if run.all_silent:
+        text = f"job {run.job} cannot be restarted now: {Reasons(run).situation(decision.now)}"
+        return Reply(AdminResult.REFUSED, text)
+    if run.durable.succeeded:
+        return Reply(
+            AdminResult.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
+        )
+    text = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
+    return _restarted(run, request, f"job {run.job}: {text}")
+
+
+def _hasten(run: Run, request: Request, now: float) -> Reply:
+    """Skip the pause before the next round, if a run is on its way to one."""
+    on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
+    if run.durable.state is State.STOPPING and not run.durable.planned and not run.restart_asked:
+        return _restarted(run, request, f"{on_its_way}; it follows without a pause")
+    if now < run.durable.entered_at + run.pause_s:
+        return _restarted(run, request, f"job {run.job}: the pause before round {run.durable.round + 1} is over")
+    return Reply(AdminResult.NOTHING, on_its_way)
+
+
+def _restarted(run: Run, request: Request, text: str) -> Reply:
+    if not request.dry_run:
+        run.restart_asked = request.attribution("restarted")
+    return Reply(AdminResult.DONE, text, [run])
+
+
+def _forget(run: Run, request: Request, decision: Decision) -> Reply:
+    is_live = not run.durable.state.ended
+    if is_live and run.counted:  # nodes that cannot be heard may come back, with workers
+        staying = [member.node for member in run.members.values() if member.durable.outcome is None]
+        names = name_some(staying, len(staying))
+        text = f"job {run.job} is {run.durable.state} with {names}: end it first, with nodeclient stop {run.job}"
+        return Reply(AdminResult.REFUSED, text)
+    if not request.dry_run:
+        why = request.attribution("forgotten")
+        if is_live:
+            actions.end(run, Reason("forgotten", why), Result.STOPPED, ExitCode.STOPPED, decision)
+        decision.record(JobForgotten(run.job, run.id, why))
+    return Reply(AdminResult.DONE, f"job {run.job} is forgotten, and its history with it", [run])
+
+
+_OF_JOBS: dict[type[Request], Callable[[Run, Request, Decision], Reply]] = {
+    StopJob: _stop,
+    RestartJob: _restart,
+    ForgetJob: _forget,
+}
+
+
+# Nodes
+
+
+def _drain(request: DrainNode, decision: Decision) -> Reply:
+    cluster, name = decision.cluster, request.target
+    if name in cluster.durable.drained:
+        return Reply(AdminResult.NOTHING, f"nothing to do: {cluster.durable.drained[name]}")
+    if len(cluster.durable.drained) >= DRAINED_MAX:
+        text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
+        return Reply(AdminResult.REFUSED, text)
+    if not (request.ahead or name in _names(cluster)):
+        return Reply(AdminResult.UNKNOWN_NODE, _unknown(cluster, name))
+    inside = [run for run in cluster.live if _named(run, name)]
+    lines = [clip(_leaves(run, name, request.after)) for run in inside[:NAMES_MAX]]
+    if not inside:
+        lines = [f"{name} is in no job, and no job lets it in until it is undrained"]
+    elif len(inside) > NAMES_MAX:
+        lines.append(f"and so in {len(inside) - NAMES_MAX} more jobs")
+    touched: list[Run] = []
+    if not request.dry_run:
+        decision.record(NodeDrained("", "", f"{name} {request.attribution('drained')}", name))
+        touched = apply_drains(cluster)
+    return Reply(AdminResult.DONE, "\n".join(lines), touched)
+
+
+def _named(run: Run, *names: str) -> list[Member]:
+    """Return the nodes of these names, or on hosts of these names, that have not been released yet."""
+    known = frozenset(names)
+    members = (member for member in run.members.values() if member.durable.outcome is None)
+    return [member for member in members if not known.isdisjoint({member.node, member.offer.host})]
+
+
+def _names(cluster: Cluster) -> set[str]:
+    """Return the names of all nodes that jobs know, and of their hosts; nodes that left the last round count too."""
+    names = {node for run in cluster.jobs.values() for node in run.durable.order}
+    members = [member for run in cluster.jobs.values() for member in run.members.values()]
+    return names.union(*((member.node, member.offer.host) for member in members))
+
+
+def _unknown(cluster: Cluster, wrong: str) -> str:
+    """Explain that no node or host has this name, which one may be meant, and how to drain the name all the same."""
+    nearest = difflib.get_close_matches(wrong, sorted(_names(cluster)), n=1)
+    meant = f"; did you mean {nearest[0]}?" if nearest else "."
+    return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it ahead of time"
+
+
+def _leaves(run: Run, name: str, after: Sequence[str]) -> str:
+    """Describe what it means for a run that all its nodes of this name will leave, after those of other names."""
+    going, gone = _named(run, name), _named(run, *after)
+    names = name_some((member.node for member in going), len(going))
+    leaving = {member.node for member in (*going, *gone)}
+    runs = run.durable.state in {State.STARTING, State.RUNNING} and not any(member.durable.in_round for member in gone)
+    working = runs and any(member.durable.in_round for member in going)
+    how = f": round {run.durable.round} is being stopped, its workers save their state" if working else ""
+    staying = [
+        member
+        for member in run.members.values()
+        if member.node not in leaving and not member.leaves and member.durable.outcome is None
+    ]
+    spares = sum(member.state is MemberState.READY for member in staying)
+    preparing = sum(member.state is MemberState.PREPARING for member in staying)
+    left = sum(member.durable.in_round for member in staying) + spares + preparing
+    after = "; a spare takes over" if working and spares else ""
+    if not left:
+        after = "; no node is left then, so the job ends"
+    elif left < run.spec.nodes_min:
+        after = f"; {left} of at least {run.spec.nodes_min} nodes are left, so the job waits for others"
+    return f"{names} will leave job {run.job}{how}{after}"
+
+
+def _undrain(request: Request, decision: Decision) -> Reply:
+    cluster, name = decision.cluster, request.target
+    if name not in cluster.durable.drained:
+        if not cluster.durable.drained:
+            return Reply(AdminResult.NOTHING, f"{name} is not drained (nothing is)")
+        known = ", ".join(islice(sorted(cluster.durable.drained), NAMES_MAX))
+        text = f"{name} is not drained. Drained are: {known} (the name of a host counts for its nodes)"
+        return Reply(AdminResult.NOTHING, text)
+    named = [
+        (run, member, cluster.durable.why_drained(*({member.node, member.offer.host} - {name})))
+        for run in cluster.jobs.values()
+        for member in _named(run, name)
+    ]
+    kept = dict.fromkeys(why for _, _, why in named if why is not None)
+    staying = [(run, member) for run, member, why in named if why is None and member.drained]
+    if not request.dry_run:
+        decision.record(NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
+        for run, member in staying:
+            observations.stay(run, member, decision.now)
+    touched = [run for run, _ in staying]
+    if kept:
+        return Reply(
+            AdminResult.DONE,
+            f"{name} is no longer drained under this name, but still kept out: {'; '.join(kept)}",
+            touched,
+        )
+    if touched:
+        return Reply(AdminResult.DONE, f"{name} is no longer drained, and stays", touched)
+    return Reply(AdminResult.DONE, f"{name} may join again. If its nodeclient has ended, start it again")

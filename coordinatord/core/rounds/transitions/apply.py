@@ -1,0 +1,400 @@
+"""What each record changes: the one place where durable state changes, in life and in replay.
+
+The daemon that decides applies the records of its decision, and the daemon that starts again applies the same records,
+so what the store holds, replayed, is the durable state in memory. `follow` brings what is known beside it up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordinatord.core.rounds.queries.report_builder import in_brief
+from coordinatord.core.rounds.state.durable import (
+    EARLIER_MAX,
+    FORGOTTEN_MAX,
+    LOST_MAX,
+    LOST_ROUNDS,
+    RELEASED_MAX,
+    DurableCluster,
+    DurableMember,
+    DurableRun,
+    EarlierRun,
+    LostMember,
+    SpoiledStep,
+    State,
+)
+from coordinatord.core.rounds.values.records import (
+    BusyWorkerAwaited,
+    FirstStepOverdue,
+    JobForgotten,
+    JobStopAsked,
+    NodeDrained,
+    NodeJoined,
+    NodeLeftBehind,
+    NodeLost,
+    NodeReleased,
+    NodesHeard,
+    NodesSilent,
+    NodeSucceeded,
+    NodeUndrained,
+    Reason,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundRemembered,
+    RoundsMissed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+    TrainingBegan,
+    TrainingCaughtUp,
+    TrainingResumed,
+    TrainingStalled,
+)
+from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
+from coordinatord.core.rounds.values.round_history import RoundHistory
+from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
+from coordinatord.protocol.errors import InternalError, Table
+from coordinatord.protocol.messages import Assignment, Report, Result
+
+
+class HistoryError(InternalError):
+    """A record does not follow from those before it, and has changed nothing.
+
+    A caller that has read the records from a file reports that another program wrote them.
+    """
+
+
+def apply(cluster: DurableCluster, record: Record, at: float) -> None:
+    """Let a record of time `at`, in the coordinator's clock, take effect. Raises `HistoryError`."""
+    match record:
+        case NodeDrained():
+            cluster.drained[record.node] = record.reason
+            return
+        case NodeUndrained():
+            cluster.drained.pop(record.node, None)
+            return
+        case RunOpened():
+            earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one
+            cluster.jobs[record.job] = DurableRun(
+                record.job, record.run, record.spec, record.opener, entered_at=at, ledger=Ledger(at), earlier=earlier
+            )
+            return
+        case JobForgotten():
+            _job_forgotten(cluster, record)
+            return
+    run = cluster.jobs.get(record.job)
+    if run is None or run.id != record.run:
+        text = f"run {record.run} of job {record.job} is not its current run"
+        raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
+    _CHANGES[type(record)](run, record, at)
+
+
+def _member(run: DurableRun, record: Record, node: str) -> DurableMember:
+    """Return a member that a record names. Raises `HistoryError`."""
+    member = run.members.get(node)
+    if member is None:
+        text = f"run {run.id} of job {run.job} knows no node {node!r}"
+        raise HistoryError(text, table="changes", state=run.state, stimulus=record)
+    return member
+
+
+def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
+    """Return what stays of a job's last run, and of those before it, when the next run is opened."""
+    if run is None or run.outcome is None:
+        return () if run is None else run.earlier
+    spent, code = run.ledger.settled, run.outcome.exit_code
+    last = EarlierRun(run.id, run.state, run.reason, run.last_step, spent, run.entered_at, code)
+    return (last, *run.earlier)[:EARLIER_MAX]
+
+
+def _job_forgotten(cluster: DurableCluster, record: JobForgotten) -> None:
+    _remember(cluster.forgotten, record.run, record.reason, FORGOTTEN_MAX)
+    run = cluster.jobs.get(record.job)
+    if run is not None and run.id == record.run:
+        del cluster.jobs[record.job]
+
+
+def _remember(memory: dict[str, Any], key: str, value: object, most: int) -> None:
+    """Add an entry as the newest of at most `most`."""
+    memory.pop(key, None)
+    memory[key] = value
+    if len(memory) > most:
+        del memory[next(iter(memory))]
+
+
+def _node_joined(run: DurableRun, record: NodeJoined, at: float) -> None:
+    run.released.pop(record.node, None)  # the outcome has been recorded, so the departure is not worth a record
+    run.members.pop(record.node, None)
+    run.members[record.node] = DurableMember(
+        node=record.node,
+        incarnation=record.incarnation,
+        offer=record.offer,
+        peer_address=record.peer_address,
+        local_address=record.local_address,
+        joined_at=at,
+        token=record.token,
+    )
+    run.emptied_at = None
+    if not run.order:
+        # A run whose records are lost goes on counting from the rounds that its nodes remember.
+        run.round = max(run.round, record.round)
+
+
+def _node_lost(run: DurableRun, record: NodeLost, at: float) -> None:
+    member = run.released.get(record.node) or _member(run, record, record.node)
+    run.members.pop(record.node, None)
+    run.released.pop(record.node, None)
+    if member.in_round and not member.succeeded:
+        run.losses.append(LostNode(member.node, at - record.silent_s))
+    if not record.leaving:
+        run.lost.append(LostMember(member.node, member.offer.host, record.reason, run.round, at))
+        del run.lost[:-LOST_MAX]
+    run.last_left = record.leaving
+    if not run.members:
+        run.emptied_at = None if record.leaving else at
+
+
+def _node_released(run: DurableRun, record: NodeReleased, at: float) -> None:
+    del at
+    run.last_left = record.outcome.result is Result.LEFT
+    member = run.members[record.node]
+    member.outcome = record.outcome
+    if not member.in_round:
+        _release(run, member)
+
+
+def _release(run: DurableRun, member: DurableMember) -> None:
+    """Release a member, with its outcome and without a part in a round."""
+    run.members.pop(member.node, None)
+    _remember(run.released, member.node, member, RELEASED_MAX)
+    if not run.members:
+        run.emptied_at = None
+
+
+def _node_succeeded(run: DurableRun, record: NodeSucceeded, at: float) -> None:
+    del at
+    member = run.released.get(record.node) or _member(run, record, record.node)
+    member.succeeded = True
+    run.succeeded.add(record.node)
+
+
+def _node_left_behind(run: DurableRun, record: NodeLeftBehind, at: float) -> None:
+    member = _member(run, record, record.node)
+    run.losses.append(LostNode(member.node, at - record.silent_s))
+    _leave_round(run, member)
+    run.reason = record.reason
+
+
+def _leave_round(run: DurableRun, member: DurableMember) -> None:
+    """Let a member have no part in the current round any more; if it has its outcome, it is released now."""
+    member.assignment, member.succeeded = None, False
+    if member.outcome is not None:
+        _release(run, member)
+
+
+def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
+    members = [_member(run, record, ranks.node) for ranks in record.nodes]
+    master, world_size = members[0], sum(ranks.workers for ranks in record.nodes)
+    for member, ranks in zip(members, record.nodes, strict=True):
+        member.has_taken_part = True
+        member.assignment = Assignment(
+            group_rank=ranks.group_rank,
+            group_world_size=len(record.nodes),
+            first_rank=ranks.first_rank,
+            world_size=world_size,
+            first_role_rank=ranks.first_role_rank,
+            role_world_size=ranks.role_world_size,
+            master_node=master.node,
+            master_address=record.master_address,
+            master_port=record.master_port,
+            master_probe_port=master.offer.probe_port,
+            restarts_used=run.restarts_used,
+            max_restarts=run.spec.max_restarts,
+        )
+    run.order = {ranks.node: ranks for ranks in record.nodes}
+    run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
+    run.formed_reason, run.resume = record.reason, record.resume
+    if record.differing is not None:
+        run.spoiled = SpoiledStep(record.differing, record.round)
+    _begin_round(run, record, at)
+
+
+def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, at: float) -> None:
+    """Begin a round; nothing is known against any of its nodes yet."""
+    run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
+    run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
+    run.formed_at, run.succeeded = at, set()
+    run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
+    run.rounds.note(record)
+    _enter(run, State.STARTING, record.reason, at)
+    _work_on(run, record.spent, at)
+
+
+def _rounds_missed(run: DurableRun, record: RoundsMissed, at: float) -> None:
+    del at
+    run.round, run.superseded_reason = record.round, record.reason
+
+
+def _round_started(run: DurableRun, record: RoundStarted, at: float) -> None:
+    run.reports_steps = record.steps_awaited
+    run.rounds.note(record)
+    _enter(run, State.RUNNING, record.reason, at)
+    _work_on(run, record.spent, at)
+
+
+def _training_began(run: DurableRun, record: TrainingBegan, at: float) -> None:
+    run.reports_steps = run.stepped = True
+    run.repeats_steps = record.step is not None and run.reached is not None and record.step < run.reached
+    run.entered_at = at
+    _work_on(run, record.spent, at)
+
+
+def _first_step_overdue(run: DurableRun, record: FirstStepOverdue, at: float) -> None:
+    run.step_overdue = True
+    _work_on(run, record.spent, at)
+
+
+def _training_caught_up(run: DurableRun, record: TrainingCaughtUp, at: float) -> None:
+    run.repeats_steps = False
+    _work_on(run, record.spent, at)
+
+
+def _training_stalled(run: DurableRun, record: TrainingStalled, at: float) -> None:
+    _spend(run, record.spent, Activity.STALLED, at)
+
+
+def _training_resumed(run: DurableRun, record: TrainingResumed, at: float) -> None:
+    _work_on(run, record.spent, at)
+
+
+def _busy_worker_awaited(run: DurableRun, record: BusyWorkerAwaited, at: float) -> None:
+    """Change nothing: the record is only to be read."""
+    del run, record, at
+
+
+def _nodes_silent(run: DurableRun, record: NodesSilent, at: float) -> None:
+    run.silent = True
+    if record.spent is not None:
+        _spend(run, record.spent, Activity.SILENT, at)
+
+
+def _nodes_heard(run: DurableRun, record: NodesHeard, at: float) -> None:
+    run.silent = False
+    if record.spent is not None:
+        _work_on(run, record.spent, at)
+
+
+def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
+    first = record.first_failure
+    if first is not None:
+        run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
+    run.stop_reason, run.planned = Reason(record.condition, record.reason), record.planned
+    if record.condition == _SPOILS and run.resume is not None and run.resume.disk is None:
+        run.spoiled = SpoiledStep(run.resume.at, run.round)
+    run.rounds.note(record)
+    _enter(run, State.STOPPING, record.reason, at)
+    _spend(run, record.spent, Activity.STOPPING, at)
+
+
+def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
+    _keep_report(run, record.report, at)
+    run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
+    run.reached, run.succeeded = record.reached, set()
+    run.last_end_reason = record.reason if record.report is None else in_brief(record.report)
+    for member in list(run.inside):
+        _leave_round(run, member)
+    run.rounds.note(record)
+    _enter(run, State.FORMING, record.reason, at)
+    _spend(run, record.spent, Activity.WAITING, at)
+
+
+def _run_ended(run: DurableRun, record: RunEnded, at: float) -> None:
+    _keep_report(run, record.report, at)
+    run.outcome, run.last_step = record.outcome, record.step
+    run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
+    _let_go_of_rounds(run)
+    _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
+    _spend(run, record.spent, None, at)
+
+
+def _let_go_of_rounds(run: DurableRun) -> None:
+    """Drop what only another round would need, and the rounds themselves.
+
+    A thousand runs that have ended are kept, and each may have had fifty rounds. The store still has the rounds.
+    """
+    run.members, run.released, run.order, run.losses, run.lost = {}, {}, {}, [], []
+    run.last_left, run.emptied_at, run.succeeded = False, None, set()
+    run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
+    run.formed_reason = run.superseded_reason = run.last_end_reason = ""
+    run.stop_reason, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
+    run.stop_asked, run.reports_steps, run.resume, run.spoiled = "", False, None, None
+    if not any(True for _ in run.rounds):
+        run.round = 0  # it was the number of another run, as nodes remembered it
+    run.rounds = RoundHistory()
+
+
+_FAILED_FOR_GOOD = {"exhausted", "given_up"}
+"""Conditions under which a run fails for good; under the others no node was left."""
+
+_SPOILS = "unrestorable"
+"""The condition under which a round is stopped that cannot resume from its step."""
+
+_CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
+"""Results with which the job itself is over. After a run that its nodes have left, the next node opens another."""
+
+_ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED, Result.LEFT: State.LEFT}
+
+
+def _job_stop_asked(run: DurableRun, record: JobStopAsked, at: float) -> None:
+    del at
+    run.stop_asked = record.reason
+
+
+def _enter(run: DurableRun, state: State, reason: str, at: float) -> None:
+    """Enter a state."""
+    run.state, run.reason, run.entered_at = state, reason, at
+
+
+def _spend(run: DurableRun, spent: Spent, activity: Activity | None, at: float) -> None:
+    """Settle what the run has spent so far; from now on its time belongs to another activity, or to none."""
+    run.ledger = Ledger(at, spent, activity)
+
+
+def _work_on(run: DurableRun, spent: Spent, at: float) -> None:
+    """Settle what the run has spent so far; from now on its round goes on, as far as is known."""
+    _spend(run, spent, run.activity_at_work, at)
+
+
+def _keep_report(run: DurableRun, report: Report | None, at: float) -> None:
+    """Remember why a round failed, until another round fails."""
+    if report is not None:
+        run.report, run.reported_at = report, at
+
+
+_CHANGES = Table[type[Record], Callable[[DurableRun, Any, float], None]]("changes")
+_CHANGES |= {
+    NodeJoined: _node_joined,
+    NodeLost: _node_lost,
+    NodeReleased: _node_released,
+    NodeSucceeded: _node_succeeded,
+    NodeLeftBehind: _node_left_behind,
+    RoundFormed: _round_formed,
+    RoundRemembered: _begin_round,
+    RoundsMissed: _rounds_missed,
+    RoundStarted: _round_started,
+    TrainingBegan: _training_began,
+    FirstStepOverdue: _first_step_overdue,
+    TrainingCaughtUp: _training_caught_up,
+    TrainingStalled: _training_stalled,
+    TrainingResumed: _training_resumed,
+    BusyWorkerAwaited: _busy_worker_awaited,
+    NodesSilent: _nodes_silent,
+    NodesHeard: _nodes_heard,
+    RoundStopped: _round_stopped,
+    RoundEnded: _round_ended,
+    RunEnded: _run_ended,
+    JobStopAsked: _job_stop_asked,
+}

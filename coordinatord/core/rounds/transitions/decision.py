@@ -1,0 +1,75 @@
+"""Collects what one event has led to: records, sessions that end, and nodes that may have to be sent their state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinatord.core.keeping.resumption import plan_of_round
+from coordinatord.core.rounds.effects import Answer, Close, Look, Refuse, Send
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.desired_state import answer_to, knows_goal
+from coordinatord.core.rounds.state.cluster import Cluster
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.apply import apply
+from coordinatord.core.rounds.transitions.follow import follow
+from coordinatord.core.rounds.values.records import Record
+
+
+class Decision:
+    """What follows from one event, at `now`; the machine makes a `Batch` of it at the end."""
+
+    __slots__ = ("_policy", "answers", "cluster", "endings", "looks", "notified", "now", "records")
+
+    def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
+        self.cluster, self._policy, self.now = cluster, policy, now
+        self.records: list[Record] = []
+        self.endings: list[Refuse | Close | Answer] = []
+        self.looks: list[Look] = []
+        self.answers: dict[int, tuple[Run, Member]] = {}
+        """The nodes that get their desired state in any case, keyed by session."""
+        self.notified: dict[int, tuple[Run, Member]] = {}
+        """The nodes that get their desired state if their goal has changed, keyed by session."""
+
+    def record(self, record: Record) -> None:
+        """Add a record to the history, and let it take effect."""
+        apply(self.cluster.durable, record, self.now)
+        follow(self.cluster, record, self._policy)
+        self.records.append(record)
+
+    def close(self, member: Member) -> None:
+        """End the session of a node that is no longer a member, if it has one."""
+        if member.session is not None:
+            self.endings.append(Close(member.session))
+
+    def answer(self, run: Run, member: Member) -> None:
+        """Send this node its desired state in any case."""
+        if member.session is not None:
+            self.answers[member.session] = (run, member)
+
+    def notify(self, run: Run, member: Member) -> None:
+        """Send this node its desired state, if its goal is another one than it was sent last."""
+        if member.session is not None:
+            self.notified[member.session] = (run, member)
+
+    def notify_all(self, run: Run) -> None:
+        """Send every member its desired state, if its goal has changed."""
+        for member in run.members.values():
+            self.notify(run, member)
+
+    def messages(self, heartbeat_s: float) -> Iterator[Send]:
+        """Yield the messages to nodes, with this heartbeat."""
+        for session, (run, member) in (self.notified | self.answers).items():
+            # A silent node is sent its goal when it is heard.
+            has_goal = run.durable.state.ended or member.state is not MemberState.SILENT
+            if member.session == session and has_goal and (session in self.answers or not knows_goal(run, member)):
+                yield answer(session, run, member, heartbeat_s, self.now)
+
+
+def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
+    """Make the message of a node's desired state, with this heartbeat, and note it as the last one."""
+    if run.durable.resume is not None and run.kept.plan is None:
+        run.kept.plan = plan_of_round(run)  # made once for all nodes that are sent something
+    message = answer_to(run, member, heartbeat_s, now)
+    member.sent, member.sent_revision = message, run.revision
+    return Send(session, message)

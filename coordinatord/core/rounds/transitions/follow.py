@@ -1,0 +1,121 @@
+"""Brings what only this life of the daemon knows up to date with a record: the live side of `apply`.
+
+Each function here is called right after `apply` has changed the durable state. A daemon that starts again builds its
+live state from the durable state alone, so nothing here may decide what is to outlive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.cluster import Cluster
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import (
+    JobForgotten,
+    NodeJoined,
+    NodeLeftBehind,
+    NodeLost,
+    NodeReleased,
+    NodeSucceeded,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundsMissed,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+)
+
+
+def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
+    """Bring the live state up to date with a record that has just taken effect."""
+    match record:
+        case RunOpened():
+            cluster.jobs.pop(record.job, None)
+            cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], policy)
+        case JobForgotten():
+            if record.job not in cluster.durable.jobs:
+                cluster.jobs.pop(record.job, None)
+        case _:
+            run = cluster.jobs.get(record.job)
+            if run is not None:
+                run.revision += 1
+                _CHANGES.get(type(record), _nothing)(run, record)
+
+
+def _node_joined(run: Run, record: NodeJoined) -> None:
+    run.add(Member(run.durable.members[record.node]))
+    run.emptied_at = run.durable.emptied_at
+
+
+def _node_lost(run: Run, record: NodeLost) -> None:
+    run.remove(run.members[record.node])
+    run.emptied_at = run.durable.emptied_at
+
+
+def _node_released(run: Run, record: NodeReleased) -> None:
+    member = run.members[record.node]
+    run.give_up.discard(member.node)
+    run.leaving.discard(member.node)
+    run.place(member)
+    run.emptied_at = run.durable.emptied_at
+
+
+def _node_placed(run: Run, record: NodeSucceeded | NodeLeftBehind) -> None:
+    run.place(run.members[record.node])
+
+
+def _round_formed(run: Run, record: RoundFormed) -> None:
+    run.begin_round([run.members[ranks.node] for ranks in record.nodes])
+    run.checkpoints.begin(record.round)
+    in_memory = record.resume is not None and record.resume.disk is None
+    run.kept.begin_round(record.resume.at if record.resume is not None and in_memory else None)
+    run.kept.disk.since = min(run.kept.disk.since, run.durable.entered_at)
+    run.kept.disk.failed_at = None  # others are kept from here on
+
+
+def _round_stopped(run: Run, record: RoundStopped) -> None:
+    del record
+    run.kept.is_ending = True
+    run.begin_stop(run.durable.entered_at)
+
+
+def _members_placed(run: Run, record: RoundsMissed | RoundEnded) -> None:
+    del record
+    for member in list(run.members.values()):
+        run.place(member)
+
+
+def _nothing(run: Run, record: Record) -> None:
+    """Change nothing: the record concerns durable state alone."""
+    del run, record
+
+
+def _run_ended(run: Run, record: RunEnded) -> None:
+    """Drop what only another round would need: a thousand ended runs are kept, each of as many nodes as it had."""
+    del record
+    run.give_up.clear()
+    run.failures.clear()
+    run.missing.clear()
+    run.leaving.clear()
+    run.claims.clear()
+    run.kept.clear()
+    run.kept.disk.work = None
+
+
+_CHANGES: dict[type[Record], Callable[[Run, Any], None]] = {
+    NodeJoined: _node_joined,
+    NodeLost: _node_lost,
+    NodeReleased: _node_released,
+    NodeSucceeded: _node_placed,
+    NodeLeftBehind: _node_placed,
+    RoundFormed: _round_formed,
+    RoundsMissed: _members_placed,
+    RoundStopped: _round_stopped,
+    RoundEnded: _members_placed,
+    RunEnded: _run_ended,
+}
+"""What to do for each type of record; a record of any other type changes durable state alone."""

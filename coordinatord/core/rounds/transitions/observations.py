@@ -1,0 +1,314 @@
+"""How a node becomes a member of a run, and what follows from its reports.
+
+`queries/admission` decides which nodes are let in, `machine` what becomes of sessions and leases. A report also has the
+state that a node keeps, so it is decided anew here which steps must not be overwritten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from msgspec.structs import replace
+
+from coordinatord.core.keeping.checkpoint_watch import NONE_YET
+from coordinatord.core.keeping.copying import plan_for
+from coordinatord.core.keeping.handover import has_to_stay, has_to_write, may_have_to_give
+from coordinatord.core.keeping.persistence import found_by, unusable_to
+from coordinatord.core.rounds.events import Connected
+from coordinatord.core.rounds.queries import conditions
+from coordinatord.core.rounds.queries.admission import other_command
+from coordinatord.core.rounds.queries.master_address import plain
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.queries.time_attribution import spent_with_steps
+from coordinatord.core.rounds.state.durable import DurableMember, State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run, can_halt
+from coordinatord.core.rounds.transitions import releases
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.kept_state import Holding, Restoring
+from coordinatord.protocol.messages import Join, Observed, Phase
+from coordinatord.protocol.text import clip
+
+ROUNDS_REMEMBERED_MAX = 2**30
+"""The highest round that a node can bring along, half of what the protocol can express: at one a second, 34 years. A
+node that claims more must not leave the run without a number for its next round."""
+
+
+def new_member(event: Connected, now: float) -> Member:
+    """Return the member that a node would become."""
+    join, peer, local = event.join, plain(event.peer_address), plain(event.local_address)
+    return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now, token=event.token))
+
+
+def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
+    """Make a node a member of a run; return it as the run knows it."""
+    observed = join.observed
+    if run.durable.state.ended:  # a node that comes for the outcome is not worth a record
+        if run.durable.outcome is not None and observed.run != run.id:
+            outcome = replace(run.durable.outcome, summary=clip(Reasons(run).came_late(decision.now)))
+            member = Member(dataclasses.replace(member.durable, outcome=outcome))
+        run.add(member)
+        return member
+    workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
+    other = other_command(run, join)
+    differs = f"; its command differs from that of node {other.node}" if other is not None else ""
+    by = f", by token {member.durable.token}" if member.durable.token else ""
+    decision.record(
+        NodeJoined(
+            run.job,
+            run.id,
+            f"host {member.offer.host} at {member.peer_address} with {workers}{by}{differs}",
+            node=member.node,
+            incarnation=member.incarnation,
+            offer=member.offer,
+            peer_address=member.peer_address,
+            local_address=member.local_address,
+            round=min(observed.round, ROUNDS_REMEMBERED_MAX),
+            token=member.durable.token,
+        )
+    )
+    return run.members[member.node]
+
+
+def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
+    """Take in what a node sends with each join, and set the warning for its user."""
+    join = event.join
+    member.connected_at, member.join_age_s, member.vanished = now, join.age_s, False
+    member.peer_address, member.local_address = plain(event.peer_address), plain(event.local_address)
+    member.token, member.revoked = event.token, False
+    member.protocol, member.nodeclient_release, member.command = join.version, join.release, join.command
+    member.keeper = join.keeper
+    if join.keeper is not None and join.keeper.persist is not None:
+        every_s = join.keeper.persist.every_s
+        run.kept.disk.every_s = min(every_s, run.kept.disk.every_s or every_s)
+    other = other_command(run, join)
+    member.differs_from = "" if other is None else other.node
+    advice = (
+        f"node {member.node} was started with another command than node {member.differs_from}, and both are in job"
+        f" {run.job}: if that is not meant, give each training its own --job-id"
+    )
+    before = join.observed.run
+    anew = f"this coordinator does not know run {before}, in which this node was: the job begins anew"
+    is_strange = bool(before) and not run.durable.knows(before)
+    begun_anew = "" if run.durable.last_end_reason else run.remark
+    remarks = (begun_anew, anew if is_strange else "", advice if other is not None else "")
+    member.remark = clip("; ".join(filter(None, remarks)), MESSAGE_MAX)
+
+
+def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether nothing can follow from a member's report: it is the same as before, and all members are heard.
+
+    This holds for most heartbeats. What time alone brings about does not depend on a report. If a node comes or
+    goes, the copies of kept state are planned anew with the next report, whatever is in it.
+    """
+    before = member.observed
+    return (
+        observed.phase is before.phase
+        and observed.round == before.round
+        and observed.run == before.run
+        and observed.port == before.port
+        and observed.held_up == before.held_up
+        and (observed.kept is before.kept or observed.kept == before.kept)
+        and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
+        and not (member.expired or run.count(MemberState.SILENT))
+        and not (run.kept.plans_void and run.durable.state is State.RUNNING)
+        and not _is_to_be_recorded(run, member, observed)
+    )
+
+
+def note_steps(run: Run, member: Member, observed: Observed) -> None:
+    """Take in how far a member's workers have come, and their section, even if nothing else has changed."""
+    before, member.observed = member.observed, observed
+    assignment = member.durable.assignment
+    if assignment is not None and _is_about_this_round(run, member, observed):
+        run.steps_announced |= bool(observed.steps)
+        run.progress.note(assignment.group_rank, observed, before, member.heard_at)
+
+
+def has_consequences(run: Run) -> bool:
+    """Whether something follows from the steps and the section that were just noted.
+
+    Steps may show that training has stalled, goes on again, or no longer repeats old steps. Without steps, the first
+    one may be overdue. If a section is over, its limit no longer counts.
+    """
+    if run.progress.sections.ended_at == run.heard_at:
+        return True
+    overdue_at = conditions.first_step_overdue(run)
+    if overdue_at is not None and overdue_at <= run.heard_at:
+        return True
+    if run.durable.repeats_steps and conditions.caught_up(run) is not None:
+        return True
+    return conditions.stalled(run) is not None or conditions.resumed(run) is not None
+
+
+def observe(run: Run, member: Member, observed: Observed) -> None:
+    """Take in a member's report; that the member was heard has been noted already."""
+    before, now = member.state, member.heard_at
+    member.observed, member.expired = observed, False
+    run.place(member)
+    _note_kept(run, member, now)
+    if member.state is MemberState.PREPARING:
+        run.prepare(member, now)
+    if member.state is MemberState.READY and before is not MemberState.READY:
+        if before is MemberState.DISCONNECTED and member.arrived:
+            run.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
+        else:
+            run.arrive(member, now)
+    if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
+        # Only the coordinator finds a hang: the text of one is its own, and becomes the reason of a record.
+        run.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
+    if _is_to_be_recorded(run, member, observed):
+        run.claims[member.node] = None
+
+
+def _is_about_this_round(run: Run, member: Member, observed: Observed) -> bool:
+    inside = member.durable.assignment is not None
+    return inside and observed.round == run.durable.round and observed.run == run.id
+
+
+def _is_to_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
+    succeeds = (
+        observed.phase is Phase.SUCCEEDED
+        and not member.durable.succeeded
+        and _is_about_this_round(run, member, observed)
+    )
+    knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
+    return observed.leaving or bool(member.drained) or succeeds or knows_more or _begins(run, member, observed)
+
+
+def _begins(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether a member reports the first step of the round that runs."""
+    if not observed.steps or run.durable.stepped or run.durable.state is not State.RUNNING:
+        return False
+    return _is_about_this_round(run, member, observed) and any(step is not None for step in observed.steps)
+
+
+def settle_claims(run: Run, decision: Decision) -> None:
+    """Record what nodes have reported that must not be forgotten."""
+    claims, run.claims = run.claims, {}
+    claimants = [run.members[node] for node in claims]
+    known = (member.observed.round for member in claimants if member.observed.run == run.id)
+    latest = max((number for number in known if number <= ROUNDS_REMEMBERED_MAX), default=0)
+    if latest > run.durable.round:
+        reason = (
+            f"nodes know of round {latest}, but the records end with round {run.durable.round}: they are an old copy"
+        )
+        decision.record(RoundsMissed(run.job, run.id, reason, latest))
+    _note_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], decision)
+    for member in claimants:
+        if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
+            reason = f"all workers of node {member.node} succeeded"
+            decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.durable.round))
+        if member.leaves:
+            _let_leave(run, member, decision)
+
+
+def _note_first_step(run: Run, members: list[Member], decision: Decision) -> None:
+    if not members:
+        return
+    began_at, node = min((member.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members)
+    step = max(step for step in run.members[node].observed.steps if step is not None)
+    spent = spent_with_steps(run, began_at, step, decision.now)
+    reason = f"a worker of node {node} has reported step {step}"
+    run.progress.note_start(run.durable.entered_at)
+    run.hang.clear()  # from here on there are looks only when training stalls
+    decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
+
+
+def _let_leave(run: Run, member: Member, decision: Decision) -> None:
+    if member.durable.outcome is not None:
+        return  # it was released, and sent this report before it received that
+    ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
+    if ended and may_have_to_give(run, member):
+        run.leaving.add(member.node)  # whether others need what it keeps is known when all have stopped
+    elif member.state is MemberState.READY and ((gives := has_to_stay(run, member)) or has_to_write(run, member)):
+        releases.let_stay(run, member, decision.now, gives=gives)
+    elif ended or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
+        releases.release_left(run, member, decision)
+    elif member.durable.in_round:
+        run.leaving.add(member.node)
+
+
+def stay(run: Run, member: Member, now: float) -> None:
+    """Let a member stay that is no longer drained, unless its own user wants it to leave."""
+    member.drained = ""
+    if not member.observed.leaving:
+        before = member.state
+        run.leaving.discard(member.node)
+        member.gives = False
+        run.place(member)
+        if member.state is MemberState.READY and before is not MemberState.READY:
+            run.arrive(member, now)  # it did not count as ready while it was to leave
+
+
+def _note_kept(run: Run, member: Member, now: float) -> None:
+    """Take in what a member reports that it keeps; state of another run does not count."""
+    observed, kept = member.observed, member.observed.kept
+    parts = () if kept is None or observed.run != run.id else kept.parts
+    problem, before = kept.copy_problem if kept is not None else "", run.kept.protected
+    has_changed = run.kept.note(member.node, parts) | run.kept.note_no_copies(member.node, problem)
+    is_newer = has_changed and run.kept.advance()
+    has_planned = run.durable.state is State.RUNNING and _plan_copies(run)
+    if has_planned or run.kept.protected != before:
+        run.revision += 1
+    here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
+    if here:
+        _note_checkpoint(run, member, kept, is_newer=is_newer)
+    if here and kept is not None and run.kept.note_first_states(member.node, kept.first_states, len(run.durable.order)):
+        run.revision += 1
+    if here and kept is not None and kept.restoring is Restoring.FAILED:
+        run.kept.failed[member.node] = kept.problem
+    if here:
+        _note_promise(run, member, kept)
+    _note_disk(run, member, now)
+
+
+def _note_promise(run: Run, member: Member, kept: Holding | None) -> None:
+    """Take in after which step the workers of a node stand still, or that they cannot.
+
+    The latter is news of a node that was not heard when the round was stopped. Then there is no step that all keep.
+    """
+    if kept is not None and kept.halts_after is not None:
+        run.halting.promised.setdefault(member.node, kept.halts_after)
+    elif run.halting.wanted and member.observed.phase is Phase.RUNNING and not can_halt([member]):
+        run.halting.wanted = False
+        run.revision += 1
+
+
+def _plan_copies(run: Run) -> bool:
+    """Plan the copies of the protected steps that have no plan; return whether there were any.
+
+    All copies of a candidate may be there already when its plan is made anew. Nodes may have no place for another step
+    before the candidate is the whole one, so no later report would change anything.
+    """
+    run.kept.plans_void = False
+    if not run.kept.unplanned:
+        return False
+    while unplanned := run.kept.unplanned:
+        for at in unplanned:
+            run.kept.note_plan(at, plan_for(run, at))
+        run.kept.advance()
+    return True
+
+
+def _note_checkpoint(run: Run, member: Member, kept: Holding | None, *, is_newer: bool) -> None:
+    """Take in which checkpoint a node has written, and whether a step of this round became whole by its report."""
+    checkpoints, at = run.checkpoints, run.kept.newest_whole
+    checkpoints.begin(run.durable.round, run.durable.order)
+    if kept is not None and kept.writes_checkpoints:
+        checkpoints.note(member.node, NONE_YET if kept.checkpointed is None else kept.checkpointed, member.heard_at)
+    if is_newer and at is not None and at.round == run.durable.round:
+        checkpoints.note_whole(member.heard_at)
+    checkpoints.note_known(member.node)
+
+
+def _note_disk(run: Run, member: Member, now: float) -> None:
+    persisting, report = run.kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
+    found = found_by(member)
+    persisting.note_found(member.node, found, unusable_to(member))
+    ours = [persisted.at for persisted in found if persisted.run == run.id]
+    persisting.step = max([*ours, *([] if persisting.step is None else [persisting.step])], default=None)
+    if persisting.work is not None and report is not None and member.observed.run == run.id:
+        persisting.work.note(member.node, report, now)

@@ -1,0 +1,109 @@
+"""Releases nodes while a run goes on: those that are to leave, and those that have waited for a round in vain.
+
+A node that leaves stays as long as others or the disk need what it keeps.
+"""
+
+from __future__ import annotations
+
+import math
+
+from coordinatord.core.keeping import persistence
+from coordinatord.core.keeping.handover import HAND_OVER_S, has_to_give, last_holders, member_given_by
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.records import NodeReleased
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Outcome, Result
+from coordinatord.protocol.text import clip
+
+LOOK_AGAIN_S = 1.0
+"""How often it is checked whether a write to the disk is over that a node stays for, in seconds."""
+
+
+def release(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
+    """Release one node with this outcome."""
+    decision.record(NodeReleased(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))
+    decision.notify(run, member)
+
+
+# Nodes that are to leave
+
+
+def release_left(run: Run, member: Member, decision: Decision, lost: str = "") -> None:
+    """Release a node that leaves because it was asked to; `lost` says which step is lost with it."""
+    why = f"left the job: {member.drained}" if member.drained else "left the job, as asked"
+    release(run, member, Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost)), decision)
+
+
+def release_leaving(run: Run, decision: Decision) -> None:
+    """Release the nodes that are to leave when their round is over, or let them stay if they are needed."""
+    holders, lost = last_holders(run), Reasons(run).unwritten
+    for member in [run.members[node] for node in sorted(run.leaving)]:
+        gives = has_to_give(run, member)
+        if gives or member.node in holders or persistence.writes(run, member):
+            let_stay(run, member, decision.now, gives=gives)
+        if not member.gives:
+            release_left(run, member, decision, lost if member.node in holders else "")
+
+
+def let_stay(run: Run, member: Member, now: float, *, gives: bool) -> None:
+    """Let a leaving node stay to write what it keeps, and for a limited time to give it to others."""
+    member.gives, member.gives_until = True, now + HAND_OVER_S if gives else -math.inf
+    run.leaving.discard(member.node)
+    run.give_up.discard(member.node)  # it waits for no round
+    run.place(member)
+
+
+def give_time(run: Run, now: float) -> None:
+    """Let nodes that stay for a round have their whole time for it: its nodes can fetch only from now on."""
+    for member in list(run.members_in(MemberState.GIVING)):
+        if has_to_give(run, member):
+            let_stay(run, member, now, gives=True)
+
+
+def release_given(run: Run, decision: Decision) -> None:
+    """Release the nodes that others and the disk need no more, or that have stayed for as long as they may."""
+    holders, disk_by, lost = last_holders(run), persistence.ends_by(run), Reasons(run).unwritten
+    for member in list(run.members_in(MemberState.GIVING)):
+        if member_given_by(run, member, holders, disk_by) <= decision.now:
+            release_left(run, member, decision, lost if member.node in holders else "")
+
+
+# Nodes that wait
+
+
+def release_spare(run: Run, member: Member, reason: str, decision: Decision) -> None:
+    """Release a node that was not needed, as the run succeeds for this reason."""
+    result, code, text = Result.SUCCEEDED, ExitCode.OK, f"{reason}; this node was a spare and ran no worker"
+    if member.differs_from:
+        result, code = Result.FAILED, ExitCode.TEMPFAIL
+        text = f"{text}, and its command is another one than that of node {member.differs_from}"
+    release(run, member, Outcome(result, code, clip(text)), decision)
+
+
+def release_in_vain(run: Run, member: Member, decision: Decision) -> None:
+    """Release a node that has waited for a round for as long as its `--join-timeout` allows.
+
+    One that writes a step to the disk stays until that is over. So do all nodes of a run that is to end after that.
+    """
+    written_by = persistence.ends_by(run)
+    if (persistence.writes(run, member) or run.durable.stop_asked) and written_by > decision.now:
+        run.give_up.set(member.node, min(written_by, decision.now + LOOK_AGAIN_S))
+    else:
+        release(run, member, _in_vain(run, member), decision)
+
+
+def _in_vain(run: Run, member: Member) -> Outcome:
+    """Return the outcome of a node that waited in vain."""
+    waited, reasons = f"{member.offer.join_timeout_s:g} s", Reasons(run)
+    least, why = run.spec.nodes_min, reasons.waiting_for
+    text = (
+        f"not enough nodes within {waited}: {why}. Start {least} nodes with the same job id and coordinator, or give a"
+        " longer --join-timeout"
+    )
+    if run.count(MemberState.READY) >= least:
+        text = f"no round within {waited}: {why}"
+    goes_on = run.kept.disk.work is not None and not persistence.writes(run, member)
+    return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text if goes_on else text + reasons.unwritten))

@@ -1,0 +1,116 @@
+"""The runs of all jobs: how a run is opened, found again and forgotten, and when its table may have a row to take.
+
+`observations` says how a node becomes a member of a run, `table` what follows for the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from coordinatord.core.keeping.persistence import END_S, has_ending_nodes
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries import admission
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.state.cluster import Cluster
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
+from coordinatord.core.rounds.values.records import JobForgotten, NodeLost, Record, RunOpened
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import Join
+from coordinatord.protocol.text import clip
+
+SIGNALS_APART_S = 1.0
+"""How much later than their coordinator nodes that keep state may say that they were asked to end, too. Where a host
+shuts down or Slurm ends a job, all processes get SIGTERM within milliseconds, in any order."""
+
+
+class Registry:
+    """The live runs, and the deadlines of their tables."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, epoch: str) -> None:
+        """Begin without runs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
+        self._cluster = cluster
+        self.policy = policy
+        self._epoch = epoch
+        self._opened = 0
+        self.live: dict[str, Run] = {}
+        """Runs by their id: the last one of each job, and older ones as long as they have members."""
+        self._missed_until = -math.inf
+        """When the last node that was lost stops trying to come back for the outcome of its run."""
+        self.deadlines = DeadlineHeap[str]()
+        """When the table of a run may have a row to take or a node has waited long enough, keyed by job."""
+
+    def open(self, join: Join, store_error: str | None, decision: Decision) -> Run:
+        """Open a run for its first node; `store_error` is why that could not be recorded. Raises `RefusedError`."""
+        admission.check_not_degraded(store_error)
+        jobs = self._cluster.jobs
+        old = jobs.get(join.job)
+        if old is None:
+            self._make_room(decision)
+        self._opened += 1
+        run_id = f"{self._epoch}-{self._opened}"
+        again = "" if old is None or not old.durable.concluded else Reasons(old).begun_anew(run_id, decision.now)
+        reason = f"opened by node {join.node}" + (f"; {again}" if again else "")
+        decision.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
+        if old is not None:
+            self.drop_if_over(old)
+        run = jobs[join.job]
+        if old is not None and old.durable.state is State.SUCCEEDED:
+            run.remark = clip(again, MESSAGE_MAX)
+        self.live[run_id] = run
+        return run
+
+    def _make_room(self, decision: Decision) -> None:
+        """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all of them live."""
+        jobs = self._cluster.jobs
+        if len(jobs) < self.policy.jobs_max:
+            return
+        ended = next((run for run in jobs.values() if run.durable.state.ended), None)
+        if ended is None:
+            raise admission.too_many_jobs(self.policy.jobs_max)
+        decision.record(JobForgotten(ended.job, ended.id, "it had ended, and another job needed its place"))
+        self.drop_if_over(ended)
+
+    def drop_if_over(self, run: Run) -> None:
+        """Drop a run that is no longer its job's last one, once it has no members."""
+        current = self._cluster.jobs.get(run.job)
+        if current is None:
+            self.deadlines.discard(run.job)
+        if not run.members and current is not run:
+            self.live.pop(run.id, None)
+
+    def note_losses(self, records: Sequence[Record], now: float) -> None:
+        """Note whether a node was lost by these records."""
+        if any(isinstance(record, NodeLost) for record in records):
+            self._missed_until = now + self.policy.farewell_s
+
+    def needed_until(self) -> float:
+        """Return until when a node that is not connected may need the outcome of a run: for ever while a run lives."""
+        return math.inf if any(True for _ in self._cluster.live) else self._missed_until
+
+    @property
+    def ending(self) -> list[Run]:
+        """The runs whose nodes end their workers or leave, and need the coordinator for that."""
+        return [run for run in self.live.values() if has_ending_nodes(run)]
+
+    def may_end_at(self, asked_at: float) -> float:
+        """Return from when the coordinator may end that was asked to at this time: not before nodes that end are gone.
+
+        They have the time in which workers end, and then a step is written. Nodes that just train go on without it.
+        """
+        if ending := self.ending:
+            slowest_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
+            return asked_at + slowest_s + END_S
+        writes = any(run.connected and run.kept.disk.every_s is not None for run in self.live.values())
+        return asked_at + SIGNALS_APART_S if writes else asked_at
+
+    def plan(self, run: Run, row_due: float | None) -> None:
+        """Note when a row of the run's table may be due, or a node has waited for long enough."""
+        dues = [due for due in (row_due, run.give_up.next()) if due is not None]
+        if dues:
+            self.deadlines.set(run.job, min(dues))
+        else:
+            self.deadlines.discard(run.job)

@@ -1,0 +1,197 @@
+"""The life of a run as a table: from which state, under which condition, to which state, and for which reason.
+
+The first row whose condition holds is taken, and so on until none holds. The reason goes to the log, to `nodeclient
+status` and to the nodes; its placeholders are properties of `Reasons`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from coordinatord.core.keeping import persistence
+from coordinatord.core.rounds.queries import conditions
+from coordinatord.core.rounds.queries.conditions import Condition
+from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions import actions
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.records import Reason
+from coordinatord.protocol.errors import InternalError
+
+TRANSITIONS_MAX = 16
+"""The most steps that one event can cause in one run: a longer chain than there are states is a loop in the table."""
+
+Action = Callable[[Run, Reason, Decision], None]
+
+
+class Transition(Struct, frozen=True):
+    """One transition."""
+
+    source: State
+    when: Condition
+    target: State
+    action: Action
+    reason: str
+
+
+class TransitionLoopError(InternalError):
+    """The table goes round in circles. The run is where the last row left it."""
+
+
+_LEFT = "{reasons.because}the last node has left, as asked"
+_FORMED = "{reasons.because}formed of {reasons.chosen}"
+
+
+def _rows() -> list[Transition]:
+    forming, starting, running, stopping = State.FORMING, State.STARTING, State.RUNNING, State.STOPPING
+    succeeded, failed, stopped, left = State.SUCCEEDED, State.FAILED, State.STOPPED, State.LEFT
+    when, do = conditions, actions
+    rows = [
+        Transition(
+            state, when.replaced, failed, do.fail_abandoned, "all nodes are gone, a run with other settings follows"
+        )
+        for state in (forming, starting, running)
+    ]
+    due = "the last step is to be written to the disk"
+    rows += [
+        Transition(forming, when.last_step_due, forming, do.begin_persist, due),  # before nodes are let go
+        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}{reasons.last_step}"),
+        Transition(forming, when.all_left, left, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
+        Transition(
+            forming,
+            when.abandoned,
+            failed,
+            do.fail_abandoned,
+            "{reasons.because}no node is left: all have gone, were lost or gave up",
+        ),
+        Transition(forming, when.full, starting, do.form, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
+        Transition(forming, when.settled, starting, do.form, f"{_FORMED}{{reasons.resumes}}"),
+        Transition(starting, when.all_started, running, do.proceed, "all workers are started{reasons.starts}"),
+        Transition(running, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
+    ]
+    for state in (starting, running):
+        rows += [
+            Transition(state, when.outrun, stopping, do.stop_at_once, "{reasons.superseded_reason}"),
+            Transition(state, when.worker_failed, stopping, do.stop_at_once, "{reasons.first_failure}"),
+            Transition(state, when.node_lost, stopping, do.stop_at_once, "lost {reasons.lost}"),
+            Transition(state, when.unrestorable, stopping, do.stop_at_once, "{reasons.unrestorable}"),
+            Transition(state, when.stop_asked, stopping, do.stop_planned, "{reasons.stop_asked}"),
+            Transition(state, when.node_leaving, stopping, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
+            Transition(state, when.restart_asked, stopping, do.stop_planned, "{reasons.restart_asked}"),
+            Transition(
+                state,
+                when.node_stopped,
+                stopping,
+                do.stop_at_once,
+                "{reasons.stopped} had ended the workers, out of touch for too long",
+            ),
+            Transition(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
+            Transition(state, when.arrived, stopping, do.stop_planned, "{reasons.ready} arrived"),
+            Transition(state, when.fell_silent, state, do.note_silent, "every node is silent"),
+            Transition(state, when.heard_again, state, do.note_heard, "nodes are heard again"),
+        ]
+    rows += [
+        Transition(state, when.given, state, do.let_go, "what nodes that leave have kept is with others")
+        for state in (forming, starting, running)
+    ]
+    rows += _disk_rows()
+    rows += [
+        Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
+        Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
+        *_stall_rows(),
+        # All workers succeeded before their nodes received the stop: another round would repeat what is done.
+        Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
+        Transition(stopping, when.all_promised, stopping, do.name_step, "all workers end after step {reasons.named}"),
+        Transition(stopping, when.corroborated, stopping, do.lose_corroborated, "{reasons.corroborated}"),
+        Transition(stopping, when.last_step_due, stopping, do.begin_persist, due),  # before the job fails for good
+        Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),
+        Transition(stopping, when.given_up, failed, do.fail_workers, "{reasons.verdict}"),
+        Transition(stopping, when.all_stopped, forming, do.reform, "{reasons.verdict}"),
+        Transition(
+            stopping, when.stop_overdue, stopping, do.leave_behind, "{reasons.slow} could not end the workers in time"
+        ),
+    ]
+    return rows
+
+
+def _stall_rows() -> list[Transition]:
+    """Return what is done while workers do no step."""
+    running, stopping, when, do = State.RUNNING, State.STOPPING, conditions, actions
+    return [
+        Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
+        Transition(running, when.resumed, running, do.end_stall, "workers do steps again"),
+        Transition(running, when.hung, stopping, do.stop_hung, "{reasons.hung}"),
+        Transition(running, when.busy_awaited, running, do.note_busy, "{reasons.notice}"),
+        Transition(running, when.look_due, running, do.look, "it is time to look where the workers stand"),
+    ]
+
+
+def _disk_rows() -> list[Transition]:
+    """Return what is done about the disk; that waits while workers start and end, which takes a moment.
+
+    A job whose workers have failed for good stays in the state `stopping` until the disk has what was kept.
+    """
+    forming, running, when, do = State.FORMING, State.RUNNING, conditions, actions
+    rows = []
+    for state in (forming, running, State.STOPPING):
+        rows += [
+            Transition(state, when.persist_over, state, do.end_persist, "the write of a step is over"),
+            Transition(state, when.persist_written, state, do.commit_persist, "all of a step is written to the disk"),
+        ]
+    due = "a step is to be written to the disk"
+    return [*rows, Transition(running, when.persist_due, running, do.begin_persist, due)]
+
+
+ROWS = _rows()
+
+_BY_STATE = {state: [row for row in ROWS if row.source is state] for state in State}
+
+
+def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
+    """Return the row to take now, and since when it is due.
+
+    If there is none, return None, and the time at which the first row is due if nothing happens.
+    """
+    first = None
+    for row in _BY_STATE[run.durable.state]:
+        due = row.when(run)
+        if due is None:
+            continue
+        if due <= now:
+            return row, due
+        if first is None or due < first:
+            first = due
+    return None, first
+
+
+def take_due_rows(run: Run, decision: Decision) -> float | None:
+    """Take rows until none is due; return when the next one is, or None. Raises `TransitionLoopError`."""
+    taken: list[str] = []
+    while len(taken) < TRANSITIONS_MAX:
+        _note_ready(run, decision.now)
+        run.give_up.settle()
+        run.kept.disk.note_end(decision.now, persistence.END_S, ends=persistence.is_ending(run))
+        row, due = next_row(run, decision.now)
+        if row is None:
+            return due
+        taken.append(f"{row.source} to {row.target} ({conditions.NAMES[row.when]})")
+        reason = Reason(conditions.NAMES[row.when], row.reason.format(reasons=Reasons(run)))
+        row.action(run, reason, decision)
+    text = f"job {run.job}: still moving after {TRANSITIONS_MAX} steps"
+    raise TransitionLoopError(text, table="transitions", state=run.durable.state, stimulus=", ".join(taken))
+
+
+def _note_ready(run: Run, now: float) -> None:
+    """Note since when enough nodes for a round have joined, and since when enough have been ready."""
+    if run.count(MemberState.READY) + run.count(MemberState.PREPARING) < run.spec.nodes_min:
+        run.joined_since = None
+    elif run.joined_since is None:
+        run.joined_since = now
+    if run.count(MemberState.READY) < run.spec.nodes_min:
+        run.enough_since = None
+    elif run.enough_since is None:
+        run.enough_since = now

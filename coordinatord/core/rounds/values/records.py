@@ -1,0 +1,381 @@
+"""The history of a run as facts: everything that outlives the daemon, and nothing else.
+
+Records are few: heartbeats and observations leave none. Each names its job and run, and has its `reason` as a text,
+which is also its log line. `transitions/apply` applies a record, for a daemon that decides and for one that starts
+again. A number is absolute (the budget used so far, not "one more"), so that old rounds can be forgotten one by one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from coordinatord.core.rounds.values.ranks import Ranks
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Spent
+from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome, Report, WorkerStarts
+from coordinatord.protocol.schema import Strict, printable
+
+REASON_MAX = 4_096
+"""The length in characters: the longest sentence names eight nodes, quotes a worker's message, and has the consequences
+of both."""
+
+Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seen = Annotated[str, printable(253, least=1)]
+"""An address as a connection showed it."""
+AGE_MAX = SPAN_MAX
+Age = Annotated[float, Meta(ge=0, le=AGE_MAX)]
+"""An age in seconds before the record was made."""
+
+TokenName = Annotated[str, printable(128)]
+
+Condition = Annotated[str, printable(64)]
+"""The condition that the reason is an instance of, as one word (see `reason`); empty in old records."""
+
+
+class Record(Strict, frozen=True):
+    """One fact in the history of a run."""
+
+    KIND: ClassVar[str]
+    """The name of this kind of fact in databases, over HTTP and in logs, whatever its class is called here."""
+
+    job: Name
+    run: Name
+    reason: Annotated[str, printable(REASON_MAX, least=1)]
+
+    @classmethod
+    @cache
+    def kind_words(cls) -> tuple[str, ...]:
+        """Return the kind as words: `NodeLeftBehind` is node, left, behind."""
+        spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.KIND)
+        return tuple(spaced.split())
+
+
+class RunOpened(Record, frozen=True):
+    """The first node of a run came; the run takes the place of the job's last one."""
+
+    KIND = "RunOpened"
+
+    opener: Name
+    spec: JobSpec
+
+
+class NodeJoined(Record, frozen=True):
+    """A node became a member of a run."""
+
+    KIND = "NodeJoined"
+
+    node: Name
+    incarnation: Incarnation
+    offer: NodeOffer
+    peer_address: Seen
+    local_address: Seen
+    round: Counter
+    """The last round that the node remembers, of whatever run."""
+    token: TokenName = ""
+    """The name of the access token that it came with; empty where none was wanted, and in old records."""
+
+
+class NodeLost(Record, frozen=True):
+    """A member was lost: it fell silent, or another process took its name."""
+
+    KIND = "NodeLost"
+
+    node: Name
+    incarnation: Incarnation
+    silent_s: Age
+    """How long it had been silent."""
+    leaving: bool
+    """Whether it had announced that it would leave, and was gone before the answer."""
+
+
+class NodeReleased(Record, frozen=True):
+    """A member was released while the run goes on: it asked to leave, or waited in vain."""
+
+    KIND = "NodeReleased"
+
+    node: Name
+    incarnation: Incarnation
+    outcome: Outcome
+
+
+class NodeSucceeded(Record, frozen=True):
+    """All workers of one node exited with 0: its part of the round is done, whatever happens to the node."""
+
+    KIND = "NodeSucceeded"
+
+    node: Name
+    incarnation: Incarnation
+    round: Counter
+
+
+class NodeLeftBehind(Record, frozen=True):
+    """A node could not end its workers in time: it stays a member, but the round ends without it."""
+
+    KIND = "NodeLeftBehind"
+
+    node: Name
+    incarnation: Incarnation
+    round: Counter
+    silent_s: Age
+
+
+class RoundFormed(Record, frozen=True):
+    """A round got its nodes and ranks; it is never edited."""
+
+    KIND = "RoundFormed"
+
+    round: Counter
+    nodes: Annotated[tuple[Ranks, ...], Meta(min_length=1, max_length=RANKS_MAX)]
+    """The ranks by group rank."""
+    master_address: Address
+    master_port: Port
+    spent: Spent
+    """The time of the run so far, as in each record with which the activity changes."""
+    resume: ResumePoint | None = None
+    """The step that its workers resume from; None if no node keeps one that is whole."""
+    differing: KeptStep | None = None
+    """A newer step that nodes keep, and that is left out because ranks have different states of it; None if none is."""
+
+
+class RoundRemembered(Record, frozen=True):
+    """The part of a `RoundFormed` that a history of rounds needs: how large the round was, without its nodes.
+
+    It is read in place of the whole once a run has ended, and never stored.
+    """
+
+    KIND = "RoundRemembered"
+
+    round: Counter
+    nodes: Count
+    workers: Count
+    spent: Spent
+
+
+class RoundsMissed(Record, frozen=True):
+    """Nodes know of a later round than the records have: so the records are an old copy of the history."""
+
+    KIND = "RoundsMissed"
+
+    round: Counter
+    """The latest that is known; the next one has a higher number."""
+
+
+class RoundStarted(Record, frozen=True):
+    """All workers of a round are started."""
+
+    KIND = "RoundStarted"
+
+    round: Counter
+    steps_awaited: bool
+    """Whether workers of this run report their steps: they train from the first one, which `TrainingBegan` records."""
+    spent: Spent
+    begun: WorkerStarts | None = None
+    """How they were begun; None if all are cold and could not be otherwise, and in old records."""
+
+
+class TrainingBegan(Record, frozen=True):
+    """A worker has reported the first step of a round; the time before belongs to its start."""
+
+    KIND = "TrainingBegan"
+
+    round: Counter
+    spent: Spent
+    step: Step | None = None
+    """The step; None in old records."""
+
+
+class FirstStepOverdue(Record, frozen=True):
+    """No worker of a round has done its first step in time; if no round before had one, there may never be any."""
+
+    KIND = "FirstStepOverdue"
+
+    round: Counter
+    spent: Spent
+
+
+class TrainingCaughtUp(Record, frozen=True):
+    """The workers of a round have come to the furthest step of the rounds before; what they did so far was redone."""
+
+    KIND = "TrainingCaughtUp"
+
+    round: Counter
+    spent: Spent
+
+
+class TrainingStalled(Record, frozen=True):
+    """No worker of a round has done a step for much longer than steps have taken recently."""
+
+    KIND = "TrainingStalled"
+
+    round: Counter
+    spent: Spent
+
+
+class TrainingResumed(Record, frozen=True):
+    """A worker of a round that had stalled has done a step."""
+
+    KIND = "TrainingResumed"
+
+    round: Counter
+    spent: Spent
+
+
+class BusyWorkerAwaited(Record, frozen=True):
+    """All workers of a stalled round wait for one that computes, or may do so; nothing is done about it."""
+
+    KIND = "BusyWorkerAwaited"
+
+    round: Counter
+
+
+class NodesSilent(Record, frozen=True):
+    """No node of a round is heard: they are gone, or the coordinator is cut off."""
+
+    KIND = "NodesSilent"
+
+    round: Counter
+    spent: Spent | None = None
+    """The time up to when the last of them was heard; None in old records."""
+
+
+class NodesHeard(Record, frozen=True):
+    """A node of a round is heard again, after all had been silent."""
+
+    KIND = "NodesHeard"
+
+    round: Counter
+    spent: Spent | None = None
+    """The time of the run so far; None in old records."""
+
+
+class FirstFailure(Strict, frozen=True):
+    """The earliest failure of a worker that was known when its round was stopped."""
+
+    node: Name
+    host: Address
+    failure: Failure
+    """The failure with its age as of the record."""
+
+
+class RoundStopped(Record, frozen=True):
+    """A round is to end; the reason is the trigger, which need not be the root cause."""
+
+    KIND = "RoundStopped"
+
+    round: Counter
+    planned: bool
+    """Whether all is well, so that the workers get the time to save their state."""
+    first_failure: FirstFailure | None
+    """It is recorded because its node may be gone before it can report it again; nodes repeat other failures."""
+    spent: Spent
+    condition: Condition
+
+
+class RoundEnded(Record, frozen=True):
+    """All workers of a round are gone, and the root cause is judged."""
+
+    KIND = "RoundEnded"
+
+    round: Counter
+    charged: bool
+    restarts_used: Counter
+    report: Report | None
+    """The root cause, if a worker failed by itself."""
+    spent: Spent
+    repeats: Counter
+    """How often the same error had come right before, round after round, without a step in between."""
+    reached: Step | None = None
+    """The furthest step that any worker of this round or an earlier one has reported, as far as it is known."""
+
+
+class RunEnded(Record, frozen=True):
+    """A run is over."""
+
+    KIND = "RunEnded"
+
+    outcome: Outcome
+    report: Report | None
+    """The root cause, if workers failed for good."""
+    spent: Spent
+    condition: Condition
+    step: Step | None = None
+    """The step that all workers had come to, as far as any was known."""
+
+
+class JobStopAsked(Record, frozen=True):
+    """An operator wants the run to end: its workers save their state, and no round follows."""
+
+    KIND = "JobStopAsked"
+
+
+class JobForgotten(Record, frozen=True):
+    """A job that had ended made room for another, or an operator wanted it gone."""
+
+    KIND = "JobForgotten"
+
+
+class ClusterRecord(Record, frozen=True):
+    """A fact about the whole cluster, of no job and no run."""
+
+    job: Annotated[str, printable(0)]
+    run: Annotated[str, printable(0)]
+    node: Name
+    """A node id or the name of a host."""
+
+
+class NodeDrained(ClusterRecord, frozen=True):
+    """An operator wants a node, or all nodes of a host, to leave its jobs and be let in by none."""
+
+    KIND = "NodeDrained"
+
+
+class NodeUndrained(ClusterRecord, frozen=True):
+    """Jobs let the node in again."""
+
+    KIND = "NodeUndrained"
+
+
+KINDS: dict[str, type[Record]] = {
+    kind.KIND: kind
+    for kind in (
+        RunOpened,
+        NodeJoined,
+        NodeLost,
+        NodeReleased,
+        NodeSucceeded,
+        NodeLeftBehind,
+        RoundFormed,
+        RoundsMissed,
+        RoundStarted,
+        TrainingBegan,
+        FirstStepOverdue,
+        TrainingCaughtUp,
+        TrainingStalled,
+        TrainingResumed,
+        BusyWorkerAwaited,
+        NodesSilent,
+        NodesHeard,
+        RoundStopped,
+        RoundEnded,
+        RunEnded,
+        JobStopAsked,
+        JobForgotten,
+        NodeDrained,
+        NodeUndrained,
+    )
+}
+"""Every record by the name that it is stored under."""
+
+
+class Reason(Struct, frozen=True):
+    """The condition that held, and its text in this case."""
+
+    condition: str
+    """One of `conditions.NAMES`, or an operator's request if no row of the table was taken."""
+    sentence: str
+    """The row's sentence, with the names and numbers of this case."""

@@ -1,0 +1,135 @@
+"""The last rounds of a run: why each began and ended, and what its time was spent on.
+
+All times are in seconds since the run was opened, as the ledger counts them, so that they agree with it to the last
+digit and no clock that is set changes their order. The history follows from records alone: `transitions/apply` notes
+them while a run goes on, and `rounds_of` reads them for a run that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from coordinatord.core.rounds.values.records import (
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundRemembered,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+)
+from coordinatord.core.rounds.values.time_ledger import Spent
+from coordinatord.protocol.messages import WorkerStarts
+from coordinatord.protocol.text import clip
+
+ROUNDS_KEPT = 50
+"""Rounds that are kept of each run, here and in the store, so a coordinator that starts again shows the same. Whoever
+looks for the reason of restarts looks at the last few. 50 rounds of 10,000 nodes are 60 MB."""
+
+REASON_MAX = 512
+"""The length in characters: what fits into a few lines. The events and the log have the whole."""
+
+ROUND_RECORDS: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)
+"""The kinds of records that concern rounds; all others leave the history as it is."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One round, with the time since the one before it ended."""
+
+    number: int
+    nodes: int
+    workers: int
+    formed: str
+    """Why it was formed."""
+    before: Spent
+    """What the run had spent when the round before it ended."""
+    formed_at: float
+    running_at: float | None = None
+    """When all its workers were started."""
+    begun: WorkerStarts | None = None
+    """How they were begun."""
+    stopped: str | None = None
+    stopped_at: float | None = None
+    planned: bool = False
+    ended: str | None = None
+    """The verdict."""
+    ended_at: float | None = None
+    charged: bool = False
+    after: Spent | None = None
+    """What the run had spent when it ended; None while it is on."""
+
+
+@dataclass(slots=True)
+class RoundHistory:
+    """The rounds of one run, oldest first."""
+
+    _rounds: list[Round] = field(default_factory=list)
+    _spent: Spent = field(default_factory=Spent)
+    """What the run had spent when its last round ended."""
+
+    def __iter__(self) -> Iterator[Round]:
+        """Iterate over the rounds that are kept."""
+        return iter(self._rounds)
+
+    def note(self, record: Record) -> None:
+        """Take in a record; one that does not concern rounds changes nothing."""
+        match record:
+            case RoundFormed():
+                self._form(_remembered(record))
+            case RoundRemembered():
+                self._form(record)
+            case RoundStarted():
+                if current := self.current:
+                    current.running_at, current.begun = record.spent.total, record.begun
+            case RoundStopped():
+                self._stop(record)
+            case RoundEnded() | RunEnded():
+                self._close(record)
+
+    def _form(self, record: RoundRemembered) -> None:
+        """Note a new round, and forget one that is too old."""
+        oldest = record.round - ROUNDS_KEPT
+        self._rounds = [round_ for round_ in self._rounds if round_.number > oldest]
+        formed, at = clip(record.reason, REASON_MAX), record.spent.total
+        self._rounds.append(Round(record.round, record.nodes, record.workers, formed, self._spent, at))
+
+    def _stop(self, record: RoundStopped) -> None:
+        if current := self.current:
+            current.stopped, current.stopped_at = clip(record.reason, REASON_MAX), record.spent.total
+            current.planned = record.planned
+
+    def _close(self, record: RoundEnded | RunEnded) -> None:
+        """Note that the round is over, alone or with its run."""
+        if current := self.current:
+            if isinstance(record, RoundEnded):
+                current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
+            current.ended, current.ended_at = clip(record.reason, REASON_MAX), record.spent.total
+            current.after = record.spent
+        self._spent = record.spent
+
+    @property
+    def current(self) -> Round | None:
+        """The round that is on; None if there is none."""
+        return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None
+
+
+def in_brief(record: Record) -> Record:
+    """Return a record without the ranks of all nodes, which a history of rounds does not need."""
+    return _remembered(record) if isinstance(record, RoundFormed) else record
+
+
+def _remembered(formed: RoundFormed) -> RoundRemembered:
+    workers = sum(ranks.workers for ranks in formed.nodes)
+    return RoundRemembered(
+        formed.job, formed.run, formed.reason, formed.round, len(formed.nodes), workers, formed.spent
+    )
+
+
+def rounds_of(records: Iterable[Record]) -> RoundHistory:
+    """Return the rounds of one run by its records, the oldest record first."""
+    rounds = RoundHistory()
+    for record in records:
+        rounds.note(record)
+    return rounds

@@ -1,0 +1,410 @@
+"""The state of jobs as records of the HTTP API, for `GET /v1/jobs` and `nodeclient status`."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+
+from msgspec.structs import asdict, replace
+
+from coordinatord.core.keeping.copying import copy_problem
+from coordinatord.core.rounds.queries.reasons import Reasons, lasted, memory_of, unkept
+from coordinatord.core.rounds.queries.report_builder import current
+from coordinatord.core.rounds.queries.start_counts import starts_view
+from coordinatord.core.rounds.queries.time_attribution import spent
+from coordinatord.core.rounds.state.cluster import Cluster
+from coordinatord.core.rounds.state.durable import DurableCluster, EarlierRun, State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.values.round_history import Round, RoundHistory
+from coordinatord.core.rounds.values.time_ledger import Spent
+from coordinatord.core.rounds.values.training_progress import furthest_step
+from coordinatord.core.watching.arrivals import laggard_view, late_views
+from coordinatord.hints.failure_status import failure_status
+from coordinatord.protocol.http.api import (
+    DrainedStatus,
+    EarlierRunStatus,
+    FailureStatus,
+    JobStatus,
+    KeptStatus,
+    LateStatus,
+    LedgerStatus,
+    LostStatus,
+    MissingStatus,
+    NodeKeptStatus,
+    NodeStatus,
+    ProgressStatus,
+    RestartsStatus,
+    RoundStatus,
+    SecondsStatus,
+)
+from coordinatord.protocol.http.page_events import JobSummary
+from coordinatord.protocol.messages import Launcher, Observed, Phase, Report, ScaleUp
+from coordinatord.protocol.text import NAMES_MAX
+
+SPARE = "spare"
+"""The state of a node that the round has no place for."""
+
+STARTING = "starting"
+"""The state of a node whose workers run, and have yet to do the first of their steps: they may import or load."""
+
+LOST_SHOWN_S = 3_600.0
+"""How long a lost node is shown: a person sees it even after a break. Events keep it for longer."""
+
+_AT_WORK = {State.STARTING, State.RUNNING}
+"""The states in which a round goes on."""
+
+STANDS_S = 5.0
+"""The least time without a step after which a node that is behind is taken to stand still."""
+
+STANDS_STEPS = 2
+"""The least such time, as a multiple of the usual time of a step."""
+
+
+def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
+    """Return the live or last run of a job; `store_error` is why nothing can be decided, if so."""
+    ready = _state_of_ready(run)
+    ledger = _ledger(run, now)
+    steps_per_s = pace(run, now)
+    lead = _FurthestWorker(run, steps_per_s)
+    late = late_views(run)
+    since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
+    return JobStatus(
+        job=run.job,
+        run=run.id,
+        state=run.shown_state,
+        health=run.health,
+        reason=_situation(run, now, store_error),
+        round=run.durable.round,
+        opened_s=ledger.total,
+        state_s=round(max(0.0, now - since), 3),
+        exit_code=None if run.durable.outcome is None else run.durable.outcome.exit_code,
+        ledger=ledger,
+        world_size=_world_size(run),
+        begun=None if run.durable.rounds.current is None else starts_view(run.durable.rounds.current.begun),
+        progress=_progress(run, steps_per_s),
+        kept=kept_view(run),
+        restarts=_restarts(run),
+        spares=_spares(run),
+        missing=_missing(run),
+        lost=_lost(run, now),
+        earlier=tuple(_earlier(earlier, now) for earlier in run.durable.earlier),
+        failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
+        laggard=laggard_view(run),
+        nodes=tuple(_node_status(run, member, ready, lead, late.get(member.node), now) for member in _in_order(run)),
+    )
+
+
+def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | None) -> JobStatus:
+    """Return a job with its last rounds as well, for a reader of this job alone."""
+    return replace(job_view(run, now, store_error), rounds=rounds_view(run, rounds, now))
+
+
+def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
+    """Return a job as an entry of a list, which costs the same whether the job has one node or ten thousand."""
+    return JobSummary(
+        job=run.job,
+        run=run.id,
+        state=run.shown_state,
+        health=run.health,
+        reason=_situation(run, now, store_error),
+        round=run.durable.round,
+        world_size=_world_size(run),
+        restarts=_restarts(run),
+        spares=_spares(run),
+        progress=_progress(run, pace(run, now)),
+        nodes=len(run.members),
+        goodput=_ledger(run, now).goodput,
+    )
+
+
+def unheard(cluster: Cluster) -> str:
+    """Return of how many jobs no node is heard, though they have a round; empty if there is none."""
+    jobs = list(cluster.live)
+    silent = sum(run.health is Health.SILENT for run in jobs)
+    return f"no node is heard of {silent} of {len(jobs)} live jobs" if silent else ""
+
+
+def drained_view(cluster: DurableCluster) -> tuple[DrainedStatus, ...]:
+    """Return the names that operators keep out of all jobs, each with the reason."""
+    return tuple(DrainedStatus(node=name, reason=reason) for name, reason in sorted(cluster.drained.items()))
+
+
+def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[RoundStatus, ...]:
+    """Return the last rounds of a run, oldest first, each with what the time since the round before it was spent on."""
+    so_far = spent(run, now)
+    since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
+    return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
+
+
+def _round_status(round_: Round, so_far: Spent, clock_s: float) -> RoundStatus:
+    def ago(at: float | None) -> float | None:
+        return None if at is None else round(max(0.0, clock_s - at), 3)
+
+    return RoundStatus(
+        round=round_.number,
+        nodes=round_.nodes,
+        workers=round_.workers,
+        formed=round_.formed,
+        stopped=round_.stopped,
+        ended=round_.ended,
+        planned=round_.planned,
+        charged=round_.charged,
+        formed_s=ago(round_.formed_at),
+        running_s=ago(round_.running_at),
+        stopped_s=ago(round_.stopped_at),
+        ended_s=ago(round_.ended_at),
+        seconds=_seconds((round_.after or so_far).minus(round_.before)),
+        begun=starts_view(round_.begun),
+    )
+
+
+def _progress(run: Run, steps_per_s: float | None) -> ProgressStatus:
+    known, on = run.progress, run.durable.state in _AT_WORK
+    idle_s = round(known.idle_s, 3) if on and known.stepped_at is not None else None
+    usual_s = None if known.usual_s is None or not on else round(known.usual_s, 6)
+    return ProgressStatus(
+        step=run.step, steps_per_s=steps_per_s, reached=run.durable.reached, idle_s=idle_s, usual_s=usual_s
+    )
+
+
+def _situation(run: Run, now: float, store_error: str | None) -> str:
+    return (
+        Reasons(run).situation(now)
+        if store_error is None
+        else f"nothing can be decided, {store_error}; {run.durable.reason}"
+    )
+
+
+def _lost(run: Run, now: float) -> tuple[LostStatus, ...]:
+    """Return the nodes that were lost not long ago and are not back, each once, the last one first."""
+    last = {loss.node: loss for loss in run.durable.lost if now - loss.at <= LOST_SHOWN_S}
+    away = [loss for loss in last.values() if loss.node not in run.members]
+    return tuple(
+        LostStatus(
+            node=loss.node,
+            host=loss.host,
+            reason=loss.reason,
+            round=loss.round,
+            lost_s=round(max(0.0, now - loss.at), 3),
+        )
+        for loss in sorted(away, key=lambda loss: -loss.at)
+    )
+
+
+def _earlier(earlier: EarlierRun, now: float) -> EarlierRunStatus:
+    ledger = _ledger_of(earlier.spent)
+    return EarlierRunStatus(
+        run=earlier.run,
+        state=earlier.state,
+        reason=earlier.reason,
+        step=earlier.step,
+        opened_s=ledger.total,
+        ended_s=round(max(0.0, now - earlier.ended_at), 3),
+        goodput=ledger.goodput,
+        exit_code=earlier.exit_code,
+    )
+
+
+def _ledger(run: Run, now: float) -> LedgerStatus:
+    return _ledger_of(spent(run, now))
+
+
+def _ledger_of(time: Spent) -> LedgerStatus:
+    seconds = _seconds(time)
+    total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
+    trained = seconds.training
+    stepped = trained or seconds.redone or seconds.stalled
+    goodput = round(trained / total, 6) if stepped else None  # goodput is not known where no step was ever reported
+    return LedgerStatus(seconds=seconds, total=total, goodput=goodput)
+
+
+def _seconds(time: Spent) -> SecondsStatus:
+    return SecondsStatus(**{activity: round(seconds, 3) for activity, seconds in time.by_activity().items()})
+
+
+def _world_size(run: Run) -> int:
+    in_round = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
+    return sum(member.offer.workers for member in run.inside) if in_round else 0
+
+
+def _restarts(run: Run) -> RestartsStatus:
+    """Return the budget of restarts; torchrun's agents count for themselves."""
+    counted = run.spec.launcher is not Launcher.TORCHRUN
+    return RestartsStatus(used=run.durable.restarts_used, max=run.spec.max_restarts if counted else None)
+
+
+def _spares(run: Run) -> int:
+    return run.count(MemberState.READY) if _state_of_ready(run) == SPARE else 0
+
+
+def _missing(run: Run) -> MissingStatus:
+    missing = {} if run.durable.state.ended else run.missing
+    return MissingStatus(count=len(missing), nodes=tuple(islice(missing, NAMES_MAX)))
+
+
+def _failure(report: Report, run: Run, now: float) -> FailureStatus:
+    """Return a failure with its present age."""
+    return replace(failure_status(report), age_s=round(current(report, run, now).failure.age_s, 3))
+
+
+def _in_order(run: Run) -> list[Member]:
+    place = {node: index for index, node in enumerate(run.durable.order)}
+
+    def key(member: Member) -> tuple[bool, int, float]:
+        assignment = member.durable.assignment
+        rank = place.get(member.node, len(place)) if assignment is None else assignment.group_rank
+        return assignment is None, rank, member.arrived_at
+
+    return sorted(run.members.values(), key=key)
+
+
+class _FurthestWorker:
+    """The worker that is furthest, and by how many steps another may lag because of reporting alone.
+
+    All ranks take the same steps, but their reports do not arrive at the same instant. A report that is some seconds
+    old lacks the steps of that time, and each connection has its own delay.
+    """
+
+    def __init__(self, run: Run, steps_per_s: float | None) -> None:
+        heard = [member.observed for member in run.members.values()] if run.durable.state in _AT_WORK else []
+        self._step = furthest_step(heard, run.id, run.durable.round)
+        self._per_s = math.inf if steps_per_s is None else steps_per_s
+        self._all_stand = run.health is Health.STALLED
+        usual_s = run.progress.usual_s
+        self._stands_s = math.inf if usual_s is None else max(STANDS_S, STANDS_STEPS * usual_s)
+
+    def lag_of(self, observed: Observed, seen_s: float) -> int:
+        """Return how many steps the last worker of a node is behind; 0 if that may be chance."""
+        if self._step is None or observed.step_age_s is None:
+            return 0
+        lag = self._step - min((step for step in observed.steps if step is not None), default=self._step)
+        stands = self._all_stand or observed.step_age_s > self._stands_s
+        return lag if stands or lag > 2 + (2 + seen_s) * self._per_s else 0
+
+
+def _node_status(
+    run: Run, member: Member, ready: str, lead: _FurthestWorker, late: LateStatus | None, now: float
+) -> NodeStatus:
+    observed, offer = member.observed, member.offer
+    assignment = member.durable.assignment
+    seen_s = max(0.0, now - member.heard_at)
+    here = observed.round == run.durable.round and observed.run == run.id
+    steps = observed.steps if here else ()
+    age_s = seen_s + observed.step_age_s if steps and observed.step_age_s is not None else None
+    state: str = ready if member.state is MemberState.READY else member.state
+    if member.state is MemberState.RUNNING and run.shown_state is not run.durable.state:
+        state = STARTING
+    return NodeStatus(
+        node=member.node,
+        host=offer.host,
+        address=offer.advertise_address or member.peer_address,
+        state=state,
+        reason="its workers run, and have done no step yet" if state == STARTING else _reason(member, now),
+        drained=bool(member.drained),
+        group_rank=None if assignment is None else assignment.group_rank,
+        ranks=() if assignment is None else tuple(range(assignment.first_rank, assignment.first_rank + offer.workers)),
+        last_seen_s=round(seen_s, 3),
+        release=member.nodeclient_release or None,
+        protocol=member.protocol,
+        log_dir=offer.log_dir or None,
+        pids=observed.pids if here else (),
+        steps=steps,
+        step_age_s=None if age_s is None else round(age_s, 3),
+        behind=lead.lag_of(observed, seen_s) if steps else 0,
+        kept=_node_kept_view(run, member),
+        late=late,
+        begun=starts_view(observed.begun) if here else None,
+    )
+
+
+def pace(run: Run, now: float) -> float | None:
+    """Return how many steps a second the round does; None if it does none, or one of its workers does none."""
+    steps_per_s = run.progress.steps_per_s
+    if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
+        return None
+    straggler = run.straggler
+    stands = straggler is not None and straggler.lag > 1 and now - straggler.stepped_at >= run.progress.patience_s
+    return None if stands else round(steps_per_s, 6)
+
+
+def _state_of_ready(run: Run) -> str:
+    """Return the state that is shown for nodes that are ready, which is the same for all of them."""
+    if run.durable.state not in _AT_WORK:
+        return str(MemberState.READY)
+    is_spare = run.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
+    return SPARE if is_spare else "arrived"
+
+
+def _reason(member: Member, now: float) -> str:
+    if member.durable.outcome is not None:
+        return member.durable.outcome.summary
+    if member.drained:
+        return f"leaving: {member.drained}"
+    if member.observed.leaving:
+        return "leaving"
+    if member.session is None:
+        return "disconnected"
+    if member.state is MemberState.ASSIGNED:
+        return "its workers are to start"
+    since = member.preparing_since if member.state is MemberState.PREPARING else None
+    so_far = "" if since is None else f", for {lasted(now - since)} so far"
+    held_up = f": {member.observed.held_up}" if member.observed.held_up else ""
+    return _BY_PHASE[member.observed.phase] + so_far + held_up
+
+
+_BY_PHASE = {
+    Phase.PREPARING: "imports the modules of --preload",
+    Phase.IDLE: "has no workers",
+    Phase.STARTING: "its workers are starting",
+    Phase.RUNNING: "its workers are running",
+    Phase.STOPPING: "its workers are ending",
+    Phase.STOPPED: "its workers have ended",
+    Phase.SUCCEEDED: "its workers have succeeded",
+    Phase.FAILED: "a worker failed",
+}
+
+
+def kept_view(run: Run) -> KeptStatus | None:
+    """Return what the nodes of a run keep; None if they keep nothing and the round resumed from nothing."""
+    resume = run.durable.resume
+    if resume is None and not run.kept and run.kept.disk.every_s is None:
+        return None
+    persisting = run.kept.disk
+    newest = run.kept.newest_whole
+    held = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
+    return KeptStatus(
+        step=None if newest is None else newest.step,
+        resumed=None if resume is None else resume.step,
+        resumed_from="" if resume is None else memory_of(resume),
+        redone=None if resume is None else resume.redone,
+        interval_steps=max((kept.interval_steps for kept in held if kept.interval_steps is not None), default=None),
+        save_s=max((kept.save_s for kept in held if kept.save_s is not None), default=None),
+        used_bytes=sum(kept.used_bytes for kept in held),
+        skipped=sum(kept.skipped for kept in held),
+        copied=None if (copied := run.kept.copied) is None else copied.step,
+        copy_problem=copy_problem(run),
+        unkept=unkept(run),
+        disk_step=None if persisting.step is None else persisting.step.step,
+        disk_writing=None if persisting.work is None else persisting.work.at.step,
+        disk_problem=persisting.problem,
+    )
+
+
+def _node_kept_view(run: Run, member: Member) -> NodeKeptStatus | None:
+    """Return what a node keeps; None if it keeps nothing."""
+    kept = member.observed.kept
+    if kept is None:
+        return None
+    copied_to, copied_at = run.kept.copy_of(member.node) or ("", None)
+    return NodeKeptStatus(
+        used_bytes=kept.used_bytes,
+        limit_bytes=None if member.keeper is None else member.keeper.limit_bytes,
+        interval_steps=kept.interval_steps,
+        save_s=kept.save_s,
+        skipped=kept.skipped,
+        restoring=kept.restoring,
+        problem=kept.problem,
+        copied_to=copied_to,
+        copied_step=None if copied_at is None else copied_at.step,
+    )

@@ -1,0 +1,200 @@
+"""Finds which nodes can send the log files of a round, and where the files of the other nodes are."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import islice, takewhile
+
+from msgspec import Struct
+
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.ranks import Ranks
+from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
+from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.log_messages import LogStream
+from coordinatord.protocol.messages import Launcher, NodeOffer
+from coordinatord.protocol.text import name_some
+
+WORKERS_AT_ONCE_MAX = 64
+"""The limit of one request: no person reads more at once, and each log that is followed is read once a second."""
+
+
+class NoLogError(OperationalError):
+    """There is no such round, node or rank. Nothing has changed."""
+
+
+class LogChoice(Struct, frozen=True):
+    """The workers whose logs are wanted; an empty choice is all of them."""
+
+    ranks: tuple[range, ...] = ()
+    nodes: frozenset[str] = frozenset()
+    """Names of nodes or hosts."""
+    streams: tuple[LogStream, ...] = tuple(LogStream)
+
+
+class LogSource(Struct, frozen=True):
+    """One log of one worker, and the node that can send it."""
+
+    run: str
+    round: int
+    rank: int
+    stream: LogStream
+    node: str
+    host: str
+    file: str
+    """The path on that host; empty if it is not known, or no file is kept."""
+    keeper: str
+    """The node to ask: the one that wrote it, or another that keeps its logs in the same place."""
+    session: int | None
+    """The session of that node; None if it has none now."""
+    problem: str
+    """Why no node can be asked, and what to do; empty if one can."""
+
+
+class LogSources(Struct, frozen=True):
+    """The logs of the chosen workers."""
+
+    sources: tuple[LogSource, ...]
+    """The logs in the order of the ranks, stdout first."""
+    omitted: int
+    """The number of chosen workers beyond the limit."""
+
+
+def log_sources(
+    run: Run, number: int, records: Sequence[Record], choice: LogChoice, *, earlier: str = "", follow: bool = False
+) -> LogSources:
+    """Return the logs of some workers of a round; `records` are those that the store has of it.
+
+    `earlier` is the id of an earlier run of the job, if the round is one of that. With `follow`, nodes that are not
+    connected now can be asked as well, since they may come back. Raises `NoLogError`.
+    """
+    formed = next((record for record in records if isinstance(record, RoundFormed)), None)
+    if formed is None:
+        raise NoLogError(f"round {number} of run {earlier} is not known" if earlier else _unknown_round(run, number))
+    offers = {record.node: record.offer for record in records if isinstance(record, NodeJoined)}
+    nodes = [ranks for ranks in formed.nodes if _is_chosen(ranks, offers, choice)]
+    if not nodes:
+        had = name_some((ranks.node for ranks in formed.nodes), len(formed.nodes))
+        raise NoLogError(f"round {number} has no such node: it has {had}")
+    wanted_ranks = merged(choice.ranks)
+    pieces = [(ranks, piece) for ranks in nodes for piece in ranks_of(ranks, wanted_ranks)]
+    if not pieces:
+        raise NoLogError(_unknown_rank(number, nodes, choice))
+    pieces.sort(key=lambda pair: pair[1].start)
+    workers = sum(len(piece) for _, piece in pieces)
+    shown = list(islice(((ranks, rank) for ranks, piece in pieces for rank in piece), WORKERS_AT_ONCE_MAX))
+    wanted = _WantedRound(run, earlier or run.id, number, follow=follow and not earlier and not run.durable.state.ended)
+    sources = tuple(
+        wanted.source(ranks.node, rank, stream, offers.get(ranks.node))
+        for ranks, rank in shown
+        for stream in choice.streams
+    )
+    return LogSources(sources, workers - len(shown))
+
+
+def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) -> bool:
+    host = offers[ranks.node].host if ranks.node in offers else ranks.node
+    return not choice.nodes or not choice.nodes.isdisjoint({ranks.node, host})
+
+
+def merged(chosen: Iterable[range]) -> list[range]:
+    """Return the chosen ranks, each once, in order."""
+    merged: list[range] = []
+    for piece in sorted(chosen, key=lambda piece: piece.start):
+        if merged and piece.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, piece.stop))
+        else:
+            merged.append(piece)
+    return merged
+
+
+def ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
+    """Return which of the wanted ranks a node has, or all of its ranks if none are named."""
+    first, end = ranks.first_rank, ranks.first_rank + ranks.workers
+    if not wanted:
+        return [range(first, end)]
+    near = wanted[max(0, bisect(wanted, first, key=lambda piece: piece.start) - 1) :]
+    overlapping = takewhile(lambda piece: piece.start < end, near)
+    return [range(max(first, piece.start), min(end, piece.stop)) for piece in overlapping if piece.stop > first]
+
+
+class _WantedRound:
+    """A round whose logs are wanted, and the nodes that can be asked for them."""
+
+    def __init__(self, run: Run, run_id: str, number: int, *, follow: bool) -> None:
+        self._run = run
+        self._id = run_id
+        self._number = number
+        self._follow = follow
+
+    def source(self, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:
+        """Return one log; `offer` is that of the node when it was in the round."""
+        host, base = ("", "") if offer is None else (offer.host, offer.log_dir)
+        # The run's id is this coordinator's own: a node need not quote it to make a folder's name of it.
+        folder = f"{base}/{self._id}/round_{self._number}" if base else ""
+        keeper = self._keeper(node, host, base)
+        problem = self._problem(node, f"on host {host} in {folder}" if folder else "", keeper)
+        return LogSource(
+            run=self._id,
+            round=self._number,
+            rank=rank,
+            stream=stream,
+            node=node,
+            host=host,
+            file=f"{folder}/{rank}/{stream}.log" if folder else "",
+            keeper=node if keeper is None else keeper.node,
+            session=None if problem or keeper is None else keeper.session,
+            problem=problem,
+        )
+
+    def _keeper(self, node: str, host: str, base: str) -> Member | None:
+        """Return the node itself, or else another one that is connected and keeps its logs in the same place."""
+        member = self._run.members.get(node)
+        if not base or (member is not None and (member.session is not None or self._follow)):
+            return member
+        return self._by_place.get((host, base), member)
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, str], Member]:
+        """A node that can be asked for each place where logs are kept, by host and folder; few requests need it."""
+        others = [member for member in self._run.members.values() if member.session is not None]
+        return {(member.offer.host, member.offer.log_dir): member for member in others}
+
+    def _problem(self, node: str, place: str, keeper: Member | None) -> str:
+        """Return why no node can be asked; `place` says where the logs are, if any are kept."""
+        if self._run.spec.launcher is Launcher.TORCHRUN and self._id == self._run.id:
+            return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
+        if not place:
+            return f"node {node} keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
+        if keeper is not None and (keeper.session is not None or self._follow):
+            return ""
+        return f"node {node} is not connected: its logs are {place}"
+
+
+def _unknown_rank(number: int, nodes: Sequence[Ranks], choice: LogChoice) -> str:
+    """Explain that the chosen nodes had no worker of the chosen ranks."""
+    wanted = ", ".join(
+        f"{piece.start}-{piece.stop - 1}" if len(piece) > 1 else str(piece.start) for piece in choice.ranks
+    )
+    has = name_some(map(_span, nodes), len(nodes))
+    return f"round {number} has no rank {wanted}" + (f" on {has}" if choice.nodes else f": it has {has}")
+
+
+def _unknown_round(run: Run, number: int) -> str:
+    if not run.durable.has_had_rounds:
+        return f"job {run.job} has had no round yet"
+    known = [round_.number for round_ in run.durable.rounds]
+    if not known:  # the run has ended, and only the store has its rounds
+        which = f"rounds up to {run.durable.round}, of which the last {ROUNDS_KEPT} are kept"
+    else:
+        which = f"round {known[0]}" if len(known) == 1 else f"rounds {known[0]} to {known[-1]}"
+    return f"round {number} of job {run.job} is not known: run {run.id} has {which}"
+
+
+def _span(ranks: Ranks) -> str:
+    last = ranks.first_rank + ranks.workers - 1
+    return f"{ranks.node} ({f'rank {last}' if ranks.workers == 1 else f'ranks {ranks.first_rank} to {last}'})"

@@ -1,0 +1,260 @@
+"""Compares when workers arrived in the same collectives: which one comes last, and by how much.
+
+A collective ends for all at once, so the duration of a step does not show which worker is slow; the time of arrival
+does. Times of workers on different hosts are compared by the offset of the hosts' clocks, which is known up to half of
+the round trip of a question and its answer.
+
+Workers are at rest when none has come to a collective for much longer than is usual. Where they report no steps, only
+this shows that a round may hang. The limits are those for steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from statistics import median, median_low
+
+from msgspec import Struct
+
+from coordinatord.core.rounds.events import NodeArrivals
+from coordinatord.core.rounds.values.training_progress import STALL_GAPS, STALL_S_MIN, STALL_STEPS
+from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
+
+COLLECTIVES_MIN = 16
+"""The fewest collectives that are compared: of fewer, chance would name a worker."""
+
+LAST_SHARE = 2 / 3
+"""The least share of the collectives in which a laggard is last. Of two workers that are equally fast, one is last in
+two thirds of fifty collectives once in a hundred times, and of more workers never."""
+
+STEP_SHARE = 0.02
+"""The least lateness of a laggard, as a part of a step: less is not worth a remedy."""
+
+LATE_S_MIN = 0.001
+"""The least lateness of a laggard, in seconds: the system's scheduler may cause less."""
+
+DRIFT = 100e-6
+"""How many seconds two clocks may drift apart in a second: quartz clocks drift half as much."""
+
+
+class Offset(Struct, frozen=True):
+    """The coordinator's clock less the clock of a node, by one answer of the node."""
+
+    shift_s: float
+    error_s: float
+    at: float
+    """When the node gave that answer."""
+
+    def error_at(self, now: float) -> float:
+        """Return how far the offset may be wrong by now."""
+        return self.error_s + DRIFT * (now - self.at)
+
+
+def better_offset(known: Offset | None, answer: NodeArrivals) -> Offset:
+    """Return the offset that is more exact by now: the known one, or that of a new answer.
+
+    A known offset that the new answer rules out is dropped: the host was started again.
+    """
+    new = Offset(answer.answered_at - answer.clock_s, answer.error_s, answer.answered_at)
+    if known is None or new.error_s <= known.error_at(new.at):
+        return new
+    return new if abs(known.shift_s - new.shift_s) > new.error_s + known.error_at(new.at) else known
+
+
+class Arrival(Struct, frozen=True):
+    """The arrivals of one worker in the collectives of one process group."""
+
+    rank: int
+    node: str
+    error_s: float
+    """How far all of the times may be wrong, compared with those of another node."""
+    first: int
+    """The number of the first collective."""
+    times: Sequence[float]
+    """When the worker arrived in each of the collectives, which follow on one another, by the coordinator's clock."""
+
+
+class RankLateness(Struct, frozen=True):
+    """How late one worker is."""
+
+    rank: int
+    node: str
+    last: float
+    """The share of the collectives in which it arrived last, 0 to 1."""
+    late_s: float
+    """How long after the worker in the middle it usually arrives: the median over the steps of the largest lateness
+    within each."""
+
+
+class Laggard(Struct, frozen=True):
+    """A worker that holds up all others, or a node whose workers take turns in that."""
+
+    node: str
+    rank: int | None
+    """None if no worker of the node is later than its other ones."""
+    last: float
+    late_s: float
+
+
+class Lateness(Struct, frozen=True):
+    """How late the workers of a round are, by one look."""
+
+    ranks: tuple[RankLateness, ...]
+    """The workers that could be compared, by rank."""
+    collectives: int
+    """How many collectives of the largest group were compared."""
+    step_s: float | None
+    """How long a step takes; None if no worker reports steps. Then `late_s` is per collective."""
+    error_s: float
+    """How far times of two hosts may be wrong; 0 if all workers are on one."""
+
+    laggard: Laggard | None
+    """The worker or node that holds up the others; None if there is none, or chance or the clocks may explain it."""
+
+    @property
+    def factor(self) -> float:
+        """How many times as long each step takes because of the laggard; 1 if there is none, or it is not known."""
+        laggard = self.laggard
+        if laggard is None or self.step_s is None:
+            return 1.0
+        return self.step_s / max(self.step_s - laggard.late_s, 1e-9)
+
+
+def arrivals_of(answer: NodeArrivals, offset: Offset, now: float) -> Iterator[tuple[str, Arrival]]:
+    """Yield the arrivals of a node's workers, each with its process group."""
+    answered_at = answer.clock_s + offset.shift_s
+    for worker in answer.workers:
+        for group in worker.groups:
+            times = [answered_at - age_s for age_s in unpack_ages(group.ages)]
+            yield group.group, Arrival(worker.rank, answer.node, offset.error_at(now), group.first, times)
+
+
+def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> Lateness | None:
+    """Compare the arrivals of all workers; None if there is too little to compare.
+
+    A worker of several process groups counts by the one in which it is the latest.
+    """
+    groups: dict[str, dict[int, Arrival]] = {}
+    for name, arrival in arrivals:
+        groups.setdefault(name, {})[arrival.rank] = arrival
+    latest: dict[int, RankLateness] = {}
+    most, error_s = 0, 0.0
+    for members in groups.values():
+        compared, rows = _compare_group(list(members.values()), step_s)
+        if not compared:
+            continue
+        most, error_s = max(most, rows), max(error_s, _error_of(members.values()))
+        for worker in compared:
+            known = latest.get(worker.rank)
+            if known is None or worker.late_s > known.late_s:
+                latest[worker.rank] = worker
+    if not latest:
+        return None
+    ranks = tuple(latest[rank] for rank in sorted(latest))
+    return Lateness(ranks, most, step_s, error_s, _find_laggard(ranks, step_s, error_s))
+
+
+def _find_laggard(ranks: Sequence[RankLateness], step_s: float | None, error_s: float) -> Laggard | None:
+    least_s = max(LATE_S_MIN, error_s, STEP_SHARE * (step_s or 0.0))
+    late = (
+        Laggard(worker.node, worker.rank, worker.last, worker.late_s) for worker in ranks if worker.last >= LAST_SHARE
+    )
+    return next((laggard for laggard in chain(late, _slow_nodes(ranks)) if laggard.late_s >= least_s), None)
+
+
+def _slow_nodes(ranks: Sequence[RankLateness]) -> Iterator[Laggard]:
+    """Yield the nodes whose workers take turns in being last, with how much later they are than all others.
+
+    The more of the workers a node has, the more often one of them is last by chance.
+    """
+    by_node: dict[str, list[int]] = {}
+    for index, worker in enumerate(ranks):
+        by_node.setdefault(worker.node, []).append(index)
+    ordered = sorted(range(len(ranks)), key=lambda index: ranks[index].late_s)
+    places = {index: place for place, index in enumerate(ordered)}
+    late_s = [ranks[index].late_s for index in ordered]
+    for node, own in by_node.items():
+        share = sum(ranks[index].last for index in own)
+        by_chance = len(own) / len(ranks)
+        if len(own) < len(ranks) and share >= by_chance + LAST_SHARE * (1 - by_chance):
+            later_s = median(ranks[index].late_s for index in own)
+            yield Laggard(node, None, share, later_s - _median_without(late_s, sorted(places[index] for index in own)))
+
+
+def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
+    """Return the median of ordered numbers without those at some places, which are in order too.
+
+    There may be thousands of nodes, and to look at the others of each would hold up the coordinator for seconds.
+    """
+    number = len(ordered) - len(left_out)
+    middle = []
+    for place in ((number - 1) // 2, number // 2):
+        at = place
+        for gap in left_out:
+            if gap > at:
+                break
+            at += 1
+        middle.append(ordered[at])
+    return sum(middle) / 2
+
+
+def _error_of(members: Iterable[Arrival]) -> float:
+    """Return how far two of these workers' times may be apart by the clocks alone: usually, not at worst."""
+    by_node = {arrival.node: arrival.error_s for arrival in members}
+    return 2 * median(by_node.values()) if len(by_node) > 1 else 0.0
+
+
+def _compare_group(members: Sequence[Arrival], step_s: float | None) -> tuple[list[RankLateness], int]:
+    """Return how late each worker of a group is, and in how many collectives they were compared."""
+    first = max(arrival.first for arrival in members)
+    rows = min(arrival.first + len(arrival.times) for arrival in members) - first
+    if len(members) < 2 or rows < COLLECTIVES_MIN:  # noqa: PLR2004 - one worker has none to be compared with
+        return [], 0
+    columns = [arrival.times[first - arrival.first :][:rows] for arrival in members]
+    last = [0] * len(members)
+    late: list[list[float]] = [[] for _ in members]
+    middles = []
+    for row in zip(*columns, strict=True):
+        middle = median_low(row)
+        middles.append(middle)
+        last[row.index(max(row))] += 1
+        for times, at in zip(late, row, strict=True):
+            times.append(at - middle)
+    per_step = _collectives_per_step((middles[-1] - middles[0]) / (rows - 1), step_s, rows)
+    return [
+        RankLateness(arrival.rank, arrival.node, last[index] / rows, _usual_lateness(late[index], per_step))
+        for index, arrival in enumerate(members)
+    ], rows
+
+
+def _collectives_per_step(apart_s: float, step_s: float | None, rows: int) -> int:
+    """Return how many collectives of a group a step has; 1 if that is not known."""
+    if step_s is None or apart_s <= 0:
+        return 1
+    return min(max(1, round(step_s / apart_s)), rows)
+
+
+def _usual_lateness(late: Sequence[float], per_step: int) -> float:
+    """Return the median over the steps of the largest lateness within each."""
+    return median(max(late[end - per_step : end]) for end in range(len(late), per_step - 1, -per_step))
+
+
+def are_at_rest(nodes: Sequence[NodeArrivals]) -> bool | None:
+    """Return whether all workers are at rest; None if none reports a collective."""
+    reported = [ages for node in nodes for worker in node.workers if (ages := _ages_of(worker))]
+    latest = min(reported, key=lambda ages: ages[-1], default=None)
+    return None if latest is None else latest[-1] >= _patience_s(latest)
+
+
+def _ages_of(worker: WorkerArrivals) -> list[float]:
+    """Return how long ago a worker came to each of its last collectives, of all groups, the first one first."""
+    return sorted((age_s for group in worker.groups for age_s in unpack_ages(group.ages)), reverse=True)
+
+
+def _patience_s(ages: Sequence[float]) -> float:
+    """Return for how long workers may come to no collective, by the pauses between the last ones of one worker."""
+    patience_s = STALL_S_MIN
+    for before, after in pairwise(ages):
+        pause_s = before - after
+        patience_s = max(patience_s, pause_s * (STALL_GAPS if pause_s >= patience_s else STALL_STEPS))
+    return patience_s

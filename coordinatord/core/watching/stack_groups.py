@@ -1,0 +1,111 @@
+"""Finds the nodes to ask where the workers of a round stand, and groups workers that stand at the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import asdict
+
+from coordinatord.core.rounds.effects import StackSource
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.ranks import Ranks
+from coordinatord.core.shown.log_sources import merged, ranks_of
+from coordinatord.hints.seen_worker import SeenWorker
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
+from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, StackOrigin, WorkerStacks, unpack_stacks
+
+WORKERS_AT_ONCE_MAX = 16_384
+"""The most workers of one answer: 16 MB of stacks pass through the coordinator for them."""
+
+
+class NoStacksError(OperationalError):
+    """The job has no workers that could be asked, or none of these ranks. Nothing has changed."""
+
+
+def stack_sources(run: Run, ranks: Sequence[range], *, brief: bool = False) -> tuple[StackSource, ...]:
+    """Return the nodes to ask about some ranks of the present round, or about all. Raises `NoStacksError`."""
+    if not run.durable.order:
+        raise NoStacksError(f"job {run.job} has no workers now: its state is {run.shown_state}")
+    chosen = merged(ranks)
+    sources = tuple(
+        source
+        for own in run.durable.order.values()
+        for piece in ranks_of(own, chosen)
+        for source in _sources_of(run, own, piece, brief=brief)
+    )
+    workers = sum(len(source.wanted.local_ranks) for source in sources)
+    if not workers:
+        world_size = sum(own.workers for own in run.durable.order.values())
+        raise NoStacksError(f"round {run.durable.round} has no such rank: it has ranks 0 to {world_size - 1}")
+    if workers > WORKERS_AT_ONCE_MAX:
+        raise NoStacksError(f"these are {workers} workers: choose at most {WORKERS_AT_ONCE_MAX} by rank")
+    return sources
+
+
+def _sources_of(run: Run, own: Ranks, ranks: range, *, brief: bool) -> Iterator[StackSource]:
+    local_ranks = range(ranks.start - own.first_rank, ranks.stop - own.first_rank)
+    member = run.members.get(own.node)
+    problem = ""
+    if run.spec.launcher is Launcher.TORCHRUN:
+        problem = "torchrun has started its workers, and they are its own"
+    elif member is None or member.session is None:
+        problem = "it is not connected"
+    for first in range(0, len(local_ranks), WORKERS_ASKED_MAX):
+        yield StackSource(
+            node=own.node,
+            host=own.node if member is None else member.offer.host,
+            first_rank=own.first_rank,
+            session=None if member is None or problem else member.session,
+            wanted=AskStacks(
+                1, run.id, run.durable.round, tuple(local_ranks[first : first + WORKERS_ASKED_MAX]), brief
+            ),
+            problem=problem,
+        )
+
+
+def seen_workers(answers: Iterable[tuple[StackSource, Iterable[WorkerStacks]]]) -> list[SeenWorker]:
+    """Return where each worker stands that was asked for, also of nodes that have not answered."""
+    found = []
+    for source, workers in answers:
+        answered = {worker.rank: worker for worker in workers}
+        ranks = (source.first_rank + local_rank for local_rank in source.wanted.local_ranks)
+        found += [SeenWorker(source.node, rank, answered.get(rank)) for rank in ranks]
+    return found
+
+
+def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
+    """Return the groups of workers with equal stacks, the largest first; workers without a stack by why there is none.
+
+    Of equally large groups, the one with the lowest rank is first.
+    """
+    groups: dict[tuple[bytes, str], list[StackedWorker]] = {}
+    for source, worker in answered:
+        groups.setdefault((worker.stacks, worker.problem), []).append(_stacked(source, worker))
+    for workers in groups.values():
+        workers.sort(key=lambda worker: worker.rank)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].rank))
+    return tuple(
+        StackGroup(
+            threads=tuple(ThreadStatus(name=name, frames=frames) for name, frames in unpack_stacks(stacks)),
+            workers=tuple(workers),
+            problem=problem,
+        )
+        for (stacks, problem), workers in ordered
+    )
+
+
+def _stacked(source: StackSource, worker: WorkerStacks) -> StackedWorker:
+    collective = worker.collective
+    return StackedWorker(
+        rank=worker.rank,
+        node=source.node,
+        host=source.host,
+        origin=worker.origin if worker.stacks else StackOrigin.NONE,
+        state=worker.state,
+        waits_in=worker.waits_in,
+        pid=worker.pid,
+        cpus=worker.cpus,
+        collective=None if collective is None else CollectiveStatus(**asdict(collective)),
+    )

@@ -1,0 +1,157 @@
+"""Gets copies of what other nodes keep, one part after the other, within the rate that the user allows.
+
+Neither the training processes nor their groups take part. The coordinator names what to copy, until the copies are
+here. Copies lie in arenas like all kept state (`parts.arenas`), so other nodes and the workers of this one get them in
+the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import TimeoutError as NotYetError
+from threading import Event
+
+from coordinatord.protocol.kept_state import KeptCopy
+from nodeclient.core.effects import Level
+from nodeclient.core.events import KeptChanged
+from nodeclient.keeping.parts.arenas import NoMemoryError
+from nodeclient.keeping.parts.part_fetch import LOOK_UP_S, FetchError, fetch
+from nodeclient.keeping.parts.part_messages import Kind, PartName
+from nodeclient.keeping.resources import KeepResources
+from workerlib.contract.arena import Commit, Place
+
+BURST_S = 0.1
+"""How many seconds' worth of bytes may come at once after a pause."""
+
+
+class RateLimit:
+    """How fast copies may come, so that they leave the network and the processors to the training.
+
+    A token bucket, empty at first. The caller passes the time, in seconds of a clock that never goes back.
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        """Allow `rate` bytes a second."""
+        self._rate = rate
+        self._spent_at = now
+        """When all bytes so far would have come at exactly this rate."""
+
+    def take(self, size: int, now: float) -> float:
+        """Count bytes that have come; return how many seconds to wait before more may come."""
+        self._spent_at = max(self._spent_at, now - BURST_S) + size / self._rate
+        return max(0.0, self._spent_at - now)
+
+
+AGAIN_S = 1.0
+"""The pause before another attempt to get a part, after one that failed."""
+
+_Wanted = tuple[KeptCopy, int]
+"""A copy, and the rank whose part it is."""
+
+
+class Copier:
+    """The copies that this node keeps of other nodes' state."""
+
+    def __init__(self, resources: KeepResources) -> None:
+        """Begin with none."""
+        self._resources = resources
+        self._limit = RateLimit(resources.settings.copy_rate, time.monotonic())
+        self._run = ""
+        self._wanted: tuple[KeptCopy, ...] = ()
+        self._working: asyncio.Task[None] | None = None
+        self._getting: tuple[_Wanted, Event] | None = None
+        """The copy that is on its way, and the event that makes its thread give it up."""
+        self.problem = ""
+        """Why a copy cannot be had. It is reported, so that the coordinator does not wait for the copy."""
+
+    def want(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
+        """Get these copies, and no others."""
+        self._run, self._wanted = run, copies
+        if self._getting is not None and self._getting[0] not in set(self._all()):
+            self._getting[1].set()
+        if not copies:
+            self.problem = ""
+        self._resources.arenas.drop_copies(keep={rank for _, rank in self._all()})
+        if copies and (self._working is None or self._working.done()):
+            self._working = self._resources.tasks.spawn(self._work(), name="copies")
+
+    def close(self) -> None:
+        """Give up all copies that are on their way."""
+        self._wanted = ()
+        if self._getting is not None:
+            self._getting[1].set()
+        if self._working is not None:
+            self._working.cancel()
+
+    async def _work(self) -> None:
+        """Get parts until none is missing. A part that cannot be had does not hold up the others."""
+        loop = asyncio.get_running_loop()
+        failing_since: dict[tuple[str, int], float] = {}
+        while missing := [part for part in self._all() if not self._is_here(*part)]:
+            for copy, rank in missing:
+                if (copy, rank) not in set(self._all()):
+                    continue
+                key = copy.source.node, rank
+                try:
+                    await self._get(loop, copy, rank)
+                except NoMemoryError as error:
+                    self._fail(f"there is no copy of node {copy.source.node} here: {error}")
+                except (FetchError, OSError) as error:
+                    since = failing_since.setdefault(key, loop.time())
+                    if loop.time() - since >= self._resources.settings.patience_s:
+                        self._fail(f"the state of node {copy.source.node} cannot be copied: {error}")
+                else:
+                    failing_since.pop(key, None)
+                    self.problem = ""
+                    await self._note_digest(copy, rank)
+                    self._resources.submit(KeptChanged())
+            if any(not self._is_here(*part) for part in self._all()):
+                await asyncio.sleep(AGAIN_S)
+
+    async def _get(self, loop: asyncio.AbstractEventLoop, copy: KeptCopy, rank: int) -> None:
+        """Get one part. Raises `NoMemoryError`, `FetchError` and `OSError`."""
+        given_up = Event()
+        self._getting = (copy, rank), given_up
+        name = PartName(self._run, rank, copy.round, copy.step, Kind.BIG)
+
+        def room(commit: Commit) -> Place:
+            """Return the place for the part, which only the loop's thread may choose."""
+            chosen = asyncio.run_coroutine_threadsafe(self._resources.arenas.reserve_copy(commit), loop)
+            while not given_up.is_set():
+                try:
+                    return chosen.result(LOOK_UP_S)
+                except NotYetError:
+                    continue
+            chosen.cancel()
+            raise FetchError("it is not wanted any more")
+
+        def pace(size: int) -> None:
+            given_up.wait(self._limit.take(size, time.monotonic()))
+
+        try:
+            await loop.run_in_executor(self._resources.threads, fetch, copy.source, name, room, given_up, pace)
+        finally:
+            given_up.set()  # this call may be cancelled while the thread goes on
+            self._getting = None
+
+    async def _note_digest(self, copy: KeptCopy, rank: int) -> None:
+        """Note the digest by which a copy of a shared state is compared: it is reported from then on."""
+        if (held := self._resources.arenas.find(rank, copy.round, copy.step, Kind.BIG)) is not None:
+            await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.note([held.place])))
+
+    def _fail(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self._resources.notify(Level.WARNING, problem, "state_not_copied")
+            self._resources.submit(KeptChanged())
+
+    def _all(self) -> Iterator[_Wanted]:
+        for copy in self._wanted:
+            for wanted in copy.source.parts:
+                for rank in wanted.each_rank:
+                    yield copy, rank
+
+    def _is_here(self, copy: KeptCopy, rank: int) -> bool:
+        return self._resources.arenas.find(rank, copy.round, copy.step, Kind.BIG) is not None

@@ -1,0 +1,105 @@
+"""Work on a disk that may hang for ever: in daemon threads, whose progress in bytes is watched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.runtime.tasks import in_thread
+from nodeclient.keeping.disk.durable_file import Progress
+
+THREAD = "persist"
+"""The name of the threads."""
+
+STALL_S = 30.0
+"""How long a thread may make no progress before the disk counts as hanging. The coordinator's own limit is longer."""
+
+LOOK_AGAIN_S = 0.5
+"""The pause between two looks at how many bytes are written."""
+
+Result = TypeVar("Result")
+
+
+class DiskHangsError(OperationalError):
+    """The disk does not answer."""
+
+
+class DiskThread:
+    """Writes in one thread at a time, so that a disk that hangs holds up one thread and no more."""
+
+    def __init__(self) -> None:
+        """Begin without a thread."""
+        self._working: asyncio.Future[Any] | None = None
+        """The work that was begun last. Work that was given up goes on until its system call returns."""
+        self._hangs = False
+        """Whether that work was seen to hang."""
+
+    async def do(self, work: Callable[[], Result], progress: Progress, note_bytes: Callable[[int], None]) -> Result:
+        """Do work that counts its `progress`, call `note_bytes` with the progress now and then, and return the result.
+
+        Raises `DiskHangsError` if the work makes no progress, or if work that was begun before does not end, and what
+        the work raises. The work is given up if this call is cancelled.
+        """
+        await self._end_of_last(progress)
+        self._hangs = False
+        self._working = thread = in_thread(work, THREAD)
+        thread.add_done_callback(retrieve)
+        try:
+            await _end_of(thread, progress, note_bytes, "written")
+            return thread.result()
+        except DiskHangsError:
+            self._hangs = True
+            raise
+        finally:
+            note_bytes(progress.bytes)
+            progress.give_up()  # work that goes on ends at its next chunk
+
+    async def _end_of_last(self, progress: Progress) -> None:
+        """Wait for the end of work that was given up. Raises `DiskHangsError` if it does not end."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STALL_S
+        while (last := self._working) is not None and not last.done():
+            if self._hangs or loop.time() >= until:
+                self._hangs = True
+                raise DiskHangsError("the disk hangs: a write that was begun before has not ended")
+            await asyncio.wait([last], timeout=LOOK_AGAIN_S)
+            progress.note(0)
+
+
+async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Result:
+    """Do work that reads and counts its `progress`, in a thread of its own; return the result.
+
+    Raises `DiskHangsError` if the work makes no progress, and what the work raises.
+    """
+    thread = in_thread(work, THREAD)
+    thread.add_done_callback(retrieve)
+    await _end_of(thread, progress, lambda _: None, "read")
+    return thread.result()
+
+
+def retrieve(ended: asyncio.Future[Any]) -> None:
+    """Retrieve the error of work that was given up; asyncio would report it otherwise."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+async def _end_of(
+    thread: asyncio.Future[Any], progress: Progress, note_bytes: Callable[[int], None], participle: str
+) -> None:
+    """Wait until a thread has ended. Raises `DiskHangsError` if it makes no progress for `STALL_S`.
+
+    `participle`, "read" or "written", is for the text of that error.
+    """
+    loop = asyncio.get_running_loop()
+    seen, seen_at = progress.bytes, loop.time()
+    while True:
+        done, _ = await asyncio.wait([thread], timeout=LOOK_AGAIN_S)
+        if done:
+            return
+        if progress.bytes != seen:
+            seen, seen_at = progress.bytes, loop.time()
+            note_bytes(seen)
+        elif loop.time() >= seen_at + STALL_S:
+            raise DiskHangsError(f"the disk hangs: nothing was {participle} for {STALL_S:g} s")

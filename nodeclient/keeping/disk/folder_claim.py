@@ -1,0 +1,118 @@
+"""Claims the folder of a job's steps for one run: two runs that write there would resume from each other's steps.
+
+The nodes of a run share a lock on a file that names the run. The kernel or the file server releases it when a process
+ends, however that happens. All of this may block for ever, so it is for a daemon thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+from msgspec.structs import asdict
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import Name
+from coordinatord.protocol.schema import SchemaError, Strict, check, printable
+from nodeclient.keeping.disk.durable_file import make_folder
+
+CLAIM = "claim.json"
+"""The name of the locked file. It is never deleted: a process could hold the lock of a file that is gone."""
+
+CLAIM_MAX = 4096
+
+AGAIN_S = 0.2
+"""The longest pause between two attempts. It is random, so that nodes which go into another run together do not keep
+each other from it."""
+
+
+class FolderInUseError(OperationalError):
+    """Another run that has not ended has the folder; the text names it."""
+
+
+class RunAndHost(Strict, frozen=True):
+    """What the file contains: the run that has the folder, and the host of the node that claimed it first."""
+
+    run: Name
+    host: Annotated[str, printable(255, least=1)]
+
+
+class FolderClaim:
+    """This process's share in the claim on a folder. Several threads may call it."""
+
+    def __init__(self, job: Path) -> None:
+        """Begin without a share in the folder `job`, which may not be there yet."""
+        self._path = job / CLAIM
+        self._file: int | None = None
+        self._one_at_a_time = threading.Lock()
+        self.run = ""
+        """The run for which the folder was last taken; empty before."""
+
+    def take(self, run: str, patience_s: float) -> None:
+        """Take the folder for a run, or check that the run still has it; wait so long for another run to end.
+
+        Raises `FolderInUseError`, and `OSError` if nothing can be locked there.
+        """
+        until = time.monotonic() + patience_s
+        with self._one_at_a_time:
+            while (owner := self._attempt(run)) is not None:
+                if time.monotonic() >= until:
+                    raise FolderInUseError(
+                        f"{self._path.parent} is in use by another run of this job: {owner}. Give each job a --job-id"
+                        " or a --persist directory of its own, or end that run first"
+                    )
+                threading.Event().wait(random.uniform(0.1, 1.0) * AGAIN_S)  # noqa: S311 - it keeps no secret
+            self.run = run
+
+    def release(self) -> None:
+        """Give up the share in the folder."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _attempt(self, run: str) -> str | None:
+        """Return None if the run has the folder now, else a text that names the run which has it."""
+        file = self._open()
+        owner = _read(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if (owner := _read(file)) is None or owner.run != run:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only where no other process has a share
+                text = json.dumps(asdict(RunAndHost(run, socket.gethostname()))).encode()
+                os.truncate(file, os.pwrite(file, text, 0))
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            return "its name cannot be read" if owner is None else f"run {owner.run}, begun on host {owner.host}"
+        except BaseException:
+            self.release()  # a full disk, say, must not keep other nodes of the run from it
+            raise
+        return None
+
+    def _open(self) -> int:
+        """Return the descriptor of the file that is there now: the folder may have been deleted and made anew."""
+        if self._file is not None:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._file), self._path.stat()):
+                    return self._file
+            self.release()
+        make_folder(self._path.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._file = os.open(self._path, flags, 0o666)
+        return self._file
+
+
+def _read(file: int) -> RunAndHost | None:
+    """Return what the file contains; None if that is nothing or not to be understood. Raises `OSError`."""
+    try:
+        return check(json.loads(os.pread(file, CLAIM_MAX, 0)), RunAndHost, CLAIM)
+    except (SchemaError, ValueError, RecursionError):
+        return None

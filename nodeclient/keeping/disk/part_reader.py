@@ -1,0 +1,85 @@
+"""Reads parts of a persisted step into memory of this node, in the layout of an arena. All of it blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from nodeclient.keeping.disk.durable_file import Progress, open_regular, read_into
+from nodeclient.keeping.disk.step_folder import Contents, Manifest, PartFile, StepName, UnusableError
+from nodeclient.keeping.disk.tensor_file import LENGTH_BYTES, TensorFile, TensorFileError, header_length, read_header
+from workerlib.contract.arena import Commit, Place
+
+Room = Callable[[Commit], Place]
+"""Returns the memory that a part with these control words is to be read into."""
+
+
+def read_part(
+    job: Path, manifest: Manifest, key: tuple[int, Contents], round_number: int, room: Room, progress: Progress
+) -> Commit:
+    """Read a part, whose `key` is its rank and its contents; return its control words, with `round_number`.
+
+    Its place is whole only if all bytes are those that were written. Raises `OSError` and `UnusableError`, and what
+    `room` raises.
+    """
+    rank, contents = key
+    part = manifest.find(contents, rank)
+    step_name = replace(manifest.of, round=round_number)
+    if part is None:
+        raise UnusableError(f"it has nothing of rank {rank} of this kind")
+    path = job / manifest.of.folder / part.name
+    try:
+        file, size = open_regular(path)
+        try:
+            if size != part.bytes:
+                raise UnusableError(f"it has {size:,} bytes, and {part.bytes:,} were written")
+            read = _read_shard if contents is Contents.SHARD else _read_small
+            return read(file, step_name, part, room, progress)
+        finally:
+            os.close(file)
+    except (UnusableError, TensorFileError) as error:
+        raise UnusableError(f"{path}: {error}") from None
+
+
+def _read_small(file: int, step_name: StepName, part: PartFile, room: Room, progress: Progress) -> Commit:
+    commit = _commit(step_name, part, part.bytes)
+    place = room(commit)
+    crc = read_into(file, 0, place.data[: part.bytes], 0, progress)
+    return _finish(place, commit, part, crc)
+
+
+def _read_shard(file: int, step_name: StepName, part: PartFile, room: Room, progress: Progress) -> Commit:
+    tensors, crc = _read_header(file, part.bytes, progress)
+    layout = tensors.layout
+    commit = _commit(step_name, part, layout.end)
+    place = room(commit)
+    place.data[: len(layout.manifest)] = layout.manifest
+    at = len(tensors.header)
+    for span in tensors.spans:
+        memory = place.data[span.in_memory : span.in_memory + span.length]
+        crc = read_into(file, at + span.in_file, memory, crc, progress)
+    return _finish(place, commit, part, crc)
+
+
+def _read_header(file: int, size: int, progress: Progress) -> tuple[TensorFile, int]:
+    """Return the header of a file of `size` bytes, and the crc32 of all bytes up to its end."""
+    begin = bytearray(LENGTH_BYTES)
+    crc = read_into(file, 0, memoryview(begin)[: min(size, LENGTH_BYTES)], 0, progress)
+    header = bytearray(header_length(bytes(begin), size))
+    crc = read_into(file, LENGTH_BYTES, memoryview(header), crc, progress)
+    return read_header(bytes(header), size - LENGTH_BYTES - len(header)), crc
+
+
+def _commit(name: StepName, part: PartFile, length: int) -> Commit:
+    return Commit(name.step, name.round, length, part.rank, name.world_size, part.shard, name.shards, serial=1)
+
+
+def _finish(place: Place, commit: Commit, part: PartFile, crc: int) -> Commit:
+    """Make a place whole whose bytes have this crc32. Raises `UnusableError` if others were written."""
+    if crc != part.crc32:
+        raise UnusableError("its digest does not match: it was changed, or the disk is bad")
+    place.commit(commit)
+    return commit

@@ -1,0 +1,128 @@
+"""Writes parts of a step from the memory of this node into the folder of the step. All of it blocks."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+from coordinatord.protocol.errors import OperationalError
+from nodeclient.keeping.disk.durable_file import CHUNK_BYTES, Progress, write_file
+from nodeclient.keeping.disk.step_folder import (
+    BUFFERS_FILE,
+    Contents,
+    Note,
+    PartFile,
+    StepName,
+    shard_file,
+    small_file,
+    write_note,
+)
+from nodeclient.keeping.disk.tensor_file import TensorFile, describe
+from nodeclient.keeping.parts.arenas import Held
+from nodeclient.keeping.parts.part_messages import Kind
+from workerlib.contract.arena import ALIGNMENT
+from workerlib.contract.manifest import Layout, read_layout
+
+RANDOM = "random/"
+"""The prefix of the names of random states among the tensors of a small state."""
+
+
+class PartLostError(OperationalError):
+    """What was to be written is not in memory any more, or is damaged there; the text says which."""
+
+
+class DamagedPartError(PartLostError):
+    """A part is not what was saved."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__(f"what this node kept of rank {held.commit.rank} at step {held.commit.step} is damaged")
+        self.held = held
+
+
+def write_big(folder: Path, step_name: StepName, held: Held, progress: Progress) -> None:
+    """Write one shard of the big state. Raises `OSError`, `PartLostError`, `ManifestError` and `TensorFileError`."""
+    data = _checked(held, progress)
+    file = describe(read_layout(data))
+    part = PartFile(shard_file(held.commit.shard), Contents.SHARD, *_rank_and_shard(held), 0, 0)
+    _write(folder, step_name, held, part, file, progress)
+
+
+def write_small(folder: Path, step_name: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
+    """Write the small state of a rank as it is, and with `buffers` its buffers as tensors.
+
+    Raises the errors of `write_big`.
+    """
+    data = small_data(held, _checked(held, progress))
+    name = small_file(held.commit.rank)
+    written = write_file(folder / name, [data], progress)
+    _check_still(held)
+    part = PartFile(name, Contents.SMALL, *_rank_and_shard(held), written.size, written.crc)
+    write_note(folder, Note(step_name, part), progress)
+    layout = read_layout(data)
+    numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
+    if buffers and numbers:
+        part = PartFile(BUFFERS_FILE, Contents.BUFFERS, *_rank_and_shard(held), 0, 0)
+        _write(folder, step_name, held, part, describe(layout, only=numbers), progress, data)
+
+
+def file_name(kind: Kind, held: Held) -> str:
+    """Return the name of the file for a part. The buffers of a rank are in a further one."""
+    return shard_file(held.commit.shard) if kind is Kind.BIG else small_file(held.commit.rank)
+
+
+def small_data(held: Held, data: memoryview) -> memoryview:
+    """Return the small state in a place's data: all of it, or what follows the big state. Raises `ManifestError`."""
+    return data if held.kind is Kind.SMALL else data[_aligned_end(read_layout(data)) :]
+
+
+def _write(
+    folder: Path,
+    step_name: StepName,
+    held: Held,
+    part: PartFile,
+    file: TensorFile,
+    progress: Progress,
+    data: memoryview | None = None,
+) -> None:
+    """Write a file of tensors, out of `data` or else of the whole place, and its note with the size and the crc32."""
+    memory = held.place.data[: held.commit.length] if data is None else data
+    blocks = [memory[span.in_memory : span.in_memory + span.length] for span in file.spans]
+    written = write_file(folder / part.name, [file.header, *blocks], progress)
+    _check_still(held)
+    whole = PartFile(part.name, part.contents, part.rank, part.shard, written.size, written.crc)
+    write_note(folder, Note(step_name, whole), progress)
+
+
+def _rank_and_shard(held: Held) -> tuple[int, int]:
+    return held.commit.rank, held.commit.shard
+
+
+def _checked(held: Held, progress: Progress) -> memoryview:
+    """Return the data of a place. Raises `PartLostError` if they do not match their digest, where one was noted."""
+    data = held.place.data[: held.commit.length]
+    known = held.place.digest(held.commit)
+    if known is not None and _crc(data, progress) != known:
+        _check_still(held)
+        raise DamagedPartError(held)
+    _check_still(held)
+    return data
+
+
+def _crc(data: memoryview, progress: Progress) -> int:
+    """Return the crc32 of all data, and note progress: a large shard takes a minute, and the disk does not hang."""
+    crc = 0
+    for begin in range(0, len(data), CHUNK_BYTES):
+        chunk = data[begin : begin + CHUNK_BYTES]
+        crc = zlib.crc32(chunk, crc)
+        progress.note(len(chunk))
+    return crc
+
+
+def _check_still(held: Held) -> None:
+    if held.place.read() != held.commit:
+        commit = held.commit
+        raise PartLostError(f"step {commit.step} of rank {commit.rank} was overwritten before it was on the disk")
+
+
+def _aligned_end(layout: Layout) -> int:
+    return -(-layout.end // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,374 @@
+"""The folder of a persisted step: which files it has, when it is whole, and how it is deleted.
+
+Each part is a file with a note beside it, which describes it. When all parts are there, one node makes one manifest of
+the notes. A folder without a manifest is not whole, and counts for nothing. So a step appears at one instant, and it
+disappears at one instant too: the manifest is deleted first.
+
+Nothing in the folders is trusted: names, sizes and numbers are checked, and what does not fit is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
+
+from msgspec import Meta
+from msgspec.structs import asdict
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
+from coordinatord.protocol.kept_state import KEEP_STEPS_MAX, KeptParts, KeptStep, Size
+from coordinatord.protocol.schema import SchemaError, Strict, check, printable
+from nodeclient.keeping.disk.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
+
+MANIFEST = "manifest.json"
+
+NOTE = ".note"
+"""The end of the name of a note."""
+
+MANIFEST_MAX = 64 << 20
+"""The longest manifest in bytes: that of 100,000 ranks has 30 MB."""
+
+NOTE_MAX = 4096
+
+LOOKED_AT = 1
+"""The progress, in bytes, for each file that is looked at or deleted. A busy file server takes a moment for each, and a
+large job has tens of thousands of files. So progress shows that nothing hangs."""
+
+FOLDERS_MAX = 2 * KEEP_STEPS_MAX
+"""The most whole or damaged steps of a job that are looked at: these programs never keep more. Folders that are not
+whole do not count, however many attempts have failed."""
+
+SERIAL_MAX = 2**53 - 1
+
+_FORMAT = 1
+
+_NAME_MAX = 120
+"""The most characters in the name of a job's folder; file systems take 255 bytes."""
+
+_FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}(-[0-9a-z]{1,16})?")
+
+
+class UnusableError(OperationalError):
+    """A folder holds no whole step; the text says why."""
+
+
+class Contents(StrEnum):
+    """What a file of a step holds."""
+
+    SHARD = "shard"
+    """One shard of the big state, as tensors."""
+    BUFFERS = "buffers"
+    """The buffers of one rank, as tensors: with them stock torch has a whole model. `ctx.keep` does not read them."""
+    SMALL = "small"
+    """The small state of one rank, with the bytes that it had in memory."""
+
+
+class PartFile(Strict, frozen=True):
+    """A file of a step."""
+
+    name: Annotated[str, printable(80, least=1)]
+    contents: Contents
+    rank: Count
+    """The rank whose state this is."""
+    shard: Count
+    bytes: Size
+    crc32: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    """The digest of all its bytes."""
+
+
+class StepName(Strict, frozen=True):
+    """Which step a folder holds. The number of the step is not enough: runs and rounds may repeat it."""
+
+    run: Name
+    round: Counter
+    step: Step
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    attempt: Annotated[str, printable(16)] = ""
+    """The attempt that writes the step, in lower-case letters and digits. Two attempts at one step share no file, so
+    what is left of one that failed can be deleted while another one writes."""
+
+    @property
+    def at(self) -> KeptStep:
+        """The step and its round."""
+        return KeptStep(self.round, self.step)
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder."""
+        run = hashlib.sha256(self.run.encode()).hexdigest()[:12]
+        return f"step-{self.step}-round-{self.round}-{run}" + (f"-{self.attempt}" if self.attempt else "")
+
+
+class Note(Strict, frozen=True):
+    """What the note beside a file contains."""
+
+    of: StepName
+    file: PartFile
+
+
+class Manifest(Strict, frozen=True):
+    """All files of a whole step."""
+
+    format: Annotated[int, Meta(ge=_FORMAT, le=_FORMAT)]
+    serial: Annotated[int, Meta(ge=1, le=SERIAL_MAX)]
+    """Counts the steps of a job over all of its runs: a later step has a higher number."""
+    of: StepName
+    files: Annotated[tuple[PartFile, ...], Meta(min_length=1, max_length=2 * RANKS_MAX)]
+    command: Annotated[str, printable(16)] = ""
+    """The digest of the command that did the step; empty if not known."""
+
+    def find(self, contents: Contents, rank: int) -> PartFile | None:
+        """Return the file of a rank; None if there is none."""
+        return next((file for file in self.files if file.contents is contents and file.rank == rank), None)
+
+    def parts(self) -> list[KeptParts]:
+        """Return the parts that the folder holds, one for each file that `ctx.keep` reads."""
+        of = self.of
+        return [
+            KeptParts(
+                of.round,
+                of.step,
+                of.world_size,
+                of.shards,
+                first_rank=file.rank,
+                ranks=1,
+                first_shard=file.shard,
+                big=file.contents is Contents.SHARD,
+                small=file.contents is Contents.SMALL,
+                pending=False,
+                protected=False,
+            )
+            for file in self.files
+            if file.contents is not Contents.BUFFERS
+        ]
+
+
+Noted = TypeVar("Noted", Note, Manifest)
+
+
+def job_folder(root: Path, job: str) -> Path:
+    """Return the folder for the steps of a job. The job's name is escaped, and cut if it is too long for a file."""
+    name = quote(job, safe=" +,=@").replace(".", "%2E")
+    if len(name) > _NAME_MAX:
+        name = f"{name[: _NAME_MAX - 13]}-{hashlib.sha256(job.encode()).hexdigest()[:12]}"
+    return root / name
+
+
+def shard_file(shard: int) -> str:
+    """Return the name of the file of a shard, as torch's distributed checkpoints name it."""
+    return f"shard-{shard + 1:05}-model-00001-of-00001.safetensors"
+
+
+BUFFERS_FILE = "buffers.safetensors"
+
+
+def small_file(rank: int) -> str:
+    """Return the name of the file with the small state of a rank."""
+    return f"small-{rank:05}.kept"
+
+
+def write_note(folder: Path, note: Note, progress: Progress) -> None:
+    """Write the note beside a file that is there now. Raises `OSError` and `GivenUpError`."""
+    write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], progress)
+
+
+def find_whole(
+    job: Path, known: Mapping[str, Manifest] | None = None, progress: Progress | None = None
+) -> tuple[list[Manifest], list[str]]:
+    """Return the whole steps of a job, the newest first, and what is wrong with others. Raises `OSError`.
+
+    `known` has manifests by folder: of these folders, only the presence of the manifest is checked. `progress` grows
+    with each file that is looked at.
+    """
+    progress = progress or Progress()
+    whole: list[Manifest] = []
+    problems: list[str] = []
+    for folder in _folders(job):
+        if len(whole) + len(problems) == FOLDERS_MAX:
+            break
+        try:
+            if (manifest := (known or {}).get(folder.name)) is None:
+                manifest = read_manifest(folder, progress)
+            else:
+                (folder / MANIFEST).lstat()
+                progress.note(LOOKED_AT)
+        except FileNotFoundError:
+            progress.note(LOOKED_AT)
+            continue  # not whole yet, or not any more
+        except (OSError, UnusableError) as error:
+            problems.append(f"{folder} is of no use: {error}")
+            continue
+        whole.append(manifest)
+    # Two attempts that end at one moment may give one number twice: all nodes must choose the same step.
+    return sorted(whole, key=lambda manifest: (manifest.serial, manifest.of.folder), reverse=True), problems
+
+
+def read_manifest(folder: Path, progress: Progress) -> Manifest:
+    """Return what a whole step consists of. Raises `FileNotFoundError`, `OSError` and `UnusableError`."""
+    manifest = _read(folder / MANIFEST, Manifest, MANIFEST_MAX, progress)
+    if manifest.of.folder != folder.name:
+        raise UnusableError("its manifest is that of another step")
+    _check_whole(manifest.of, manifest.files)
+    _check_sizes(folder, manifest.files, progress)
+    return manifest
+
+
+def commit(job: Path, name: StepName, small: int, progress: Progress, command: str = "") -> Manifest:
+    """Make a step whole, all of whose files are written: its shards, and the small state of `small` ranks.
+
+    `command` is the digest of the command that did the step. Notes progress with each file. Raises `OSError`,
+    `UnusableError` and `GivenUpError`.
+    """
+    folder = job / name.folder
+    try:
+        return read_manifest(folder, progress)  # it was made whole before, and the report of that was lost
+    except FileNotFoundError:
+        pass
+    paths = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
+    notes = [_read(path, Note, NOTE_MAX, progress) for path in paths]
+    files = tuple(sorted((note.file for note in notes if note.of == name), key=lambda file: file.name))
+    _check_all_written(name, files, small, job.parent)
+    _check_whole(name, files)
+    _check_sizes(folder, files, progress)
+    newest = next(iter(find_whole(job, progress=progress)[0]), None)
+    serial = 1 if newest is None else newest.serial + 1
+    if serial > SERIAL_MAX:
+        raise UnusableError(f"a step in {job} has the highest number that there can be, so none can follow: remove it")
+    manifest = Manifest(_FORMAT, serial, name, files, command)
+    write_file(folder / MANIFEST, [_json(manifest)], progress)
+    for path in paths:
+        path.unlink(missing_ok=True)
+        progress.note(LOOKED_AT)
+    return manifest
+
+
+def unfinished(job: Path, progress: Progress) -> set[str]:
+    """Return the names of the folders that hold no whole step. Raises `OSError` and `GivenUpError`."""
+    found = set()
+    for folder in _folders(job):
+        if not (folder / MANIFEST).exists():
+            found.add(folder.name)
+        progress.note(LOOKED_AT)
+    return found
+
+
+def drop(job: Path, names: Collection[str]) -> None:
+    """Delete steps by the names of their folders. Raises `OSError`."""
+    for folder in _folders(job):
+        if folder.name in names:
+            (folder / MANIFEST).unlink(missing_ok=True)
+            flush_folder(folder)
+            shutil.rmtree(folder)
+
+
+def drop_attempts(job: Path, run: str, attempts: Collection[int], progress: Progress) -> None:
+    """Delete what a run has written in attempts that were in vain. What cannot be deleted stays. Raises `OSError`.
+
+    All nodes that write do this at the same time, so files may vanish meanwhile.
+    """
+    suffixes = {StepName(run, 0, 0, 1, 1, str(attempt)).folder.split("-", 4)[-1] for attempt in attempts}
+    for folder in _folders(job) if suffixes else ():
+        if folder.name.split("-", 4)[-1] in suffixes and not (folder / MANIFEST).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            progress.note(LOOKED_AT)
+
+
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Delete the files of parts of a step that does not become whole, and before each its note. Raises `OSError`.
+
+    The folder stays, since other nodes may be about to write into it.
+    """
+    for name in names:
+        (folder / f"{name}{NOTE}").unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
+
+
+def begin(job: Path, name: StepName) -> Path:
+    """Make the folder of a step, if it is not there; return it. Raises `OSError` and `UnusableError`."""
+    folder = job / name.folder
+    make_folder(folder)
+    if folder.is_symlink():
+        raise UnusableError(f"{folder} is a symbolic link, which these programs never make")
+    return folder
+
+
+def _folders(job: Path) -> list[Path]:
+    try:
+        with os.scandir(job) as entries:
+            named = [entry for entry in entries if _FOLDER.fullmatch(entry.name)]
+            found = [entry.name for entry in named if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return [job / name for name in sorted(found, key=_numbers, reverse=True)]
+
+
+def _numbers(name: str) -> tuple[int, int, str]:
+    """Return the round and the step in a folder's name, which order the steps of one run, and the digest of its run."""
+    _, step, _, number, run, *_ = name.split("-")
+    return int(number), int(step), run
+
+
+def _check_all_written(name: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:
+    """Check that the files of all nodes are found. Raises `UnusableError`."""
+    shards_found = len({file.shard for file in files if file.contents is Contents.SHARD})
+    small_found = sum(file.contents is Contents.SMALL for file in files)
+    if shards_found < name.shards or small_found < small:
+        shards, ranks = f"{shards_found} of {name.shards} shards", f"{small_found} of {small} ranks"
+        found = shards if shards_found < name.shards else ranks
+        raise UnusableError(
+            f"all nodes have written, and only {found} are found: is {root} one directory for all nodes?"
+        )
+
+
+def _check_whole(name: StepName, files: tuple[PartFile, ...]) -> None:
+    """Check that files make up a step. Raises `UnusableError`."""
+    names = {file.name for file in files}
+    if len(names) < len(files) or any(file.rank >= name.world_size or file.shard >= name.shards for file in files):
+        raise UnusableError("its files do not fit together")
+    for file in files:
+        if file.name != _NAMES[file.contents](file):
+            raise UnusableError(f"{file.name!r} is not the name of such a file")
+    missing = {*range(name.shards)} - {file.shard for file in files if file.contents is Contents.SHARD}
+    if missing:
+        raise UnusableError(f"{len(missing)} of {name.shards} shards are not written, such as shard {min(missing)}")
+
+
+def _check_sizes(folder: Path, files: tuple[PartFile, ...], progress: Progress) -> None:
+    for file in files:
+        try:
+            size = (folder / file.name).lstat().st_size
+        except FileNotFoundError:
+            raise UnusableError(f"{file.name} is missing") from None
+        progress.note(LOOKED_AT)
+        if size != file.bytes:
+            raise UnusableError(f"{file.name} has {size:,} bytes, and {file.bytes:,} were written")
+
+
+_NAMES: dict[Contents, Callable[[PartFile], str]] = {
+    Contents.SHARD: lambda file: shard_file(file.shard),
+    Contents.BUFFERS: lambda _: BUFFERS_FILE,
+    Contents.SMALL: lambda file: small_file(file.rank),
+}
+
+
+def _read(path: Path, kind: type[Noted], limit: int, progress: Progress) -> Noted:
+    try:
+        text = read_small_file(path, limit)
+        progress.note(len(text))
+        return check(json.loads(text), kind, path.name)
+    except (SchemaError, ValueError, RecursionError) as error:
+        raise UnusableError(f"{path.name} cannot be read: {error}") from None
+
+
+def _json(message: Any) -> bytes:
+    return json.dumps(message, default=asdict, indent=1).encode()

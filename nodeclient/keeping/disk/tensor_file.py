@@ -1,0 +1,171 @@
+"""The form of a file of tensors: safetensors, with the sharding information of torch's distributed checkpoints.
+
+A file begins with the length of its header (8 bytes), the header (JSON) and then the tensors, one after the other
+(https://huggingface.co/docs/safetensors). `torch.distributed.checkpoint.HuggingFaceStorageReader` reads such files, and
+finds under `DCP_SHARDING_INFO` which piece of a whole tensor each of them has. Under `coordinatord` is what a place of
+an arena needs besides: the pieces in their order, of the types that torch has.
+
+No file is trusted: lengths, types and places are compared with each other and with the file's size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.text import clip
+from workerlib.contract.manifest import Layout, ManifestError, Piece, lay_out, read_piece
+
+LENGTH_BYTES = 8
+"""The size of the length in front of a header."""
+
+HEADER_MAX = 64 << 20
+"""The longest header: 200,000 tensors at 300 bytes each. The format itself allows 100 MB."""
+
+TYPES = {
+    "bool": ("BOOL", 1),
+    "uint8": ("U8", 1),
+    "int8": ("I8", 1),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+    "int16": ("I16", 2),
+    "uint16": ("U16", 2),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "int32": ("I32", 4),
+    "uint32": ("U32", 4),
+    "float32": ("F32", 4),
+    "int64": ("I64", 8),
+    "uint64": ("U64", 8),
+    "float64": ("F64", 8),
+}
+"""The format's names of torch's types, and the bytes of an element. Other types are written as bytes: see `_entry`."""
+
+_RAW = "U8"
+
+PROBLEM_MAX = 200
+"""The most characters of an error: a file may hold a long text."""
+
+_METADATA = "__metadata__"
+_SHARDING = "DCP_SHARDING_INFO"
+_OWN = "coordinatord"
+
+
+class TensorFileError(OperationalError):
+    """A file does not have the form that is written here; the text says what is wrong with it."""
+
+
+class Span(Struct, frozen=True):
+    """Bytes that lie at one place in a file and at another one in memory."""
+
+    in_file: int
+    """Counted from the end of the header."""
+    in_memory: int
+    length: int
+
+
+class TensorFile(Struct, frozen=True):
+    """What a file of tensors consists of."""
+
+    header: bytes
+    """The header, with its length before it. It is padded so that the tensors are aligned."""
+    layout: Layout
+    """The same tensors in a place of an arena."""
+    spans: tuple[Span, ...]
+    """The places of the tensors, in the order of the file."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return len(self.header) + sum(span.length for span in self.spans)
+
+
+def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
+    """Return the file for the tensors of a place, or for those with the numbers in `only`. Raises `TensorFileError`."""
+    numbers = range(len(layout.pieces)) if only is None else only
+    pieces = [(number, layout.pieces[number]) for number in numbers]
+    # The largest elements come first, as in safetensors' own files: then all of them are aligned.
+    pieces.sort(key=lambda numbered: -TYPES.get(numbered[1].dtype, ("", 0))[1])
+    entries: dict[str, Any] = {}
+    sharding: dict[str, Any] = {}
+    spans = []
+    end = 0
+    for number, piece in pieces:
+        if piece.elements == 0 and piece.whole != piece.sizes:
+            continue  # this rank has nothing of a tensor that others have
+        key, kind, sizes, offsets = _entry(piece)
+        if key in entries:
+            raise TensorFileError(f"two tensors have the name {piece.name!r}")
+        entries[key] = {"dtype": kind, "shape": sizes, "data_offsets": [end, end + piece.length]}
+        sharding[key] = {"saved_offsets": offsets}
+        spans.append(Span(end, layout.begins[number], piece.length))
+        end += piece.length
+    own = [piece.fields for _, piece in sorted(pieces)]
+    metadata = {"format": "pt", "DCP_VERSION": "1.0", _SHARDING: _json(sharding), _OWN: _json(own)}
+    text = _json({_METADATA: metadata, **entries}).encode()
+    text += b" " * (-len(text) % LENGTH_BYTES)
+    if len(text) > HEADER_MAX:
+        raise TensorFileError(f"the header of {len(entries)} tensors would have {len(text)} bytes")
+    return TensorFile(len(text).to_bytes(LENGTH_BYTES, "little") + text, layout, tuple(spans))
+
+
+def header_length(begin: bytes, size: int) -> int:
+    """Return the length of a header, by the first bytes of a file of `size` bytes. Raises `TensorFileError`."""
+    length = int.from_bytes(begin, "little")
+    if len(begin) < LENGTH_BYTES or length > min(HEADER_MAX, size - LENGTH_BYTES):
+        raise TensorFileError(f"a header of {length} bytes in a file of {size}")
+    return length
+
+
+def read_header(text: bytes, data_bytes: int) -> TensorFile:
+    """Return what a file consists of, by its header and the bytes that follow. Raises `TensorFileError`."""
+    try:
+        entries = json.loads(text)
+        own = json.loads(entries[_METADATA][_OWN])
+        layout = lay_out(read_piece(fields) for fields in own)
+        spans = _spans(layout, entries)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ManifestError) as error:
+        raise TensorFileError(f"a header cannot be read: {clip(str(error), PROBLEM_MAX)}") from None
+    end = 0
+    for span in spans:
+        if span.in_file != end:
+            raise TensorFileError("tensors overlap, or leave a gap")
+        end += span.length
+    if end != data_bytes:
+        raise TensorFileError(f"tensors of {end} bytes in {data_bytes}")
+    return TensorFile(len(text).to_bytes(LENGTH_BYTES, "little") + text, layout, spans)
+
+
+def _spans(layout: Layout, entries: dict[str, Any]) -> tuple[Span, ...]:
+    """Return the places of tensors, in the order of the file. Raises `TensorFileError` for a false header."""
+    spans = []
+    for piece, begin in zip(layout.pieces, layout.begins, strict=True):
+        itemsize = TYPES.get(piece.dtype, ("", 0))[1]
+        if (itemsize and piece.elements * itemsize != piece.length) or (piece.length and not piece.elements):
+            text = f"{piece.length} bytes of {piece.dtype} for {piece.elements} elements of {piece.name}"
+            raise TensorFileError(clip(text, PROBLEM_MAX))
+        if piece.elements == 0 and piece.whole != piece.sizes:
+            continue
+        key, kind, sizes, _ = _entry(piece)
+        entry = entries[key]
+        first, last = entry["data_offsets"]
+        if type(first) is not int or [entry["dtype"], entry["shape"], last - first] != [kind, sizes, piece.length]:
+            raise TensorFileError(clip(f"{piece.name} is described in two different ways", PROBLEM_MAX))
+        spans.append(Span(first, begin, piece.length))
+    return tuple(sorted(spans, key=lambda span: (span.in_file, span.length)))
+
+
+def _entry(piece: Piece) -> tuple[str, str, list[int], list[int]]:
+    """Return the key, type, sizes and offsets of a piece in the header; a type that the format lacks is bytes."""
+    if piece.dtype in TYPES:
+        return piece.name, TYPES[piece.dtype][0], [*piece.sizes], [*piece.offsets]
+    begins = "x".join(map(str, piece.offsets))
+    return f"{piece.name}/{piece.dtype}/{begins}", _RAW, [piece.length], [0]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,413 @@
+"""The memory in which the workers of a node keep state. It belongs to this process, so it outlives them.
+
+There is an arena for each local rank; `workerlib.contract.arena` has its layout. A worker of a later round gets the
+arena of its local rank again, with what is in it. If it needs a larger one, the older one stays until the new one has
+something whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from threading import Lock
+
+from msgspec import Struct
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
+from coordinatord.protocol.kept_state import KeptParts
+from nodeclient.host.memory import address_space_left
+from nodeclient.keeping.parts.digests import Digests, is_comparable
+from nodeclient.keeping.parts.part_messages import Kind
+from nodeclient.workers import syscalls
+from workerlib.contract.arena import (
+    GENERATIONS,
+    HEADER_BYTES,
+    MEMORY_NAME,
+    Arena,
+    ArenaError,
+    ArenaSizes,
+    Commit,
+    Place,
+)
+from workerlib.contract.channel_messages import reason
+
+_SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
+
+_SPARE_SHARE = 0.9
+"""The share of the host's free memory that may be taken. Where a control group runs out of memory, the kernel does not
+refuse: it kills one of the group's processes."""
+
+_CHUNK_BYTES = 16 << 20
+"""The bytes that are allocated between two looks at what is free: other nodes on this host may take memory too."""
+
+_FOR_THREADS = 256_000_000
+"""The address space that kept state leaves to nodeclient: without room for its stack, no thread starts."""
+
+COPIES = 2
+"""How many copies are kept of the parts of another node's rank: of the step that is protected, and of the one that is
+to take its place."""
+
+COPIES_WITH_DISK = 3
+"""The same where nodes write to a disk: a step that is being written is protected as well."""
+
+PATIENCE_S = 30.0
+"""How long a holder that does not send a part is asked again. The coordinator knows much sooner whether the holder is
+lost: a lease is 5 s by default."""
+
+SAVE_BASE_S = 1.0
+SAVE_RATE = 0.5e9
+"""A save may take `SAVE_BASE_S`, and a second more for each `SAVE_RATE` bytes: half of what a busy host copies."""
+
+
+class KeepSettings(Struct, frozen=True):
+    """How much may be kept, and how long a save may take."""
+
+    limit_bytes: int
+    timeout_s: float
+    """The longest time to save; the size decides how much of it workers get."""
+    patience_s: float = PATIENCE_S
+    """How long the coordinator has to name another holder, if one does not send its part."""
+    address: str = ""
+    """The address of this host at which other nodes reach what is kept; empty for all."""
+    copy_rate: float = 0.0
+    """How many bytes a second of other nodes' state may be copied to this node; 0 if nothing is."""
+
+    def save_within_s(self, kept_bytes: int) -> float:
+        """Return how long workers that keep so many bytes, in all generations, have to save one generation."""
+        return min(SAVE_BASE_S + kept_bytes / GENERATIONS / SAVE_RATE, self.timeout_s)
+
+
+class NoMemoryError(OperationalError):
+    """There is no memory for an arena; the text says why, and what to do."""
+
+
+class Held(Struct, frozen=True):
+    """What one place holds."""
+
+    file: int
+    """The arena's file."""
+    place: Place
+    commit: Commit
+    kind: Kind
+
+    @property
+    def small(self) -> bool:
+        """Whether the small state of the step is in it."""
+        return self.kind is Kind.SMALL or self.commit.has_small
+
+
+@dataclass(slots=True, eq=False)
+class _Owned:
+    file: int
+    arena: Arena
+    size: int
+    """The bytes that count towards the limit."""
+
+
+class Arenas:
+    """The arenas of one node.
+
+    `claim`, `allocate_claimed` and `give_back` may be called in any thread, all else in that of the event loop.
+    """
+
+    def __init__(self, limit_bytes: int, available: Callable[[], int], copies: int) -> None:
+        """Begin with none.
+
+        `limit_bytes` is the most memory for all arenas. `available` returns how many bytes the host has free. `copies`
+        is how many steps of another node's rank have a place.
+        """
+        self._places_of_copies = copies
+        self._limit_bytes = limit_bytes
+        self._available = available
+        self._owned: dict[int, list[_Owned]] = {}
+        """The arenas of each local rank; the last one is in use."""
+        self._copies: dict[int, list[_Owned]] = {}
+        """Copies of what other nodes keep, by rank; the last one is in use."""
+        self._protected: Collection[tuple[int, int]] = ()
+        self._lock = Lock()
+        self._coming_bytes = 0
+        """The bytes that are being allocated: `available` may still count them."""
+        self._stays_bytes = 0.0
+        """The bytes that the host has to have left, as of the last claim."""
+        self.used_bytes = 0
+        """The bytes that count towards the limit, with those that are being allocated or received."""
+
+    async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
+        """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`.
+
+        Copies of other nodes' parts are dropped if there is no memory otherwise.
+        """
+        owned = self._owned.get(local_rank, [])
+        if owned and owned[-1].arena.sizes.holds(sizes):
+            return owned[-1].file
+        demand = f"to keep three generations of a worker's state takes {size_in_words(sizes.total)}"
+        try:
+            self.claim(sizes.total, demand)
+        except NoMemoryError:
+            if not self._copies:
+                raise
+            self._drop_all_copies()
+            self.claim(sizes.total, demand)
+        new = await self._allocate(sizes, sizes.total, demand)
+        self._owned.setdefault(local_rank, []).append(new)
+        return new.file
+
+    async def reserve_small(self, local_rank: int, small: int) -> int | None:
+        """Return the file of an arena for small states of so many bytes; None if there is no memory for that either."""
+        try:
+            return await self.reserve(local_rank, ArenaSizes.at_least(0, small))
+        except (NoMemoryError, ArenaError):
+            return None
+
+    def file_of(self, local_rank: int) -> int | None:
+        """Return the file of the arena of a local rank; None if it has none."""
+        owned = self._owned.get(local_rank)
+        return owned[-1].file if owned else None
+
+    async def _allocate(self, sizes: ArenaSizes, size: int, demand: str) -> _Owned:
+        """Return a new arena whose first `size` bytes, which were claimed, have memory.
+
+        Raises `NoMemoryError` with `demand`, which says what the memory is for.
+        """
+        try:
+            # The memory is allocated now, since a worker that writes must not meet a lack of it. To zero the pages
+            # takes a second for each gigabyte, so a thread does it.
+            allocating = asyncio.ensure_future(asyncio.to_thread(self.allocate_claimed, sizes, size))
+            file = await asyncio.shield(allocating)
+        except asyncio.CancelledError:  # a copy is not wanted any more, and the thread goes on
+            allocating.add_done_callback(lambda done: self._free(done, size))
+            raise
+        except OSError as error:
+            raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
+        try:
+            arena = Arena.attach(file, writable=True)  # it takes another descriptor
+        except OSError as error:
+            os.close(file)
+            self.give_back(size)
+            raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
+        arena.protect(self._protected)
+        return _Owned(file, arena, size)
+
+    def _free(self, allocated: asyncio.Future[int], size: int) -> None:
+        """Free memory that nobody waits for any more; a thread that failed has freed its own."""
+        if not allocated.cancelled() and allocated.exception() is None:
+            os.close(allocated.result())
+            self.give_back(size)
+
+    async def reserve_copy(self, commit: Commit) -> Place:
+        """Empty a place for a copy of another node's part, and return it. Raises `NoMemoryError`.
+
+        There is a place for each step that may be protected: the older one stays until the newer one is here.
+        """
+        sizes, copies = ArenaSizes.at_least(commit.length, 0), self._copies.get(commit.rank, [])
+        if not copies or not copies[-1].arena.sizes.holds(sizes):
+            size = HEADER_BYTES + self._places_of_copies * sizes.generation
+            copied = f"{self._places_of_copies} copies of what rank {commit.rank} has"
+            demand = f"to keep {copied} takes {size_in_words(size)}"
+            self.claim(size, demand)
+            owned = await self._allocate(sizes, size, demand)
+            copies = self._copies.setdefault(commit.rank, [])
+            copies.append(owned)
+        places = copies[-1].arena.generations[: self._places_of_copies]
+        held = [(place, place.read()) for place in places]
+        free = [(place, old) for place, old in held if old is None or not self.is_protected(old)]
+        if not free:
+            raise NoMemoryError(f"all {self._places_of_copies} copies of what rank {commit.rank} has are still wanted")
+        place, _ = min(free, key=lambda entry: (0, 0) if entry[1] is None else (entry[1].round, entry[1].step))
+        place.begin()
+        return place
+
+    def drop_copies(self, keep: Collection[int]) -> None:
+        """Drop the arenas of copies that have no protected step, except the last one of each rank in `keep`."""
+        for rank, copies in list(self._copies.items()):
+            last = [copies[-1]] if rank in keep else []
+            stay = [copy for copy in copies if copy in last or self._has_protected(copy.arena)]
+            self._close([copy for copy in copies if copy not in stay])
+            if stay:
+                self._copies[rank] = stay
+            else:
+                del self._copies[rank]
+
+    def _drop_all_copies(self) -> None:
+        self._close([copy for copies in self._copies.values() for copy in copies])
+        self._copies.clear()
+
+    def claim(self, size: int, demand: str) -> None:
+        """Count memory that is about to be allocated, by `allocate_claimed`.
+
+        Raises `NoMemoryError` with `demand`, which says what the memory is for, if it is too much.
+        """
+        with self._lock:
+            if size > self._limit_bytes - self.used_bytes:
+                used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
+                raise NoMemoryError(f"{demand}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
+            available = self._available()
+            spare = max(0.0, available * _SPARE_SHARE - self._coming_bytes)
+            if size > spare:
+                raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(spare))} to spare")
+            left = address_space_left()
+            if left is not None and size > (left := max(0, left - _FOR_THREADS - self._coming_bytes)):
+                raise NoMemoryError(f"{demand}, and ulimit -v leaves {size_in_words(left)} for it: raise it")
+            self._stays_bytes = available * (1 - _SPARE_SHARE)
+            self.used_bytes += size
+            self._coming_bytes += size
+
+    def allocate_claimed(self, sizes: ArenaSizes, size: int) -> int:
+        """Return the file of a new arena, the first `size` bytes of which, which were claimed, have memory. Blocks.
+
+        Raises `OSError`; then the bytes are not claimed any more.
+        """
+        try:
+            return allocate(sizes, size, lambda more: self._available() - more >= self._stays_bytes)
+        except BaseException:
+            self.give_back(size)
+            raise
+        finally:
+            with self._lock:
+                self._coming_bytes -= size
+
+    def give_back(self, size: int) -> None:
+        """Stop counting memory that was freed."""
+        with self._lock:
+            self.used_bytes -= size
+
+    def held(self) -> Iterator[Held]:
+        """Return what all places hold that are whole."""
+        for owned in self._all():
+            for kind, places in ((Kind.BIG, owned.arena.generations), (Kind.SMALL, owned.arena.smalls)):
+                for place in places:
+                    commit = place.read()
+                    if commit is not None:
+                        yield Held(owned.file, place, commit, kind)
+
+    def find(self, rank: int, round_number: int, step: int, kind: Kind) -> Held | None:
+        """Return the place that has this part; None if none has.
+
+        The small state may lie in a generation. One from after the step comes before one from within it.
+        """
+        wanted = (rank, round_number, step)
+        candidates = [
+            held
+            for held in self.held()
+            if (held.commit.rank, held.commit.round, held.commit.step) == wanted
+            and (held.kind is kind or (kind is Kind.SMALL and held.small))
+        ]
+        return max(candidates, key=lambda held: (not held.commit.pending, held.commit.serial), default=None)
+
+    def protect(self, steps: Collection[tuple[int, int]]) -> None:
+        """Let no worker overwrite the generations of these rounds and steps."""
+        self._protected = steps
+        for owned in self._all():
+            owned.arena.protect(steps)
+        self.drop_superseded()
+
+    def is_protected(self, commit: Commit) -> bool:
+        """Whether the generation of a commit is not to be overwritten."""
+        return (commit.round, commit.step) in self._protected
+
+    def drop_superseded(self) -> None:
+        """Drop arenas that were replaced by larger ones, once the larger ones have a whole generation.
+
+        Arenas with a protected step stay: what is newer here may not be whole on other nodes.
+        """
+        for local_rank, owned in self._owned.items():
+            *older, last = owned
+            if any(place.read() is not None for place in last.arena.generations):
+                superseded = [entry for entry in older if not self._has_protected(entry.arena)]
+                self._owned[local_rank] = [entry for entry in owned if entry not in superseded]
+                self._close(superseded)
+
+    def _has_protected(self, arena: Arena) -> bool:
+        commits = [place.read() for place in (*arena.generations, *arena.smalls)]
+        return any(commit is not None and self.is_protected(commit) for commit in commits)
+
+    def drop(self) -> None:
+        """Drop all arenas. The kernel frees the memory when no worker has it mapped any more."""
+        self._close(self._all())
+        self._owned.clear()
+        self._copies.clear()
+        self._protected = ()
+
+    def _all(self) -> list[_Owned]:
+        return [owned for of_rank in (*self._owned.values(), *self._copies.values()) for owned in of_rank]
+
+    def _close(self, arenas: Collection[_Owned]) -> None:
+        for owned in arenas:
+            os.close(owned.file)
+            self.give_back(owned.size)
+
+
+def allocate(sizes: ArenaSizes, size: int, has_room: Callable[[int], bool]) -> int:
+    """Return the file of a new arena, the first `size` bytes of which have memory. Raises `OSError`.
+
+    `has_room` returns whether the host has so many bytes more to spare, and is asked before each chunk.
+    """
+    file = syscalls.memfd_create(MEMORY_NAME, syscalls.MFD_CLOEXEC | syscalls.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(file, sizes.total)
+        _fill(file, size, has_room)
+        fcntl.fcntl(file, syscalls.F_ADD_SEALS, _SEALS)
+        Arena.create(file, sizes)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _fill(file: int, size: int, has_room: Callable[[int], bool]) -> None:
+    for begin in range(0, size, _CHUNK_BYTES):
+        length = min(_CHUNK_BYTES, size - begin)
+        if not has_room(length):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        os.posix_fallocate(file, begin, length)
+
+
+def read_only(file: int) -> int:
+    """Return a read-only descriptor of the same file. Raises `OSError`."""
+    return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def size_in_words(number: int) -> str:
+    """Return a number of bytes as people write it."""
+    return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"  # noqa: PLR2004 - a gigabyte
+
+
+def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterator[KeptParts]:
+    """Yield the parts to report, each of one rank.
+
+    A shared part is named once it can be compared with those of other ranks.
+    """
+    for held in arenas.held():
+        is_big, is_protected = held.kind is Kind.BIG, arenas.is_protected(held.commit)
+        digest = digests.of_tensors(held.place, held.commit) if is_big else None
+        is_ready = digest is not None or not is_comparable(held.commit)
+        if is_ready if is_big else with_small or is_protected:
+            part = _part_of(held, digest, protected=is_protected)
+            if part is not None:
+                yield part
+
+
+def _part_of(held: Held, digest: int | None, *, protected: bool) -> KeptParts | None:
+    """Return a part for the protocol; None if a worker wrote numbers that are out of bounds."""
+    commit, big = held.commit, held.kind is Kind.BIG
+    if commit.round > COUNTER_MAX or max(commit.world_size, commit.shards) > RANKS_MAX:
+        return None
+    return KeptParts(
+        round=commit.round,
+        step=commit.step,
+        world_size=commit.world_size,
+        shards=commit.shards,
+        first_rank=commit.rank,
+        ranks=1,
+        first_shard=commit.shard,
+        big=big,
+        small=held.small and not commit.pending,
+        pending=held.small and commit.pending,
+        protected=protected,
+        digest=digest,
+    )

@@ -1,0 +1,92 @@
+"""Whether what is kept is still what was saved: a CRC-32 of each place of an arena.
+
+The tensors that several ranks have alike get a digest of their own, by which the coordinator compares them. To compute
+one takes a second for each gigabyte, so threads do it. Never do two of them compute the first digest of a place: when a
+round has ended, digests are noted while the next round checks its parts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import Executor, Future
+from weakref import WeakKeyDictionary
+
+from workerlib.contract.arena import CHOSEN, Commit, Place
+from workerlib.contract.manifest import ManifestError, digests_of
+
+
+class Digests:
+    """Notes and compares digests. All methods are for one thread; `threads` do the work."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._noting: dict[tuple[int, Commit], Future[bool]] = {}
+        """The computations in progress, by the identity of the place and what it holds."""
+        self._of_tensors: WeakKeyDictionary[Place, tuple[Commit, int | None]] = WeakKeyDictionary()
+        """The digest of the tensors in each place of a shared state."""
+
+    def of_tensors(self, place: Place, commit: Commit) -> int | None:
+        """Return the digest of the tensors of a shared state; None if it is not known yet."""
+        known, digest = self._of_tensors.get(place, (None, None))
+        return digest if known == commit else None
+
+    def note(self, places: Iterable[Place]) -> list[Future[bool]]:
+        """Note the digests of each place that is whole and lacks one; return the computations for shared states."""
+        noting = []
+        for place in places:
+            commit = place.read()
+            if commit is None:
+                continue
+            if is_comparable(commit) and self.of_tensors(place, commit) is None:
+                noting.append(self._begin_to_note(place, commit))
+            elif place.digest(commit) is None:
+                self._begin_to_note(place, commit)
+        return noting
+
+    def check(self, place: Place, commit: Commit) -> Future[bool]:
+        """Return whether a place still holds what was saved with this commit, as a future.
+
+        Where its digest is not known yet, there is nothing to compare, and the digest is noted now.
+        """
+        known = place.digest(commit)
+        if known is None:
+            return self._begin_to_note(place, commit)
+        return self._threads.submit(_is_as_saved, place, commit, known)
+
+    def _begin_to_note(self, place: Place, commit: Commit) -> Future[bool]:
+        self._noting = {key: noted for key, noted in self._noting.items() if not noted.done()}
+        key = (id(place), commit)
+        if key not in self._noting:
+            self._noting[key] = self._threads.submit(self._note, place, commit)
+        return self._noting[key]
+
+    def _note(self, place: Place, commit: Commit) -> bool:
+        """Note the digests of a commit unless its place is overwritten meanwhile; return whether they were noted."""
+        data, known, of_tensors = place.data[: commit.length], place.digest(commit), None
+        try:
+            crc, of_tensors = digests_of(data) if is_comparable(commit) else (zlib.crc32(data), None)
+        except ManifestError:  # whoever resumes from it reports that
+            crc = of_tensors = zlib.crc32(data)
+        whole = place.read() == commit
+        if whole:
+            place.note_digest(commit, crc if known is None else known)
+            self._of_tensors[place] = commit, of_tensors
+        return whole
+
+
+def is_comparable(commit: Commit) -> bool:
+    """Whether other ranks save the same part of the big state, to the last bit."""
+    return commit.shards < commit.world_size and not commit.flags & CHOSEN
+
+
+def withdraw(place: Place, commit: Commit) -> bool:
+    """Empty a place if it still has this commit, whose data cannot be trusted; return whether it did."""
+    if place.read() != commit:
+        return False
+    place.begin()
+    return True
+
+
+def _is_as_saved(place: Place, commit: Commit, known: int) -> bool:
+    return zlib.crc32(place.data[: commit.length]) == known and place.read() == commit

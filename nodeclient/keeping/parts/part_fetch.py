@@ -1,0 +1,143 @@
+"""Gets a part of the kept state from the agent that holds it, over TCP. `part_messages` has the exchange."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from threading import Event
+from typing import Protocol
+
+from coordinatord.protocol.errors import OperationalError
+from nodeclient.keeping.parts.part_messages import (
+    ANSWER_BYTES,
+    END_BYTES,
+    NONCE_BYTES,
+    Exchange,
+    PartName,
+    pack_request,
+)
+from nodeclient.keeping.parts.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN, REQUEST_WITHIN_S
+from workerlib.contract.arena import Commit, Place
+
+LOOK_UP_S = 0.5
+"""The pause between two looks of a thread that waits for data at whether the part was given up."""
+
+
+class FetchError(OperationalError):
+    """A part cannot be had from its holder; the text says why."""
+
+
+class PartSource(Protocol):
+    """The holder of a part, and how to reach it."""
+
+    @property
+    def address(self) -> str:
+        """The address of the agent that holds it."""
+
+    @property
+    def port(self) -> int:
+        """The port at which that agent serves parts."""
+
+    @property
+    def key(self) -> str:
+        """The key of that agent."""
+
+
+def at_once(size: int) -> None:
+    """Return at once: the next piece may come, whatever the size of the last."""
+    del size
+
+
+def fetch(
+    source: PartSource,
+    name: PartName,
+    room: Callable[[Commit], Place],
+    given_up: Event,
+    pace: Callable[[int], None] = at_once,
+) -> None:
+    """Get a part into a place, commit it there and note its digest. Blocks, so it is for a thread.
+
+    `room` is called once, with the control words of the part, and returns the place for it. Another thread sets
+    `given_up` to end the transfer. `pace` is called with the size of each piece that has come, and returns when the
+    next one may come. Raises `FetchError`, and what `room` raises.
+    """
+    try:
+        connection, exchange = _ask(source, name, given_up)
+        with connection:
+            commit = exchange.read_answer(_receive(connection, ANSWER_BYTES, time.monotonic() + GRACE_S, given_up))
+            if commit is None:
+                raise FetchError(f"{source.address} does not hold it any more")
+            if (commit.rank, commit.round, commit.step) != (name.rank, name.round, name.step):
+                raise FetchError(f"{source.address} offers another part")
+            place = room(commit)
+            crc = _take(connection, exchange, place.data[: commit.length], given_up, pace)
+    except (TimeoutError, EOFError):
+        raise FetchError(f"{source.address} was too slow, or broke off") from None
+    except OSError as error:
+        raise FetchError(f"{source.address}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise FetchError(f"{source.address}: {error}") from None
+    place.commit(commit)
+    place.note_digest(commit, crc)
+
+
+def _ask(source: PartSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
+    connection = socket.create_connection((source.address, source.port), timeout=REQUEST_WITHIN_S)
+    try:
+        nonce = _receive(connection, NONCE_BYTES, time.monotonic() + REQUEST_WITHIN_S, given_up)
+        request = pack_request(name, secrets.token_bytes(NONCE_BYTES))
+        exchange = Exchange(source.key, nonce, request)
+        connection.sendall(request + exchange.request_tag())
+    except BaseException:
+        connection.close()
+        raise
+    return connection, exchange
+
+
+def _take(
+    connection: socket.socket,
+    exchange: Exchange,
+    memory: memoryview,
+    given_up: Event,
+    pace: Callable[[int], None],
+) -> int:
+    """Receive a part into memory; return the CRC that its holder has computed.
+
+    Raises `ValueError` if the bytes are not what was saved.
+    """
+    tag = exchange.data_tag()
+    until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN
+    for begin in range(0, len(memory), CHUNK_BYTES):
+        chunk = memory[begin : begin + CHUNK_BYTES]
+        _receive_into(connection, chunk, until, given_up)
+        tag.update(chunk)
+        pace(len(chunk))
+    crc = exchange.read_end(tag, _receive(connection, END_BYTES, until, given_up))
+    if crc is None:
+        raise ValueError("what it holds is not what was saved")
+    return crc
+
+
+def _receive(connection: socket.socket, length: int, until: float, given_up: Event) -> bytes:
+    data = bytearray(length)
+    _receive_into(connection, memoryview(data), until, given_up)
+    return bytes(data)
+
+
+def _receive_into(connection: socket.socket, memory: memoryview, until: float, given_up: Event) -> None:
+    """Fill memory from the connection. Raises `TimeoutError`, `EOFError` and other errors of the connection."""
+    connection.settimeout(LOOK_UP_S)
+    while memory:
+        if given_up.is_set():
+            raise EOFError
+        try:
+            count = connection.recv_into(memory)
+        except TimeoutError:
+            if time.monotonic() < until:
+                continue
+            raise
+        if not count:
+            raise EOFError
+        memory = memory[count:]

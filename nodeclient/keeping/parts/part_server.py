@@ -1,0 +1,218 @@
+"""Sends parts of the kept state to other agents, over TCP. `part_messages` has the exchange.
+
+The event loop serves peers until they have proved that they know the key, and a thread then sends them the part. So no
+heartbeat is late because of a peer that is slow, sends nonsense, or belongs to no job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+import zlib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from nodeclient.host.ports import listening_socket
+from nodeclient.keeping.parts.arenas import Held
+from nodeclient.keeping.parts.part_messages import (
+    NONCE_BYTES,
+    REQUEST_BYTES,
+    TAG_BYTES,
+    Exchange,
+    Kind,
+    PartName,
+    is_tag,
+    read_request,
+)
+
+BACKLOG = 1_024
+"""All nodes of a large round may connect within a second."""
+
+CONNECTIONS_MAX = 256
+"""Connections at a time. For another one, the server closes the oldest unproven connection of the address that has the
+most of these. If all peers have proved that they know the key, the new one is closed, and its peer tries again."""
+
+REQUEST_WITHIN_S = 5.0
+"""The time in which a peer has to send its request: it is one packet, which TCP may have to repeat."""
+
+SENDERS = 4
+"""How many parts of each kind are sent at a time: enough to fill a fast network. Further parts wait. Small parts never
+wait for big ones."""
+
+CHUNK_BYTES = 1 << 20
+"""The bytes that are read, checked and sent in one go: they stay in the processor's cache meanwhile."""
+
+GRACE_S = 10.0
+RATE_MIN = 1e6
+"""A transfer may take `GRACE_S`, and a second more for each `RATE_MIN` bytes: a network of 1 Gbit/s that a hundred
+nodes share is faster. A peer that is slower is dropped."""
+
+_PAUSE_S = 1.0
+"""The pause before the next attempt to accept, when the system lacks descriptors."""
+
+
+class Holder(Protocol):
+    """What holds the parts. All of its methods are called in the thread of the event loop."""
+
+    @property
+    def run(self) -> str:
+        """The run of which parts are held now."""
+
+    def find(self, name: PartName) -> Held | None:
+        """Return a part if it is held."""
+
+    def note_damage(self, held: Held) -> None:
+        """Note that the bytes of a part are not what was saved."""
+
+
+class PartServer:
+    """Listens at a port of its own until `close`. Must be made in the running loop. Raises `OSError` without a port."""
+
+    def __init__(self, key: str, holder: Holder, address: str) -> None:
+        """Begin to serve the parts of `holder` to peers that know the key.
+
+        `address` is the one of this host to listen at; empty for all.
+        """
+        self._key = key
+        self._holder = holder
+        self._loop = asyncio.get_running_loop()
+        self._socket = listening_socket(address, BACKLOG)
+        self.port: int = self._socket.getsockname()[1]
+        self._threads = {kind: ThreadPoolExecutor(SENDERS, thread_name_prefix="kept-part") for kind in Kind}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._unproven: dict[asyncio.Task[None], str] = {}
+        """The peers' addresses of the connections that have not proved the key, the oldest first."""
+        self._sending: set[socket.socket] = set()
+        self._accepting = self._loop.create_task(self._accept(), name="kept parts")
+
+    def close(self) -> None:
+        """Stop listening and sending."""
+        self._accepting.cancel()
+        for task in self._connections:
+            task.cancel()
+        self._socket.close()
+        for connection in list(self._sending):
+            # The thread that sends on it gets an error at once.
+            _shut(connection)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, peer = await self._loop.sock_accept(self._socket)
+            except OSError:  # the peer has gone, or there are no descriptors
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if len(self._connections) >= CONNECTIONS_MAX and not self._drop_unproven():
+                connection.close()
+                continue
+            task = self._loop.create_task(self._serve(connection), name="kept part")
+            self._connections.add(task)
+            self._unproven[task] = peer[0]
+            task.add_done_callback(self._forget)
+            await asyncio.sleep(0)  # so that a flood holds up nothing else in this loop
+
+    def _drop_unproven(self) -> bool:
+        """Close a connection that has not proved the key, to make room; return whether there was one."""
+        if not self._unproven:
+            return False
+        [(most, _)] = Counter(self._unproven.values()).most_common(1)
+        task = next(task for task, address in self._unproven.items() if address == most)
+        task.cancel()
+        self._forget(task)
+        return True
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._unproven.pop(task, None)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            connection.setblocking(False)
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            try:
+                async with asyncio.timeout(REQUEST_WITHIN_S):
+                    await self._loop.sock_sendall(connection, nonce)
+                    data = await self._receive(connection, REQUEST_BYTES)
+            except (OSError, EOFError):  # no agent, or one that gave up; a timeout is an OSError
+                return
+            packed, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
+            exchange = Exchange(self._key, nonce, packed)
+            if not is_tag(tag, exchange.request_tag()):
+                return
+            self._note_proven()
+            try:
+                name = read_request(packed, self._holder.run)
+            except ValueError:  # the peer knows the key, so it is an agent of another release
+                return
+            held = None if name is None else self._holder.find(name)
+            try:
+                async with asyncio.timeout(REQUEST_WITHIN_S):
+                    await self._loop.sock_sendall(connection, exchange.answer(None if held is None else held.commit))
+            except OSError:
+                return
+            if held is not None:
+                await self._send(connection, exchange, held)
+
+    def _note_proven(self) -> None:
+        """Note that the peer of the current task has proved that it knows the key."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in one
+        self._unproven.pop(task, None)
+
+    async def _send(self, connection: socket.socket, exchange: Exchange, held: Held) -> None:
+        self._sending.add(connection)
+        try:
+            damaged = await self._loop.run_in_executor(self._threads[held.kind], _send_part, connection, exchange, held)
+        finally:
+            self._sending.discard(connection)
+        if damaged:
+            self._holder.note_damage(held)
+
+    async def _receive(self, connection: socket.socket, length: int) -> bytes:
+        data = b""
+        while len(data) < length:
+            more = await self._loop.sock_recv(connection, length - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return data
+
+
+def _send_part(connection: socket.socket, exchange: Exchange, held: Held) -> bool:
+    """Send a part and its end; return whether its bytes are not what was saved."""
+    place, commit = held.place, held.commit
+    data, known = place.data[: commit.length], place.digest(commit)
+    until = time.monotonic() + GRACE_S + len(data) / RATE_MIN
+    tag, crc = exchange.data_tag(), 0
+    try:
+        for begin in range(0, len(data), CHUNK_BYTES):
+            # A copy, so that what is checked is what is sent even if a worker writes there meanwhile.
+            chunk = bytes(data[begin : begin + CHUNK_BYTES])
+            crc = zlib.crc32(chunk, crc)
+            tag.update(chunk)
+            _send_all(connection, chunk, until)
+        stayed = place.read() == commit
+        right = known in {None, crc}
+        _send_all(connection, exchange.end(tag, crc, whole=stayed and right), until)
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:  # the peer has gone, is too slow, or this node closes
+        return False
+    return stayed and not right
+
+
+def _send_all(connection: socket.socket, data: bytes, until: float) -> None:
+    """Send all data. Raises `OSError`, also when `until` has passed."""
+    connection.settimeout(max(until - time.monotonic(), 1e-3))
+    connection.sendall(data)
+
+
+def _shut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it is closed already
+        return

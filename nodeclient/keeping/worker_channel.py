@@ -1,0 +1,185 @@
+"""The agent's end of the channels to its workers: Unix sockets of packets, with file descriptors beside them.
+
+`workerlib.contract.channel_messages` has the messages. What a worker sends is not trusted: it may be any program of
+this user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeclient.host.process_state import is_stopped
+from nodeclient.host.worker_socket import WorkerSocket
+from workerlib.contract.channel_messages import Hello, Message, decode, encode
+from workerlib.contract.packets import PACKET_BYTES, ChannelError
+
+UNSENT_MAX = 1_024
+"""The most packets that wait for a worker. A worker that lets so many wait has stopped reading."""
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """A connection. Its local rank is not known before the worker's hello."""
+
+    socket: socket.socket
+    pid: int
+    """The process that has connected."""
+    local_rank: int | None = None
+    unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
+    """The packets that the socket does not take yet, each with duplicates of its descriptors."""
+
+
+class WorkerChannel:
+    """The channels to the workers of one round at a time; all methods are for the event loop's thread.
+
+    `on_message` gets the local rank and each message after the hello. `on_gone` gets the local rank of a
+    worker whose channel has ended.
+    """
+
+    def __init__(self, on_message: Callable[[int, Message], None], on_gone: Callable[[int], None]) -> None:
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._loop = asyncio.get_running_loop()
+        self._socket: WorkerSocket | None = None
+        self._workers = 0
+        self._round = 0
+        self._peers: set[_Peer] = set()
+
+    def listen(self, folder: Path, workers: int, round_number: int) -> str:
+        """Begin a round; return the path at which its workers connect. Raises `OSError`."""
+        self.close()
+        self._workers, self._round = workers, round_number
+        self._socket = WorkerSocket(folder, "keep", self._accept)
+        return self._socket.path
+
+    @property
+    def is_open(self) -> bool:
+        """Whether workers of a round may connect."""
+        return self._socket is not None
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """The local ranks of the workers that have sent their hello and are still connected."""
+        return frozenset(peer.local_rank for peer in self._peers if peer.local_rank is not None)
+
+    @property
+    def stopped(self) -> frozenset[int]:
+        """The local ranks of the connected workers that a signal has stopped: they do not answer."""
+        return frozenset(
+            peer.local_rank for peer in self._peers if peer.local_rank is not None and is_stopped(peer.pid)
+        )
+
+    def send_all(self, local_ranks: Iterable[int], message: Message) -> None:
+        """Send a packet to each of some workers."""
+        for local_rank in local_ranks:
+            self.send(local_rank, message)
+
+    def send(self, local_rank: int, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send a packet to a worker, if it is still connected; the descriptors stay the caller's.
+
+        Where the system is short of descriptors the channel ends: a worker cannot do without a packet.
+        """
+        packet = encode(message)
+        for peer in [peer for peer in self._peers if peer.local_rank == local_rank]:
+            duplicates = _duplicates(fds)
+            if duplicates is None:
+                self._end(peer)
+            else:
+                peer.unsent.append((packet, duplicates))
+                self._flush(peer)
+
+    def close(self) -> None:
+        """Close all channels, without calling `on_gone`."""
+        for peer in list(self._peers):
+            self._forget(peer)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _accept(self, connection: socket.socket, pid: int) -> None:
+        if len(self._peers) >= 2 * self._workers:
+            connection.close()
+            return
+        peer = _Peer(connection, pid)
+        self._peers.add(peer)
+        self._loop.add_reader(connection, self._receive, peer)
+
+    def _receive(self, peer: _Peer) -> None:
+        try:
+            # There is no buffer for descriptors, so the kernel closes those that a worker sends.
+            packet, _, flags, _ = peer.socket.recvmsg(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, flags = b"", 0
+        try:
+            message = decode(b"" if flags & socket.MSG_TRUNC else packet)
+        except ChannelError:  # the worker ends, or it is not one of this node
+            self._end(peer)
+            return
+        if peer.local_rank is not None:
+            self._on_message(peer.local_rank, message)
+        elif isinstance(message, Hello) and self._is_expected(message):
+            peer.local_rank = message.local_rank
+        else:
+            self._end(peer)
+
+    def _is_expected(self, hello: Hello) -> bool:
+        within = hello.round == self._round and 0 <= hello.local_rank < self._workers
+        return within and hello.local_rank not in self.connected
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            while peer.unsent:
+                packet, fds = peer.unsent[0]
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+                peer.socket.sendmsg([packet], rights)
+                peer.unsent.popleft()
+                _close(fds)
+        except BlockingIOError:
+            if len(peer.unsent) > UNSENT_MAX:
+                self._end(peer)
+            else:
+                self._loop.add_writer(peer.socket, self._flush, peer)
+        except OSError:
+            self._end(peer)
+        else:
+            self._loop.remove_writer(peer.socket)
+
+    def _end(self, peer: _Peer) -> None:
+        local_rank = peer.local_rank
+        self._forget(peer)
+        if local_rank is not None:
+            self._on_gone(local_rank)
+
+    def _forget(self, peer: _Peer) -> None:
+        self._peers.discard(peer)
+        self._loop.remove_reader(peer.socket)
+        self._loop.remove_writer(peer.socket)
+        peer.socket.close()
+        for _, fds in peer.unsent:
+            _close(fds)
+
+
+def _duplicates(fds: Sequence[int]) -> tuple[int, ...] | None:
+    """Return duplicates of descriptors; None if the system refuses one."""
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(os.dup(fd))  # noqa: PERF401 - those that were made are closed if one is refused
+    except OSError:
+        _close(made)
+        return None
+    return tuple(made)
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

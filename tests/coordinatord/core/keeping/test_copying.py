@@ -1,0 +1,341 @@
+"""What only one host has is copied to another one, and the older step stays until the copies of the newer are there."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from coordinatord.core.keeping.copy_plan import TAKES_MAX, Buddy, buddies
+from coordinatord.core.rounds.values.records import RoundFormed
+from coordinatord.core.shown.job_view import kept_view
+from coordinatord.protocol.kept_state import Holding, KeptStep, PersistedStep
+from coordinatord.protocol.messages import Desired
+from nodeclient.core.kept_groups import grouped
+from tests.support.kept_state import kept_parts
+from tests.support.running_job import desired_of
+from tests.support.script import Stage
+
+NODES = ("n1", "n2", "n3")
+
+
+class Job:
+    """Three nodes of which each has a shard of its own; `have` is what a node keeps, as steps and ranks."""
+
+    def __init__(self, *nodes: str, **options: str) -> None:
+        self.stage = Stage()
+        self.nodes = nodes or NODES
+        self.on_disk: tuple[PersistedStep, ...] = ()
+        """What all nodes find on a disk."""
+        for node in self.nodes:
+            more = options.get(node, "")
+            self.stage.play(f"join {node} min=2 max=3 keeps=copies restarts=9 {more}")
+        self.stage.play(f"running {' '.join(self.nodes[:3])}")
+
+    def have(self, node: str, *parts: tuple[int, int], problem: str = "", shards: int = 3) -> None:
+        """Let a node keep these parts, each a step and a rank, and protect those that it was told to protect."""
+        puppet = self.stage.puppets[node]
+        named = {at.step for at in self.sent(node).protected or ()}
+        kept = grouped(
+            kept_parts(1, step, range(rank, rank + 1), world_size=3, shards=shards, protected=step in named)
+            for step, rank in parts
+        )
+        run = self.stage.coordinator.jobs["default"].id
+        puppet.observed = replace(
+            puppet.observed, run=run, kept=Holding(kept, copy_problem=problem, persisted=self.on_disk)
+        )
+        self.stage.play("advance 1s")
+
+    def save(self, *steps: int) -> None:
+        """Let all nodes keep these steps of their own ranks, and protect what they are told to."""
+        for _ in range(2):
+            for rank, node in enumerate(self.nodes[:3]):
+                self.have(node, *((step, rank) for step in steps))
+
+    def sent(self, node: str) -> Desired:
+        """Return what a node was told last."""
+        return desired_of(self.stage, node)
+
+    def copies(self, node: str) -> list[tuple[int, str, int]]:
+        """Return the copies that a node is to get: the step, the node that has it and the rank."""
+        return [
+            (copy.step, copy.source.node, part.first_rank)
+            for copy in self.sent(node).copies
+            for part in copy.source.parts
+        ]
+
+    @property
+    def named(self) -> list[int]:
+        """Return the steps that nodes are told to protect."""
+        return [at.step for at in self.sent("n1").protected or ()]
+
+    @property
+    def copied(self) -> KeptStep | None:
+        """Return the newest step that outlives the loss of a host."""
+        return self.stage.coordinator.jobs["default"].kept.copied
+
+
+def test_each_node_is_told_to_copy_what_the_one_before_it_has_until_it_has_it() -> None:
+    job = Job()
+    job.save(8)
+    assert [job.copies(node) for node in NODES] == [[(8, "n3", 2)], [(8, "n1", 0)], [(8, "n2", 1)]]
+    job.have("n2", (8, 1), (8, 0))
+    job.have("n2", (8, 1), (8, 0))
+    assert job.copies("n2") == []
+    assert job.copied is None
+
+
+def test_a_node_gets_the_rest_of_its_copies_when_the_connection_of_their_holder_is_back() -> None:
+    job = Job()
+    job.save(8)
+    job.stage.play("advance 0.5s", "drop n1", "advance 0.6s")
+    assert job.copies("n2") == []
+    job.stage.play("reconnect n1", "advance 1s")
+    assert job.copies("n2") == [(8, "n1", 0)]
+
+
+def copy_all(job: Job, *steps: int) -> None:
+    """Let each node have its copies of these steps too."""
+    for _ in range(2):
+        for rank, node in enumerate(NODES):
+            job.have(node, *((step, rank) for step in steps), *((step, (rank - 1) % 3) for step in steps))
+
+
+def test_a_step_counts_as_copied_when_all_have_their_copies_and_protect_them() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    assert job.copied == KeptStep(1, 8)
+    assert job.named == [8]
+
+
+def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    for _ in range(3):
+        for rank, node in enumerate(NODES):
+            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank))
+    assert job.named == [8, 16]
+    assert job.copied == KeptStep(1, 8)
+    assert job.copies("n2") == [(16, "n1", 0)]
+    copy_all(job, 8, 16)
+    job.stage.play("advance 2s")
+    assert job.named == [16]
+    assert job.copied == KeptStep(1, 16)
+
+
+def with_a_newer_step() -> tuple[Job, list[list[tuple[int, int]]]]:
+    """Let all nodes keep step 8 with its copies, and step 16 without; return what each has."""
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    own = [[(8, rank), (8, (rank - 1) % 3), (16, rank)] for rank in range(3)]
+    for _ in range(2):
+        for rank, node in enumerate(NODES):
+            job.have(node, *own[rank])
+    return job, own
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_the_newer_step_takes_the_place_of_the_older_one_whoever_gets_the_last_copy(last: int) -> None:
+    """Nodes have no place for a third step meanwhile, so nothing that they keep changes after the last copy."""
+    job, own = with_a_newer_step()
+    for rank in sorted(range(3), key=lambda rank: rank == last):
+        job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
+    job.stage.play("advance 5s")
+    assert job.named == [16]
+
+
+def test_a_step_is_the_whole_one_with_a_plan_that_is_made_when_all_copies_are_there() -> None:
+    """Each node that comes makes the plans void."""
+    job, own = with_a_newer_step()
+    for rank in (1, 2):
+        job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
+    job.stage.coordinator.jobs["default"].kept.copies.clear()
+    job.have(NODES[0], *own[0], (16, 2))
+    job.stage.play("advance 5s")
+    assert job.named == [16]
+
+
+def test_a_step_that_is_being_written_to_a_disk_outlives_a_host_until_it_is_there() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    kept = job.stage.coordinator.jobs["default"].kept
+    kept.pinned = KeptStep(1, 8)
+    for _ in range(3):
+        for rank, node in enumerate(NODES):
+            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank), problem="no room")
+    assert job.named == [16, 8]
+    assert job.copied == KeptStep(1, 8)
+    kept.pinned = None
+    assert job.copied is None
+
+
+def test_nobody_waits_for_a_node_that_cannot_take_a_copy_and_the_step_does_not_count_as_copied() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    for _ in range(3):
+        for rank, node in enumerate(NODES):
+            job.have(node, (16, rank), (16, (rank - 1) % 3), problem="no memory")
+    job.have("n2", (16, 1), problem="no memory")
+    job.stage.play("advance 2s")
+    assert job.named == [16]
+    assert job.copied is None
+
+
+def test_what_all_have_alike_is_copied_nowhere_and_outlives_any_host() -> None:
+    job = Job()
+    for _ in range(2):
+        for rank, node in enumerate(NODES):
+            job.have(node, (8, rank), shards=1)
+    assert [job.copies(node) for node in NODES] == [[], [], []]
+    assert job.copied == KeptStep(1, 8)
+
+
+def test_nodes_of_one_host_are_copied_to_a_spare_on_another() -> None:
+    job = Job("n1", "n2", "n3", "n4", n1="host=a", n2="host=a", n3="host=a")
+    job.save(8)
+    assert sorted(job.copies("n4")) == [(8, "n1", 0), (8, "n2", 1)]
+    job.have("n4", (8, 0), (8, 1))
+    job.have("n4", (8, 0), (8, 1))
+    assert sorted(job.copies("n4")) == [(8, "n3", 2)]
+    assert job.copies("n2") == []
+
+
+def test_copies_of_a_spare_that_leaves_are_planned_anew_while_nothing_else_changes() -> None:
+    hosts = {node: f"host={host}" for node, host in zip(("n1", "n2", "n3", "n4", "n5"), "aaabc", strict=True)}
+    job = Job(*hosts, **hosts)
+    job.save(8)
+    for _ in range(2):
+        job.have("n4", (8, 0), (8, 2))
+        job.have("n5", (8, 1))
+    assert [job.copies(node) for node in ("n4", "n5")] == [[], []]
+    job.stage.play("leave n4", "drop n4", "advance 5s")
+    assert sorted(job.copies("n5")) == [(8, "n1", 0), (8, "n3", 2)]
+
+
+def test_a_rack_is_a_domain_and_hosts_are_where_there_is_one_rack_alone() -> None:
+    racks = Job(n1="topology=r1", n2="topology=r1", n3="topology=r2")
+    racks.save(8)
+    assert racks.copies("n2") == []
+    assert [step for step, _, _ in racks.copies("n3")] == [8, 8]
+    assert racks.copies("n1") == [(8, "n3", 2)]
+    job = Job(n1="topology=r", n2="topology=r", n3="topology=r")
+    job.save(8)
+    assert [len(job.copies(node)) for node in NODES] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("third", "problem"), [("gpu1", ""), ("gpu2", "node n1 takes no copies, by its --keep-memory or --keep-rate")]
+)
+def test_a_job_on_one_host_has_no_copies_and_nothing_is_wrong_with_that(third: str, problem: str) -> None:
+    job = Job(n1="host=gpu1 keeps=yes", n2="host=gpu1 keeps=yes", n3=f"host={third} keeps=yes")
+    job.save(8)
+    assert (view := kept_view(job.stage.coordinator.jobs["default"])) is not None
+    assert view.copy_problem == problem
+
+
+def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:
+    job = Job(n2="keeps=yes")
+    job.save(8)
+    assert job.copies("n2") == []
+    assert job.copies("n3") == [(8, "n1", 0)]
+    assert job.copied is None
+
+
+def next_round_without_n3(job: Job) -> RoundFormed:
+    job.stage.play("step n1 9", "silence n3", "advance 20s", "stopped n1 n2", "advance 20s")
+    return [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
+
+
+def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    job.stage.play("advance 1s")
+    formed = next_round_without_n3(job)
+    assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
+    assert formed.resume is not None
+    assert (formed.resume.step, formed.resume.redone) == (8, 1)
+
+
+def test_after_the_loss_of_a_host_copies_are_made_anew_as_soon_as_the_next_round_runs() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    next_round_without_n3(job)
+    job.stage.play("running n1 n2", "advance 2s")
+    assert [job.copies(node) for node in ("n1", "n2")] == [[(8, "n2", 1)], [(8, "n1", 2)]]
+
+
+@pytest.mark.parametrize(("on_disk", "step", "place"), [(8, 8, "the memory of nodes n1, n2"), (9, 9, "disk")])
+def test_a_copy_is_resumed_from_unless_the_disk_has_something_newer(on_disk: int, step: int, place: str) -> None:
+    job = Job(**dict.fromkeys(NODES, "keeps=copies+600s"))
+    job.save(8)
+    parts = kept_parts(1, on_disk, range(3), world_size=3, shards=3)
+    job.on_disk = (PersistedStep(1, job.stage.coordinator.jobs["default"].id, (parts,)),)
+    copy_all(job, 8)
+    formed = next_round_without_n3(job)
+    assert f"resumes at step {step} from {place}" in formed.reason
+
+
+def test_after_a_restart_the_step_whose_copies_are_there_stays_the_whole_one() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    for _ in range(3):
+        for rank, node in enumerate(NODES):
+            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank))
+    job.stage.play("die 1s")
+    for node in NODES:
+        job.stage.play(f"reconnect {node}")
+    job.stage.play("advance 2s")
+    assert job.named == [8, 16]
+    assert job.copied == KeptStep(1, 8)
+
+
+def nodes(*domains: str) -> list[Buddy]:
+    """Return nodes of these domains: n0, n1 and so on."""
+    return [Buddy(f"n{number}", domain) for number, domain in enumerate(domains)]
+
+
+def test_a_lonely_host_has_no_copy_but_on_a_spare_of_another_domain() -> None:
+    assert buddies(nodes("a", "a")) == {}
+    assert buddies(nodes("a", "a"), [Buddy("s1", "a"), Buddy("s2", "b")]) == {"n0": "s2", "n1": "s2"}
+
+
+def test_a_spare_changes_nothing_where_the_nodes_manage_without_it() -> None:
+    trio = nodes("a", "b", "c")
+    assert buddies(trio, [Buddy("s1", "d")]) == buddies(trio)
+
+
+def test_the_rest_of_a_job_takes_what_one_large_domain_has_as_far_as_it_may() -> None:
+    assert buddies(nodes("a", "a", "a", "b")) == {"n3": "n0", "n0": "n3", "n1": "n3", "n2": "n3"}
+    pairs = buddies(nodes("b", *("a" for _ in range(20))))
+    assert Counter(pairs.values())["n0"] == TAKES_MAX
+
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=30))
+def test_copies_are_never_in_the_same_domain_and_evenly_spread(drawn: list[str]) -> None:
+    drawn_nodes = nodes(*drawn)
+    domain = {buddy.node: buddy.domain for buddy in drawn_nodes}
+    pairs = buddies(drawn_nodes)
+    assert all(domain[node] != domain[other] for node, other in pairs.items())
+    largest = max(Counter(drawn).values())
+    if 2 * largest <= len(drawn_nodes):
+        assert sorted(pairs.values()) == sorted(domain), "each has a copy, and each takes one"
+    elif largest < len(drawn_nodes):
+        least = -(-largest // (len(drawn_nodes) - largest))
+        assert max(Counter(pairs.values()).values()) <= min(least, TAKES_MAX)
+
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=30, unique=True), st.data())
+def test_a_node_that_goes_changes_one_pair_where_each_is_its_own_domain(drawn: list[str], data: st.DataObject) -> None:
+    drawn_nodes = nodes(*drawn)
+    gone = data.draw(st.sampled_from(drawn_nodes))
+    before, after = buddies(drawn_nodes), buddies([buddy for buddy in drawn_nodes if buddy != gone])
+    assert sum(before[node] != other for node, other in after.items()) <= 1

@@ -1,0 +1,251 @@
+"""The last step of nodes that all leave reaches the disk, though one of them fails; or they say that it does not."""
+
+import pytest
+
+from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.persisting import RETRY_S
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.transitions.runs import SIGNALS_APART_S
+from coordinatord.protocol.messages import Goal
+from tests.support.running_job import desired_of, order, running_job, state_of
+from tests.support.script import Stage
+
+NODES = ("n1", "n2", "n3")
+THREE = "min=3 max=3 keeps=600s restarts=0"
+LEAVE, STOP, FAIL = "leave n1 n2 n3", "ask stop default", "fail n1"
+ENDS = {LEAVE: State.LEFT, STOP: State.STOPPED, FAIL: State.FAILED}
+WAITS = {LEAVE: State.FORMING, STOP: State.FORMING, FAIL: State.STOPPING}
+"""The state in which a run waits for the disk before it ends."""
+
+
+def ending(shards: int, end: str = LEAVE) -> Stage:
+    """Let all nodes of a job go that have kept step 100; they have been told to write it."""
+    stage = running_job(NODES, THREE)
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 of=3 shards={shards}")
+    stage.play("advance 1s", end, f"{'failed' if end == FAIL else 'stopped'} n1")
+    assert writers(stage) == {}, "workers of two nodes may still save"
+    stage.play("stopped n2 n3")
+    assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}
+    return stage
+
+
+def writers(stage: Stage) -> dict[str, int]:
+    """Return the nodes that are to write, and which step."""
+    orders = {node: order(stage, node) for node in NODES if node in stage.puppets}
+    return {node: asked.step for node, asked in orders.items() if asked is not None}
+
+
+def write(stage: Stage, *nodes: str) -> None:
+    """Let these nodes write what they are to write, and one of them make the step whole."""
+    for node in nodes:
+        stage.play(f"write {node} written")
+    (committer,) = [node for node in nodes if (asked := order(stage, node)) is not None and asked.commit]
+    stage.play(f"write {committer} committed")
+
+
+def last_words(stage: Stage, node: str) -> str:
+    """Return what a node is told at its end."""
+    desired = desired_of(stage, node)
+    assert desired.goal is Goal.EXIT
+    assert desired.outcome is not None
+    return desired.outcome.summary
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_others_write_at_once_what_a_node_that_is_gone_was_to_write(end: str) -> None:
+    stage = ending(shards=1, end=end)
+    stage.play("drop n3")
+    assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}, "n3 cannot hear that it is to write no more"
+    write(stage, "n1", "n2")
+    assert "is not on the disk" not in last_words(stage, "n1")
+    stage.play("advance 60s")  # n3 might have come back
+    assert state_of(stage) is ENDS[end]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_others_write_at_once_what_a_node_has_failed_to_write(end: str) -> None:
+    stage = ending(shards=1, end=end)
+    stage.play("write n2 failed why=full")
+    assert writers(stage) == {"n1": 100, "n3": 100}
+    stage.play("write n3 failed why=full")
+    assert writers(stage) == {"n1": 100}
+    write(stage, "n1")
+    assert state_of(stage) is ENDS[end]
+    assert "is not on the disk" not in last_words(stage, "n2")
+    assert stage.coordinator.jobs["default"].durable.reason.endswith("; step 100 is on the disk")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_write_that_nobody_else_can_do_is_tried_again_after_a_pause(end: str) -> None:
+    stage = ending(shards=3, end=end)
+    stage.play("write n2 failed why=full")
+    assert (writers(stage), state_of(stage)) == ({}, WAITS[end])
+    stage.play(f"advance {RETRY_S - 1:g}s")
+    assert (writers(stage), state_of(stage)) == ({}, WAITS[end])
+    stage.play("advance 1s")
+    write(stage, *NODES)
+    assert state_of(stage) is ENDS[end]
+
+
+def test_nodes_that_all_leave_wait_for_the_disk_and_not_for_others() -> None:
+    stage = ending(shards=3)
+    stage.play("write n2 failed why=full")
+    assert desired_of(stage, "n1").reason == "it leaves as soon as what it keeps is on the disk"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what_is_lost(end: str) -> None:
+    stage = ending(shards=3, end=end)
+    for _ in range(3):
+        stage.play("write n2 failed why=full", f"advance {RETRY_S:g}s")
+        assert writers(stage) == dict.fromkeys(NODES, 100)
+    stage.play("write n2 failed why=full")
+    assert state_of(stage) is ENDS[end], "there is no time for another attempt"
+    lost = "; step 100 is not on the disk: node n2: full"
+    assert last_words(stage, "n1").endswith(lost)
+    assert stage.coordinator.jobs["default"].durable.reason.endswith(lost)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_node_that_is_back_soon_writes_at_once_what_nobody_else_has(end: str) -> None:
+    stage = ending(shards=3, end=end)
+    stage.play("drop n3", "advance 0.5s")
+    assert (writers(stage).get("n1"), state_of(stage)) == (None, WAITS[end])
+    stage.play("reconnect n3", "advance 1s")
+    write(stage, *NODES)
+    assert state_of(stage) is ENDS[end]
+
+
+def test_a_step_that_is_lost_with_a_node_is_named_by_the_run_that_ends() -> None:
+    stage = ending(shards=3)
+    stage.play("silence n3", "advance 20s", "drop n3", "advance 60s")
+    assert state_of(stage) is State.LEFT
+    assert stage.coordinator.jobs["default"].durable.reason.endswith("step 100 is not on the disk: node n3 is gone")
+
+
+def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() -> None:
+    stage = running_job(NODES, THREE)
+    for node in ("n1", "n2"):
+        stage.play(f"keep {node} 1:100 of=3 protected=yes", "advance 1s")
+    stage.play("advance 600s")
+    assert writers(stage) == {"n1": 100, "n2": 100}
+    stage.play("keep n3 1:101 of=3", LEAVE, "stopped n1 n2 n3")
+    assert writers(stage) == {"n1": 100, "n2": 100}
+    write(stage, "n1", "n2")
+    assert writers(stage) == {"n3": 101}
+    write(stage, "n3")
+    assert state_of(stage) is State.LEFT
+
+
+def test_a_node_with_an_older_step_stays_where_the_newest_may_be_damaged() -> None:
+    stage = running_job(("n1", "n2"), "min=2 max=2 keeps=600s restarts=2")
+    stage.play(
+        "keep n1 1:100 of=2",
+        "keep n2 1:101 of=2",
+        "fail n2",
+        "failed n2",
+        "stopped n1",
+        "fetch n1 failed why=digest",
+        "leave n1 n2",
+        "stopped n1 n2",
+    )
+    assert writers(stage) == {"n2": 101}, "nobody knows whether it is damaged before it is written"
+    assert desired_of(stage, "n1").goal is not Goal.EXIT
+    stage.play("keep n2", "write n2 failed why=damaged")
+    assert writers(stage) == {"n1": 100}
+    write(stage, "n1")
+    assert "is not on the disk" not in last_words(stage, "n1")
+    assert state_of(stage) is State.LEFT
+
+
+def test_the_write_at_a_planned_end_is_tried_again_after_a_pause_though_the_next_round_runs() -> None:
+    stage = running_job(NODES, THREE)
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 of=3 protected=yes")
+    stage.play("advance 600s")
+    write(stage, *NODES)
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 1:200 of=3 protected=yes")
+    stage.play("ask restart default", "stopped n1 n2 n3", "running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:200 of=3 protected=yes")
+    stage.play("advance 1s")
+    assert writers(stage) == dict.fromkeys(NODES, 200)
+    stage.play("write n1 failed why=full", f"advance {RETRY_S - 1:g}s")
+    assert writers(stage) == {}
+    stage.play("advance 1s")
+    assert writers(stage) == dict.fromkeys(NODES, 200)
+
+
+def test_writers_hear_which_attempts_were_in_vain() -> None:
+    stage = ending(shards=3)
+    for _ in range(2):
+        stage.play("write n2 failed why=full", f"advance {RETRY_S:g}s")
+    assert [asked and (asked.attempt, asked.in_vain) for asked in (order(stage, "n1"), order(stage, "n2"))] == [
+        (3, (1, 2)),
+        (3, (1, 2)),
+    ]
+    for node in NODES:
+        stage.play(f"write {node} written")
+    stage.play("write n1 failed why=full", f"advance {RETRY_S:g}s")
+    assert (asked := order(stage, "n1")) is not None
+    assert (asked.attempt, asked.in_vain) == (4, (1, 2)), "the third one was to be made whole, and perhaps was"
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_run_does_not_wait_to_hear_a_node_that_was_released_before_a_restart(restarts: int) -> None:
+    stage = running_job(NODES, f"min=2 max=3 restarts={restarts}")
+    stage.play("fail n1", "failed n1", "stopped n2", "ask drain n2", "die 1s", "reconnect n1 n3", "stopped n3")
+    stage.play("advance 30s")  # the lease of n2, whose workers may still run for all that the records say
+    assert state_of(stage) is (State.STARTING if restarts else State.FAILED)
+
+
+def may_end(stage: Stage, asked_at: float) -> bool:
+    """Return whether a coordinator that was asked to end at this time may do so now."""
+    return stage.coordinator.may_end_at(asked_at) <= stage.now
+
+
+def test_a_coordinator_that_is_asked_to_end_stays_until_the_last_step_is_on_the_disk() -> None:
+    stage = ending(shards=3)
+    assert not may_end(stage, stage.now)
+    for node in NODES:
+        stage.play(f"write {node} written")
+    assert not may_end(stage, stage.now), "nobody has made the step whole"
+    stage.play("write n1 committed")
+    assert state_of(stage) is State.LEFT
+    assert not may_end(stage, stage.now), "the nodes may not have received that yet"
+    stage.play("drop n1 n2 n3")
+    assert may_end(stage, stage.now)
+
+
+@pytest.mark.parametrize("end", [STOP, FAIL, "ask restart default", "leave n1"])
+def test_a_coordinator_that_is_asked_to_end_stays_while_workers_end(end: str) -> None:
+    stage = running_job(NODES, "min=3 max=3 restarts=3")
+    asked_at = stage.now
+    assert may_end(stage, asked_at), "they just train"
+    stage.play(end)
+    assert not may_end(stage, asked_at)
+
+
+def test_a_coordinator_that_is_asked_to_end_stays_no_longer_than_nodes_may() -> None:
+    stage = ending(shards=3)
+    asked_at = stage.now
+    until = stage.coordinator.may_end_at(asked_at)
+    assert until == asked_at + max(puppet.join.offer.stop_timeout_s for puppet in stage.puppets.values()) + END_S
+
+
+def test_nodes_that_write_kept_state_have_a_moment_to_say_that_they_leave_as_well() -> None:
+    stage = running_job(NODES, THREE)
+    asked_at = stage.now
+    assert stage.coordinator.may_end_at(asked_at) == asked_at + SIGNALS_APART_S
+    stage.play("advance 1s")
+    assert may_end(stage, asked_at)
+    stage.play("leave n1")
+    assert not may_end(stage, asked_at)
+
+
+def test_a_coordinator_that_is_asked_to_end_waits_for_no_node_that_is_not_there() -> None:
+    stage = ending(shards=3)
+    stage.play("drop n1 n2 n3")
+    assert may_end(stage, stage.now)

@@ -1,0 +1,261 @@
+"""What nodes are told to write to the disk, and who makes the step whole of what."""
+
+import pytest
+
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.protocol.messages import Result
+from tests.support.running_job import desired_of, order, running_job, state_of
+from tests.support.script import Stage
+
+NODES = ("n1", "n2")
+PAIR = "min=2 max=2 keeps=600s"
+
+
+def test_who_makes_a_step_whole_knows_how_many_small_states_others_have_written() -> None:
+    """Where all ranks have the same big state, one node writes it; a directory that is not shared shows by the rest."""
+    stage = running_job(NODES, PAIR)
+    for kept in ("1:100", "1:100 protected=yes"):
+        stage.play(f"keep n1 {kept}", f"keep n2 {kept}", "advance 1s")
+    stage.play("advance 600s")
+    both = order(stage, "n1"), order(stage, "n2")
+    assert [asked and sum(part.big for part in asked.parts) for asked in both] == [1, 0]
+    assert [asked and sum(part.small for part in asked.parts) for asked in both] == [1, 1]
+    stage.play("write n2 written", "write n1 written")
+    assert (last := order(stage, "n1")) is not None
+    assert (last.commit, last.small) == (True, 2)
+
+
+def protected(stage: Stage, node: str) -> list[int]:
+    """Return the steps that a node must not overwrite."""
+    return sorted(at.step for at in desired_of(stage, node).protected or ())
+
+
+def keep(stage: Stage, *steps: int, options: str, protect: bool = True) -> None:
+    """Let both nodes keep these steps, and protect them when they are told to."""
+    parts = " ".join(f"1:{step}" for step in steps)
+    for more in ("", "protected=yes")[: 1 + protect]:
+        for node in NODES:
+            stage.play(f"keep {node} {parts} {options} {more}")
+        stage.play("advance 1s")
+
+
+def keeping(options: str, protect: bool = True) -> Stage:
+    """Return two nodes that run, and keep step 100."""
+    stage = running_job(NODES, PAIR)
+    keep(stage, 100, options=options, protect=protect)
+    return stage
+
+
+@pytest.mark.parametrize(("shards", "stay"), [(1, [100, 101]), (2, [100, 101, 102])])
+def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shards: int, stay: list[int]) -> None:
+    """What all ranks have alike is saved at a break, which nobody foresees; what each has, at a planned end."""
+    options = f"shards={shards} halts=yes"
+    stage = keeping(options)
+    stage.play("advance 600s")
+    assert (persist := order(stage, "n1")) is not None
+    assert persist.step == 100
+    keep(stage, 100, 101, options=options)
+    keep(stage, 101, 102, options=options, protect=False)
+    stage.play("advance 1s")
+    assert protected(stage, "n1") == stay
+    stage.play("ask restart default")
+    assert len(protected(stage, "n1")) < 3
+    assert (order(stage, "n1") is None) is (shards == 2), "the older step need not be written any more"
+
+
+def test_no_step_is_written_while_a_node_that_has_it_may_overwrite_it() -> None:
+    stage = running_job(NODES, PAIR)
+    stage.play("keep n1 1:100", "keep n1 1:100 protected=yes", "keep n2 1:100", "advance 600s")
+    assert order(stage, "n1") is None, "n2 was late to say that it has the step, and does not protect it yet"
+    stage.play("keep n2 1:100 protected=yes", "advance 1s")
+    assert (persist := order(stage, "n1")) is not None
+    assert persist.step == 100
+
+
+def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing() -> None:
+    stage = keeping("halts=yes")
+    stage.play("advance 600s")
+    assert order(stage, "n1") is not None
+    stage.play("silence n1 n2", "advance 20s")
+    assert stage.coordinator.jobs["default"].kept.disk.problem.startswith("node n1 is gone")
+    stage.play("heal n1 n2")
+    assert order(stage, "n1") is None
+
+
+def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_still() -> None:
+    stage = keeping("shards=2 of=2")
+    stage.play("advance 600s", "ask stop default")
+    keep(stage, 100, 101, options="shards=2 of=2", protect=False)
+    stage.play("stopped n1 n2", "advance 34s")
+    assert state_of(stage) is State.FORMING, "a node says before if its disk hangs"
+    stage.play("advance 6s")
+    ended = stage.coordinator.jobs["default"].durable
+    assert ended.state is State.STOPPED
+    assert ended.reason == "stopped by alice; step 101 is not on the disk: nothing was written for 40 s"
+
+
+def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None:
+    stage = keeping("shards=1 of=2")
+    stage.play("drop n2", "advance 30s", "stopped n1")
+    run = stage.coordinator.jobs["default"]
+    assert (run.durable.state, order(stage, "n1")) == (State.FORMING, None)
+    answer = "".join(stage.play("ask stop default"))
+    assert "it had no workers; what is kept is written to the disk, then its nodes end" in answer
+    assert (persist := order(stage, "n1")) is not None
+    assert (persist.step, run.durable.state) == (100, State.FORMING)
+    stage.play("write n1 written", "write n1 committed")
+    assert run.durable.state is State.STOPPED
+
+
+def stopped_pair() -> Stage:
+    """Return two nodes of a job that is being stopped, which are told to write the last step."""
+    stage = keeping("shards=2 of=2", protect=False)
+    stage.play("ask stop default", "stopped n1 n2")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+    return stage
+
+
+def alone() -> Stage:
+    """Let two nodes of which none can be missed keep step 100, and lose one of them."""
+    stage = running_job(NODES, f"{PAIR} join_timeout_s=30")
+    keep(stage, 100, options="")
+    stage.play("drop n2", "advance 2s", "stopped n1")
+    return stage
+
+
+def test_what_nodes_keep_that_wait_for_others_is_written_before_they_give_up() -> None:
+    stage = alone()
+    assert order(stage, "n1") is None, "the other one may be back in a moment"
+    stage.play("advance 10s")
+    assert (persist := order(stage, "n1")) is not None
+    assert persist.step == 100
+    stage.play("write n1 written", "write n1 committed", "advance 30s")
+    assert "is not on the disk" not in end_of_n1(stage)
+
+
+def end_of_n1(stage: Stage) -> str:
+    """Return what a node is told that has waited in vain."""
+    outcome = desired_of(stage, "n1").outcome
+    assert outcome is not None
+    assert outcome.result is Result.TIMED_OUT
+    return outcome.summary
+
+
+def test_a_node_that_has_waited_in_vain_says_which_step_is_lost_with_it() -> None:
+    stage = alone()
+    stage.play("advance 12s", "write n1 failed why=full", "advance 18s")
+    assert end_of_n1(stage).endswith("; step 100 is not on the disk: node n1: full")
+
+
+def test_a_node_that_is_to_leave_waits_for_the_disk_and_not_for_others() -> None:
+    stage = alone()
+    stage.play("advance 5s", "leave n1", "write n1 failed why=full", "advance 31s")
+    assert order(stage, "n1") is not None
+    stage.play("write n1 written", "write n1 committed")
+    assert (outcome := desired_of(stage, "n1").outcome) is not None
+    assert outcome.result is Result.LEFT
+    assert "is not on the disk" not in outcome.summary
+
+
+def test_a_node_that_has_waited_in_vain_stays_while_it_writes_and_no_longer() -> None:
+    stage = alone()
+    stage.play("advance 29s")
+    assert order(stage, "n1") is not None
+    stage.play("write n1 written", "advance 5s")
+    assert state_of(stage) is State.FORMING
+    stage.play("write n1 committed", "advance 1s")
+    assert state_of(stage) is State.FAILED
+    assert "is not on the disk" not in end_of_n1(stage)
+
+
+def test_a_coordinator_that_is_started_again_has_the_last_step_of_a_stopped_job_written() -> None:
+    """That the job is to end is recorded, what its nodes keep is not: they are heard first."""
+    stage = stopped_pair()
+    stage.play("die 1s")
+    answer = "".join(stage.play("ask stop default"))
+    assert "is being stopped already" in answer
+    stage.play("reconnect n1")
+    assert (state_of(stage), order(stage, "n1")) == (State.FORMING, None)
+    assert "what nodes keep is known when all are heard again" in "".join(stage.play("status"))
+    stage.play("reconnect n2")
+    for line in ("write n1 written", "write n2 written", "write n1 committed"):
+        assert (one := order(stage, "n1")) is not None
+        assert (one.step, state_of(stage)) == (100, State.FORMING)
+        stage.play(line)
+    assert state_of(stage) is State.STOPPED
+
+
+def test_a_job_that_is_stopped_after_a_restart_of_its_coordinator_writes_its_last_step() -> None:
+    stage = keeping("shards=1 of=2")
+    stage.play("drop n2", "advance 30s", "stopped n1", "die 1s")
+    answer = "".join(stage.play("ask stop default"))
+    assert "its nodes are heard first, since the coordinator was started again, then its nodes end" in answer
+    stage.play("reconnect n1")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+
+
+def test_a_stopped_job_does_not_wait_for_ever_for_nodes_that_are_gone_with_the_last_coordinator() -> None:
+    stage = stopped_pair()
+    stage.play("die 1s", "reconnect n1", "advance 60s")
+    assert state_of(stage) is State.STOPPED
+
+
+def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_written() -> None:
+    """It does not know when the last one was: the round may last for weeks after that."""
+    stage = keeping("shards=2 of=2")
+    stage.play("die 1s", "reconnect n1", "advance 1s")
+    assert order(stage, "n1") is None, "n2 has not said what it keeps"
+    stage.play("reconnect n2", "advance 1s")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+    stage.play("write n1 written", "write n2 written", "write n1 committed")
+    keep(stage, 100, 200, options="shards=2 of=2")
+    assert order(stage, "n1") is None
+    stage.play("advance 600s")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 200
+
+
+def test_what_a_node_says_of_an_earlier_attempt_does_not_end_the_next_one() -> None:
+    """The end of an attempt may never have reached it: then it repeats what it said."""
+    stage = keeping("shards=2 of=2")
+    stage.play("advance 600s", "write n1 failed why=full")
+    assert order(stage, "n1") is None
+    stage.play("advance 30s")
+    assert (again := order(stage, "n1")) is not None
+    stage.play("write n1 failed why=stale attempt=1")
+    assert order(stage, "n1") == again
+    stage.play("write n1 written", "write n2 written", "write n1 committed")
+    assert stage.coordinator.jobs["default"].kept.disk.problem == ""
+
+
+def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() -> None:
+    stage = stopped_pair()
+    first = order(stage, "n1")
+    for node in NODES:
+        stage.play(f"write {node} written")
+    stage.play("die 1s", "reconnect n1 n2")
+    second = order(stage, "n1")
+    assert first is not None
+    assert second is not None
+    assert (second.step, second.commit) == (first.step, False)
+    assert second.attempt > first.attempt
+
+
+def test_the_last_node_that_leaves_between_two_rounds_writes_what_all_had() -> None:
+    """The first one has the same state as the second, and leaves at once."""
+    stage = running_job(("n1", "n2", "n3"), "min=3 max=3 keeps=600s")
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 of=3")
+    stage.play("drop n3", "advance 30s", "stopped n1 n2")
+    assert state_of(stage) is State.FORMING
+    stage.play("leave n1")
+    assert order(stage, "n1") is None
+    stage.play("leave n2")
+    for line in ("write n2 written", "write n2 committed"):
+        assert (one := order(stage, "n2")) is not None
+        assert (one.step, state_of(stage)) == (100, State.FORMING)
+        stage.play(line)
+    assert state_of(stage) is State.LEFT

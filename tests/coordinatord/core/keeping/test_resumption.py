@@ -1,0 +1,237 @@
+"""The step that a round resumes from: the newest that is whole, for all nodes or for none, and on record."""
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from coordinatord.core.keeping import resumption
+from coordinatord.core.keeping.resume_plan import ResumePlan
+from coordinatord.core.rounds.values.records import RoundFormed
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.protocol.kept_state import Holding, KeptParts, KeptStep, Resume
+from tests.support.builders import a_coordinator
+from tests.support.kept_state import KEY, kept_parts
+from tests.support.ledgers import shown
+from tests.support.running_job import desired_of
+from tests.support.script import Stage
+
+
+def train(*nodes: str, **keeps: str) -> Stage:
+    """Let nodes train; all keep state unless it is said that one does not."""
+    stage = Stage()
+    for node in nodes:
+        stage.play(f"join {node} min=2 max={len(nodes)} keeps={keeps.get(node, 'yes')} restarts=9")
+    stage.play(f"running {' '.join(nodes)}")
+    return stage
+
+
+def break_round(stage: Stage, *nodes: str) -> None:
+    """Let a worker fail, and the workers of all end."""
+    stage.play(f"fail {nodes[0]}", f"failed {nodes[0]}", f"stopped {' '.join(nodes[1:])}")
+
+
+def formed(stage: Stage) -> list[ResumePoint | None]:
+    return [record.resume for _, record in stage.past if isinstance(record, RoundFormed)]
+
+
+def resume_sent(stage: Stage, node: str) -> Resume | None:
+    return desired_of(stage, node).resume
+
+
+def test_the_newest_step_that_is_whole_is_chosen_and_recorded_with_what_is_redone() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 12", "keep n1 1:8 1:12 shards=2", "keep n2 1:8 shards=2")
+    break_round(stage, "n1", "n2")
+    assert formed(stage) == [None, ResumePoint(1, 8, 2, 2, redone=4, nodes=("n1", "n2"))]
+    assert "resumes at step 8 from the memory of nodes n1, n2, 4 steps redone" in stage.past[-1][1].reason
+
+
+def test_the_reason_says_in_whose_memory_the_step_is() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 1204", "keep n2 1:1204")
+    break_round(stage, "n1", "n2")
+    assert "resumes at step 1,204 from node n2's memory, 0 steps redone" in stage.past[-1][1].reason
+
+
+def test_the_reason_says_what_is_not_kept_beside_the_steps_redone() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 1204", "keep n2 1:1204 unkept=SGD")
+    break_round(stage, "n1", "n2")
+    assert "resumes at step 1,204 from node n2's memory, 0 steps redone, without SGD" in stage.past[-1][1].reason
+    assert (view := shown(stage).kept) is not None
+    assert view.unkept == "SGD"
+
+
+def test_a_later_round_comes_before_a_later_step() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:90")
+    break_round(stage, "n1", "n2")
+    stage.play("running n1 n2", "keep n1 1:90", "keep n2 2:3", "step n2 3")
+    break_round(stage, "n1", "n2")
+    assert [point and point.at.step for point in formed(stage)] == [None, 90, 3]
+
+
+def test_no_node_resumes_where_one_cannot() -> None:
+    stage = train("n1", "n2", n2="")
+    stage.play("keep n1 1:8")
+    break_round(stage, "n1", "n2")
+    assert formed(stage) == [None, None]
+    assert resume_sent(stage, "n1") is None
+
+
+def test_what_a_node_keeps_of_another_run_does_not_count() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8")
+    stage.puppets["n1"].observed = replace(stage.puppets["n1"].observed, run="another")
+    stage.play("advance 1s")
+    assert not stage.coordinator.jobs["default"].kept
+
+
+def test_a_holder_that_cannot_be_reached_is_no_source() -> None:
+    stage = train("n1", "n2", "n3")
+    stage.play("keep n3 1:8", "advance 1s", "silence n3", "fail n1", "failed n1", "stopped n2", "advance 60s")
+    assert formed(stage) == [None, None]
+
+
+def test_a_spare_that_kept_a_part_is_a_source() -> None:
+    stage = Stage()
+    for node in ("n1", "n2", "n3"):
+        stage.play(f"join {node} min=2 max=2 keeps=yes")
+    stage.puppets["n3"].observed = replace(stage.puppets["n3"].observed, run="e-1", kept=Holding((kept_parts(1, 8),)))
+    stage.play("running n1 n2", "advance 1s")
+    break_round(stage, "n1", "n2")
+    assert (resume := resume_sent(stage, "n1")) is not None
+    assert [source.node for source in resume.sources] == ["n3"]
+
+
+def test_a_step_that_proved_useless_is_not_tried_again_but_an_older_one_and_later_ones_are() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:4 1:8")
+    break_round(stage, "n1", "n2")
+    stage.play("fetch n2 failed why=digest", "stopped n1 n2", "fetch n2 ready", "running n1 n2", "keep n1 1:4 1:8 3:6")
+    break_round(stage, "n1", "n2")
+    assert [point and (point.round, point.step) for point in formed(stage)] == [None, (1, 8), (1, 4), (3, 6)]
+    run = stage.coordinator.jobs["default"].durable
+    assert run.restarts_used == 2, "a state that is damaged is nobody's fault"
+
+
+def test_a_step_of_which_ranks_have_different_states_is_not_used_even_if_one_of_them_goes() -> None:
+    stage = train("n1", "n2", "n3")
+    stage.play("step n1 8", "keep n1 1:4:5 1:8:7", "keep n2 1:4:5 1:8:7", "keep n3 1:4:5 1:8:9")
+    break_round(stage, "n1", "n2", "n3")
+    text = (
+        "step 8 is not used: rank 0 on node n1 and rank 2 on node n3 should have the same state of it, and do not; "
+        "resumes at step 4 from the memory of nodes n1, n2, n3, 4 steps redone"
+    )
+    assert text in stage.past[-1][1].reason
+    stage.play("drop n3", "advance 1s", "stopped n1 n2", "advance 5s")
+    assert [point and point.at.step for point in formed(stage)] == [None, 4, 4]
+    assert "step 8 is not used: ranks should have had the same state of it, and did not" in stage.past[-1][1].reason
+
+
+def test_a_coordinator_that_is_started_anew_uses_no_step_of_which_ranks_had_different_states() -> None:
+    """One of the nodes may be gone by then, and nobody sees that the other one's state is only one of two."""
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:4:5 1:8:7", "keep n2 1:4:5 1:8:9")
+    break_round(stage, "n1", "n2")
+    later = a_coordinator()
+    later.restore(stage.past, stage.now)
+    assert [resumption.may_be_chosen(later.jobs["default"], KeptStep(1, step)) for step in (4, 8)] == [True, False]
+
+
+def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 8", "keep n1 1:8:7", "keep n2 1:8:9")
+    break_round(stage, "n1", "n2")
+    assert formed(stage) == [None, None]
+    assert "have the same state of it, and do not; no other step that nodes keep is whole" in stage.past[-1][1].reason
+
+
+def test_a_round_ends_if_a_node_has_another_state_of_its_step() -> None:
+    stage = train("n1", "n2", "n3")
+    stage.play("keep n1 1:4:5 1:8:7")
+    break_round(stage, "n1", "n2", "n3")
+    assert formed(stage)[-1] == ResumePoint(1, 8, 3, 1, redone=None, nodes=("n1",))
+    stage.play("keep n2 1:8:9", "advance 1s")
+    assert "step 8 is not used: rank 0 on node n1 and rank 1 on node n2" in stage.past[-1][1].reason
+    stage.play("stopped n1 n2 n3")
+    assert [point and point.at.step for point in formed(stage)] == [None, 8, 4]
+
+
+def test_a_node_is_told_where_the_parts_are_until_it_has_them() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8")
+    break_round(stage, "n1", "n2")
+    stage.play("advance 2s")
+    assert resume_sent(stage, "n2") is not None
+    stage.play("fetch n2 ready", "advance 1s")
+    assert resume_sent(stage, "n2") is None
+    assert resume_sent(stage, "n1") is not None
+
+
+def count_plans(patch: pytest.MonkeyPatch) -> list[ResumePlan]:
+    """Collect the plans that are made from now on."""
+    made: list[ResumePlan] = []
+
+    class Noted(ResumePlan):
+        def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
+            super().__init__(point, holders)
+            made.append(self)
+
+    patch.setattr(resumption, "ResumePlan", Noted)
+    return made
+
+
+def test_a_round_is_planned_once_and_not_for_each_node_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    for size in (2, 8):
+        nodes = [f"n{number}" for number in range(1, size + 1)]
+        stage = train(*nodes)
+        stage.play("keep n1 1:8")
+        with monkeypatch.context() as patch:
+            made = count_plans(patch)
+            break_round(stage, *nodes)
+            stage.play("advance 5s")
+        assert all(resume_sent(stage, node) is not None for node in nodes)
+        counts.append(len(made))
+    assert counts[0] == counts[1]
+
+
+def test_after_a_restart_a_node_waits_until_the_holders_are_heard() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n2 1:8")
+    break_round(stage, "n1", "n2")
+    stage.play("die 1s", "reconnect n1")
+    assert (waiting := resume_sent(stage, "n1")) is not None
+    assert (waiting.complete, waiting.sources) == (False, ())
+    stage.play("reconnect n2", "advance 1s")
+    assert (known := resume_sent(stage, "n1")) is not None
+    assert known.complete
+    assert [source.node for source in known.sources] == ["n2"]
+
+
+def test_after_a_restart_no_node_is_told_before_the_small_state_of_all_ranks_is_known() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8")
+    stage.play("keep n2 1:8")  # both have all of the big state, and each the small state of its own rank
+    break_round(stage, "n1", "n2")
+    stage.play("die 1s", "reconnect n1")
+    assert (waiting := resume_sent(stage, "n1")) is not None
+    assert not waiting.complete
+    stage.play("reconnect n2", "advance 1s")
+    for node in ("n1", "n2"):
+        assert (known := resume_sent(stage, node)) is not None
+        assert known.complete
+        assert [source.node for source in known.sources] == [node]
+
+
+def test_the_key_of_a_node_is_in_no_record_and_no_text() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8")
+    break_round(stage, "n1", "n2")
+    assert (resume := resume_sent(stage, "n2")) is not None
+    assert [source.key for source in resume.sources] == [KEY]
+    assert KEY not in repr(resume)
+    assert KEY not in repr(stage.puppets["n1"].join)
+    assert KEY not in repr(stage.past)

@@ -1,0 +1,419 @@
+"""When workers that do no step are looked at, and what follows from what is seen."""
+
+import pytest
+
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.records import BusyWorkerAwaited, RoundEnded, RunEnded
+from coordinatord.core.shown.job_view import job_view
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Desired, HangKind
+from tests.support.running_job import Job
+from tests.support.script import Stage
+
+
+def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
+    job = Job("workers=2")
+    job.play(
+        "advance 10s", "seen waits waits waits stands", "advance 1s", "seen waits waits waits stands", "stopped n1 n2"
+    )
+    [ended] = [record for _, record in job.stage.past if isinstance(record, RoundEnded)]
+    assert (ended.charged, ended.restarts_used) == (True, 1)
+    assert ended.report is not None
+    failure = ended.report.failure
+    assert (ended.report.node, failure.rank, failure.local_rank, failure.hang) == ("n2", 3, 1, HangKind.STUCK)
+    sentence = "rank 3 on node n2 stands in get (train.py:41) for 12 s; the 3 others wait in all_reduce 7"
+    assert failure.message == ended.reason == sentence
+    assert failure.last_lines == ("get (queue.py:180)", "main (train.py:41)", "<module> (train.py:60)")
+    assert failure.age_s == 12.0
+    view = job_view(job.run, job.stage.now, None)
+    assert view.failure is not None
+    assert (view.failure.hang, view.failure.how) == ("stuck", "hung: stuck")
+    assert view.ledger.seconds.stalled == 11.0, "it is no time of detecting: everybody could see that it stood"
+    assert job.run.durable.last_end_reason == "rank 3 on node n2 hung in round 1"
+
+
+def test_of_two_sides_that_wait_for_each_other_both_are_named() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits skipped", "advance 1s", "seen waits skipped", "stopped n1 n2")
+    assert job.run.durable.last_end_reason == "ranks 0, 1 hung in round 1"
+    assert job.run.durable.report is not None
+    failure = job.run.durable.report.failure
+    assert (failure.rank, failure.hang, failure.hang_ranks) == (0, HangKind.MISMATCHED, (0, 1))
+
+
+def test_a_hang_of_all_is_of_no_worker() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits waits", "advance 1s", "seen waits waits", "stopped n1 n2")
+    assert job.run.durable.last_end_reason == "a collective did not complete in round 1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown", "says"),
+    [
+        ("restarts=0", "waits skipped", "rank 0 on node n1 waits in all_reduce 7 and rank 1 on node n2 in barrier 7"),
+        ("restarts=0", "waits ended", "rank 1 on node n2 has ended"),
+        ("restarts=0 hang=10", "waits stands", "stands in get (train.py:41)"),
+    ],
+    ids=["another collective", "dead", "as the user has said"],
+)
+def test_without_a_restart_left_the_run_fails_with_the_code_of_a_timeout(settings: str, shown: str, says: str) -> None:
+    job = Job(settings)
+    job.play("advance 10s", f"seen {shown}", "advance 1s", f"seen {shown}", "stopped n1 n2")
+    [ended] = [record for _, record in job.stage.past if isinstance(record, RunEnded)]
+    assert ended.outcome.exit_code == 124
+    assert says in ended.reason
+
+
+STANDS = "waiting for rank 1 on node n2, which stands in get (train.py:41)"
+
+CUT = "all 2 workers wait in all_reduce 7 for 12 s, and it completes for none: look at the network between nodes n1, n2"
+
+
+@pytest.mark.parametrize(("shown", "says"), [("waits stands", STANDS), ("waits waits", CUT)], ids=["stands", "cut"])
+def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torch(shown: str, says: str) -> None:
+    job = Job("restarts=0")
+    job.play("advance 10s", "seen waits computes", "advance 1s", "seen waits computes", "advance 10s")
+    _stands(job, shown, 40)
+    said = f"{says}; no restart is left, so only torch's own timeout ends this"
+    assert job.stops == []
+    assert job.reason.endswith(f"; {said}")
+    noted = [record.reason for _, record in job.stage.past if isinstance(record, BusyWorkerAwaited)]
+    assert noted == ["waiting for rank 1 on node n2, which computes in evaluate (train.py:50)", said]
+    assert [sent.remark for member in job.run.members.values() if (sent := member.sent)] == [said, said]
+    job.play("fail n1", "stopped n1 n2")
+    assert job.run.durable.state is State.FAILED
+
+
+def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
+    names = [f"n{number}-{'x' * 120}" for number in range(1, 5)]
+    stage = Stage(heartbeat_s=1.0)
+    stage.play(*(f"join {name} min=4 max=4 restarts=0" for name in names), f"running {' '.join(names)}", "advance 1s")
+    for name in names:
+        stage.play(f"step {name} 10")
+    stage.play("advance 10s", *2 * ("seen waits waits waits waits", "advance 2s"))
+    for member in stage.coordinator.jobs["default"].members.values():
+        assert member.sent is not None
+        assert decode(encode(member.sent), Desired).remark.endswith(
+            "; no restart is left, so only torch's own timeout ends this"
+        )
+
+
+def test_who_hangs_after_it_has_computed_is_named_all_the_same() -> None:
+    job = Job()
+    job.play(
+        "advance 10s",
+        "seen computes waits",
+        "advance 1s",
+        "seen computes waits",
+        "advance 60s",
+        "seen stands waits",
+        "advance 1s",
+        "seen stands waits",
+    )
+    assert job.stops == ["hung"]
+
+
+def _stands(job: Job, kinds: str, minutes: int) -> None:
+    """Have a job looked at for so long, and see its workers like this at each look."""
+    until = job.stage.now + 60 * minutes
+    while job.stage.now < until and not job.stops:
+        if job.looks("advance 1s"):
+            job.play(f"seen {kinds}")
+
+
+@pytest.mark.parametrize(
+    ("doing", "awaited"), [("saves", "a disk"), ("runs", "the program rsync (process 99)")], ids=["disk", "program"]
+)
+def test_who_waits_for_what_is_outside_the_job_is_noted_and_borne_for_ten_minutes(doing: str, awaited: str) -> None:
+    job = Job()
+    _stands(job, f"{doing} waits", 9)
+    assert job.stops == []
+    noted = [record for _, record in job.stage.past if isinstance(record, BusyWorkerAwaited)]
+    assert [record.reason for record in noted] == [
+        f"waiting for rank 0 on node n1, which waits for {awaited} in get (train.py:41)"
+    ]
+    _stands(job, f"{doing} waits", 3)
+    assert job.stops == ["hung"]
+    assert 600 <= job.stage.now - 11 <= 665, "the time counts from the first look, and there is one a minute"
+
+
+def test_a_disk_that_answers_now_and_then_is_borne_for_longer() -> None:
+    job = Job()
+    for _ in range(4):
+        _stands(job, "saves waits", 8)
+        _stands(job, "computes waits", 2)
+    assert job.stops == []
+
+
+def test_who_says_how_long_it_may_take_has_said_so_for_a_disk_too() -> None:
+    job = Job("hang=30")
+    job.play("advance 30s", "seen saves waits", "advance 1s", "seen saves waits")
+    assert job.stops == ["hung"]
+
+
+@pytest.mark.parametrize("shown", ["moves moves", "stands stands", "unknown waits", "silent waits", "debugged waits"])
+def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
+    job = Job()
+    job.play("advance 10s", f"seen {shown}")
+    pauses = []
+    for _ in range(5):
+        began = job.stage.now
+        while not job.looks("advance 1s"):
+            pass
+        pauses.append(round(job.stage.now - began))
+        job.play(f"seen {shown}")
+    assert pauses == [10, 20, 40, 60, 60]
+    assert job.stops == []
+
+
+def test_workers_whose_torch_tells_of_no_collectives_are_said_to_do_so() -> None:
+    job = Job()
+    job.play("advance 10s", "seen untold untold")
+    assert job.reason.endswith(
+        "; no worker reports a collective, so a hang cannot be seen: "
+        "none has come to one yet, or torch has no flight recorder, or it is off"
+    )
+    job.play("advance 60s", "seen untold moves")
+    assert "flight recorder" not in job.reason, "one tells, and the other has begun none"
+
+
+@pytest.mark.parametrize("shown", ["stands stands", "stands ended", "stands computes", "held stopped"])
+def test_where_no_worker_waits_nobody_is_named_and_status_says_so(shown: str) -> None:
+    job = Job()
+    job.play("advance 10s", f"seen {shown}")
+    assert job.reason.endswith("; no worker waits in a collective, so none is named: see nodeclient stacks")
+    job.play("advance 60s", "seen moves stands")
+    assert "none is named" not in job.reason, "one gets on"
+
+
+def test_a_look_that_never_comes_back_is_given_up() -> None:
+    job = Job()
+    job.play("advance 10s")
+    assert job.looks("advance 9.9s") == 0
+    assert job.looks("advance 0.2s") == 1
+
+
+def test_an_answer_to_an_old_look_is_dropped() -> None:
+    job = Job()
+    job.play("advance 10s")
+    old = job.stage.look
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    newer = job.stage.look
+    assert old is not None
+    assert newer is not None
+    assert newer.number > old.number
+    job.stage.look = old
+    job.play("seen waits stands")
+    assert job.stops == []
+    job.stage.look = newer
+    job.play("seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_a_round_that_ends_between_two_looks_takes_its_look_along() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    look = job.stage.look
+    job.play("fail n1", "stopped n1 n2", "running n1 n2", "step n1 30", "step n2 30")
+    job.stage.look = look
+    job.play("seen waits stands")
+    assert (job.stops, job.run.durable.state) == (["worker_failed"], State.RUNNING)
+    assert job.looks("advance 9s") == 0
+
+
+def test_a_step_between_two_looks_ends_the_alarm() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    look = job.stage.look
+    job.play("step n1 11")
+    job.stage.look = look
+    job.play("seen waits stands")
+    assert (job.stops, job.looks("advance 5s")) == ([], 0)
+
+
+def test_a_coordinator_that_starts_between_two_looks_looks_twice_again_and_restarts_once() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "die 1s")
+    assert job.looks("reconnect n1 n2") == 1
+    job.play("seen waits stands")
+    assert job.stops == []
+    job.play("advance 1s", "seen waits stands")
+    assert job.stops == ["hung"]
+    job.play("die 1s", "reconnect n1 n2", "stopped n1 n2")
+    [ended] = [record for _, record in job.stage.past if isinstance(record, RoundEnded)]
+    assert ended.charged
+    assert job.stops == ["hung"]
+
+
+def test_nothing_is_concluded_while_nothing_can_be_recorded() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    look = job.stage.look
+    job.play("trouble 30s")
+    job.stage.look = look
+    job.play("seen waits stands")
+    assert job.stops == []
+
+
+def test_nobody_is_looked_at_while_a_node_is_not_connected() -> None:
+    job = Job()
+    job.play("advance 9.5s", "drop n2")
+    assert job.looks("advance 0.6s") == 0
+    assert job.looks("reconnect n2") == 1
+
+
+def test_who_wants_no_alarm_gets_none() -> None:
+    job = Job("hang=0")
+    assert job.looks("advance 3000s") == 0
+    assert job.reason.endswith("; hangs are not looked for (--hang-timeout off): see nodeclient stacks")
+
+
+def test_workers_of_torchrun_are_not_looked_at() -> None:
+    job = Job("launcher=torchrun")
+    assert job.looks("advance 3000s") == 0
+
+
+def test_who_says_how_long_it_may_take_wants_a_restart_for_whatever_reason() -> None:
+    job = Job("hang=30")
+    assert job.looks("advance 29s") == 0
+    job.play("advance 1s", "seen computes waits", "advance 1s", "seen computes waits", "stopped n1 n2")
+    assert job.stops == ["hung"]
+    assert job.run.durable.report is not None
+    assert job.run.durable.report.failure.hang is HangKind.BUSY
+
+
+def test_a_round_without_a_step_is_looked_at_where_its_user_has_said_how_long_it_may_take() -> None:
+    job = Job("hang=30", trained_s=0)
+    assert job.looks("advance 29s") == 0
+    assert job.looks("advance 1s") == 1
+    job.play("seen waits stands")
+    assert job.looks("advance 29s") == 0, "nobody knows how long they have stood, so they are to stand for so long"
+    assert job.looks("advance 1s") == 1
+    assert job.stops == []
+    job.play("seen waits stands", "stopped n1 n2")
+    assert job.stops == ["hung"]
+    assert job.run.durable.report is not None
+    assert job.run.durable.report.failure.rank == 1
+    assert Job(trained_s=0).looks("advance 3000s") == 0, "otherwise nobody is looked at"
+
+
+def test_before_its_first_step_a_worker_may_compute_for_as_long_as_it_wants() -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("advance 30s", "seen computes waits", "advance 30s", "seen computes waits")
+    assert job.stops == []
+    assert job.reason.endswith("; waiting for rank 0 on node n1, which computes in evaluate (train.py:50)")
+
+
+def test_a_round_without_a_step_whose_workers_cannot_be_seen_says_so() -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("advance 30s", "seen unknown waits")
+    assert job.reason.endswith("; rank 0 on node n1 cannot be looked at: import workerlib")
+    job.play("ask stop default", "stopped n1 n2")
+    assert "looked at" not in job.reason
+
+
+def test_the_first_step_ends_the_looks_at_a_round_without_one() -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("advance 30s", "seen waits stands", "step n1 1", "step n2 1")
+    assert job.looks("advance 29s") == 0
+    assert job.looks("advance 2s") == 1, "it has stalled"
+    job.play("seen waits stands", "advance 1s", "seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_all_nodes_must_say_the_same() -> None:
+    stage = Stage()
+    stage.play("join n1 min=2 max=2 hang=30")
+    text = "\n".join(stage.play("join n2 min=2 max=2 hang=0"))
+    assert "--hang-timeout is off on this node (n2), but 30 on n1" in text
+
+
+# Sections
+
+
+def test_a_section_may_take_as_long_as_it_says() -> None:
+    job = Job(trained_s=5)
+    job.play("section n1 eval limit=60s")
+    assert job.reason.startswith("in section eval, at most 1 min 0 s; ")
+    assert job.looks("advance 59s") == 0
+    assert job.run.health == "well"
+    assert job.looks("advance 2s") == 1
+    assert "no step for 1 min 1 s" in job.reason
+
+
+def test_the_time_of_a_section_is_no_slow_step_and_counts_for_nothing_after_it() -> None:
+    job = Job(trained_s=5)
+    job.play("section n1 eval limit=600s", "advance 300s", "section n1")
+    assert job.looks("advance 0.9s") == 0
+    job.play("step n1 51", "step n2 51")
+    assert job.looks("advance 9s") == 0
+    assert job.looks("advance 2s") == 1
+
+
+def test_of_several_sections_the_one_that_may_go_on_for_the_longest_counts() -> None:
+    job = Job()
+    job.play("section n1 save limit=20s", "section n2 eval limit=40s")
+    assert "in section eval" in job.reason
+    assert job.looks("advance 39s") == 0
+    assert job.looks("advance 2s") == 1
+
+
+def test_a_section_that_begins_within_a_stall_ends_the_looks() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "section n1 eval limit=60s")
+    assert job.looks("advance 59s") == 0
+    assert job.looks("advance 1s") == 1
+
+
+def test_a_section_that_begins_between_two_looks_is_no_hang() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s", "section n1 eval limit=60s", "seen waits stands")
+    assert job.stops == []
+
+
+def test_a_section_that_begins_and_ends_within_a_stall_puts_the_looks_off_no_longer() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "section n1 eval limit=600s", "advance 60s")
+    assert job.looks("section n1", "advance 1s") == 1
+    job.play("seen waits stands", "advance 1s", "seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_nobody_is_a_culprit_before_its_node_can_have_reported_a_section() -> None:
+    job = Job()
+    job.play("advance 9.5s", "silence n2", "advance 0.5s", "seen waits stands", "advance 1s", "seen waits stands")
+    assert job.stops == [], "the section may have begun after the last heartbeat"
+    job.play("section n2 upload limit=60s")
+    assert job.looks("heal n2", "advance 59s") == 0
+
+
+def test_who_is_in_no_section_is_the_culprit_as_soon_as_its_node_is_heard() -> None:
+    job = Job()
+    job.play("advance 9.5s", "silence n2", "advance 0.5s", "seen waits stands", "advance 1s", "seen waits stands")
+    assert job.looks("advance 0.5s", "heal n2", "advance 0.5s") == 1
+    job.play("seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_nodes_that_are_rarely_heard_are_heard_between_two_looks() -> None:
+    job = Job(heartbeat_s=4.0)
+    assert job.looks("advance 15s") == 1
+    job.play("seen waits stands")
+    assert job.looks("advance 3.9s") == 0
+    assert job.looks("advance 0.2s") == 1
+    job.play("seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_a_new_round_is_in_no_section() -> None:
+    job = Job()
+    job.play(
+        "section n1 eval limit=600s",
+        "fail n1",
+        "section n1",
+        "stopped n1 n2",
+        "running n1 n2",
+        "step n1 20",
+        "step n2 20",
+    )
+    assert job.looks("advance 10s") == 1

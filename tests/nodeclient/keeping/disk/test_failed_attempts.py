@@ -1,0 +1,98 @@
+"""What an attempt to write a step leaves on the disk when it fails: nothing that takes the room of the next one."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from coordinatord.protocol.kept_state import PersistState
+from nodeclient.core.effects import Persist
+from nodeclient.keeping.disk.step_folder import find_whole
+from tests.nodeclient.keeping.disk.writing import BIG, SMALL, an_order, train, write
+from tests.nodeclient.keeping.stage import RUN, keeping_nodes
+from tests.support.kept_places import small_bytes
+
+pytestmark = pytest.mark.slow
+
+OTHERS = 300_000
+"""What others have written to a disk of a megabyte: it has room for one big state of these tests, not for two."""
+
+
+def files(disk: Path) -> list[str]:
+    """Return the names of all files of steps."""
+    return sorted(path.name for path in disk.glob("job/*/*"))
+
+
+def folders_with_files(disk: Path) -> set[str]:
+    """Return the names of the folders of steps that are not empty."""
+    return {path.parent.name for path in disk.glob("job/*/*")}
+
+
+def attempts(disk: Path) -> list[str]:
+    """Return the attempts that have a folder."""
+    return sorted(path.name.rpartition("-")[2] for path in disk.glob("job/step-*"))
+
+
+async def test_a_full_disk_is_left_without_the_files_that_were_whole(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "others").write_bytes(bytes(OTHERS))
+    async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
+        large = small_bytes({"model.mean": torch.ones(100_000)}, {"tokens": 7})
+        worker = node.worker(node.begin(1))
+        await worker.reserve(len(BIG), len(large))
+        worker.save(4, BIG, large)
+        found = await write(node, an_order())
+        assert (found.state, found.problem) == (PersistState.FAILED, "No space left on device")
+        assert files(small_disk) == []
+
+
+async def test_what_is_left_of_attempts_in_vain_makes_room_for_the_next_one(tmp_path: Path, small_disk: Path) -> None:
+    """This node has written all of its part. Another one has not, so the coordinator has given the attempt up."""
+    (small_disk / "others").write_bytes(bytes(OTHERS))
+    async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
+        await train(node, 4, 5)
+        assert (await write(node, replace(an_order(4), attempt=1))).state is PersistState.WRITTEN
+        node.keeper.carry_out(Persist(RUN, None))
+        assert (await write(node, replace(an_order(5), attempt=2))).state is PersistState.FAILED
+        again = replace(an_order(5, commit=True), attempt=3, in_vain=(1, 2))
+        assert (await write(node, again)).state is PersistState.COMMITTED
+        assert attempts(small_disk) == ["3"]
+
+
+async def test_a_whole_step_and_what_another_run_has_written_stay(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    async with keeping_nodes(tmp_path, "a", disk=disk) as (first,):
+        await train(first, 4)
+        await write(first, replace(an_order(4, commit=True), attempt=2))
+    async with keeping_nodes(tmp_path, "b", disk=disk) as (other,):
+        await train(other, 9, run="r-2")
+        assert (await write(other, replace(an_order(9), attempt=1), run="r-2")).state is PersistState.WRITTEN
+    async with keeping_nodes(tmp_path, "c", disk=disk) as (node,):
+        await train(node, 5)
+        await write(node, replace(an_order(5), attempt=3, in_vain=(1, 2)))
+        assert attempts(disk) == ["1", "2", "3"]
+        assert [step.of.step for step in find_whole(disk / "job")[0]] == [4]
+
+
+async def test_an_attempt_that_is_given_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush, begins, heal = os.fsync, threading.Event(), threading.Event()
+
+    def hang(file: int) -> None:
+        begins.set()
+        heal.wait()
+        flush(file)
+
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node, 4)
+        worker.save(5, BIG, SMALL)
+        (tmp_path / "disk" / "job").mkdir(parents=True)
+        with monkeypatch.context() as hanging:
+            hanging.setattr(os, "fsync", hang)
+            node.keeper.carry_out(Persist(RUN, an_order(4)))
+            await node.until(begins.is_set)
+            node.keeper.carry_out(Persist(RUN, None))
+            heal.set()
+        assert (await write(node, an_order(5))).state is PersistState.WRITTEN  # in the same thread, after the first
+        assert not [folder for folder in folders_with_files(tmp_path / "disk") if folder.startswith("step-4-")]

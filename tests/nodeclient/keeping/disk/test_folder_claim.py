@@ -1,0 +1,189 @@
+"""The folder of a job's steps belongs to one run at a time, whose nodes share it."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinatord.protocol.kept_state import PersistState
+from coordinatord.protocol.messages import Assignment
+from nodeclient.core.effects import Probe
+from nodeclient.keeping.disk import persister
+from nodeclient.keeping.disk.disk_thread import THREAD
+from nodeclient.keeping.disk.folder_claim import CLAIM, FolderClaim, FolderInUseError
+from nodeclient.keeping.disk.step_folder import job_folder
+from nodeclient.keeping.disk.steps_on_disk import OtherCommandError
+from tests.nodeclient.keeping.disk.writing import an_order, train, write
+from tests.nodeclient.keeping.stage import keeping_nodes
+from tests.support.programs import TIMEOUT_S
+
+pytestmark = pytest.mark.slow
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from nodeclient.keeping.disk import persister
+from nodeclient.keeping.disk.folder_claim import FolderClaim
+claim = FolderClaim(Path(sys.argv[1]))
+claim.take("r-1", 0)
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def a_probe(run: str) -> Probe:
+    """Return the beginning of a round of a run."""
+    return Probe(run, 1, Assignment(0, 1, 0, 1, 0, 1, "a", "127.0.0.1", 1, 1, 0, 0), patience_s=0, gives_way=False)
+
+
+def test_the_nodes_of_one_run_share_a_folder_and_another_run_is_refused(tmp_path: Path) -> None:
+    one, another, foreign = (FolderClaim(tmp_path / "job") for _ in range(3))
+    one.take("r-1", 0)
+    another.take("r-1", 0)
+    with pytest.raises(FolderInUseError, match="run r-1"):
+        foreign.take("r-2", 0)
+    one.release()
+    with pytest.raises(FolderInUseError, match="run r-1"):
+        foreign.take("r-2", 0)
+    another.release()
+    foreign.take("r-2", 0)
+    with pytest.raises(FolderInUseError, match="run r-2"):
+        one.take("r-1", 0)
+    foreign.release()
+
+
+def test_nodes_that_go_into_another_run_take_the_folder_with_them(tmp_path: Path) -> None:
+    one, another = FolderClaim(tmp_path / "job"), FolderClaim(tmp_path / "job")
+    one.take("r-1", 0)
+    another.take("r-1", 0)
+    with pytest.raises(FolderInUseError):
+        one.take("r-2", 0)
+    another.take("r-2", 0)
+    one.take("r-2", 0)
+    one.release()
+    another.release()
+
+
+def test_a_run_that_was_killed_leaves_its_folder_to_the_next(tmp_path: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    claim = FolderClaim(tmp_path / "job")
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "job")], **pipes) as holder:  # type: ignore[call-overload]  # a plain dict
+        assert holder.stdout.readline() == b"taken\n"
+        with pytest.raises(FolderInUseError, match="run r-1"):
+            claim.take("r-2", 0)
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+    claim.take("r-2", 0)
+    claim.release()
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"run": 7}', b"x" * 10_000, b'{"run": "r-1", "host": "\xff"}'])
+def test_a_claim_that_cannot_be_read_is_that_of_another_run(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / CLAIM).write_bytes(text)
+    with (tmp_path / CLAIM).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        claim = FolderClaim(tmp_path)
+        with pytest.raises(FolderInUseError, match="another run"):
+            claim.take("r-1", 0)
+    claim.take("r-1", 0)
+    claim.release()
+
+
+def test_a_folder_that_is_made_anew_is_claimed_anew(tmp_path: Path) -> None:
+    ours, foreign = FolderClaim(tmp_path / "job"), FolderClaim(tmp_path / "job")
+    ours.take("r-1", 0)
+    shutil.rmtree(tmp_path / "job")
+    ours.take("r-1", 0)
+    with pytest.raises(FolderInUseError, match="run r-1"):
+        foreign.take("r-2", 0)
+    ours.release()
+
+
+async def test_of_two_runs_that_write_to_one_directory_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persister, "CLAIM_WITHIN_S", 0)
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (first, second):
+        await train(first, 4)
+        await train(second, 9, run="r-2")
+        assert await first.keeper.claim_disk(a_probe("r-1")) is None
+        refusal = await second.keeper.claim_disk(a_probe("r-2"))
+        assert refusal is not None
+        assert (refusal.run, refusal.round) == ("r-2", 1)
+        assert "is in use by another run of this job: run r-1, begun on host " in refusal.message
+        assert (await write(first, an_order(4, commit=True))).state is PersistState.COMMITTED
+
+
+async def test_a_file_system_without_locks_is_said_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as [node]:
+        await train(node, 4)
+        assert await node.keeper.claim_disk(a_probe("r-1")) is None
+        folder = job_folder(tmp_path / "disk", "job")
+        unseen = "so a second run that writes there is not noticed"
+        assert node.texts == [f"{folder} cannot be locked: {os.strerror(errno.ENOLCK)}, {unseen}"]
+        assert (await write(node, an_order(4, commit=True))).state is PersistState.COMMITTED
+
+
+async def test_a_full_disk_keeps_no_node_of_the_run_from_its_round(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persister, "CLAIM_WITHIN_S", 0)
+    (small_disk / "job").mkdir()
+    (small_disk / "job" / CLAIM).touch()
+    with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
+        while True:
+            others.write(bytes(4096))
+    async with keeping_nodes(tmp_path, "a", "b", disk=small_disk) as nodes:
+        for node in nodes:
+            assert await node.keeper.claim_disk(a_probe("r-1")) is None
+            assert "cannot be locked: No space left on device" in node.texts[0]
+
+
+async def test_a_disk_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heals = threading.Event()
+    monkeypatch.setattr(fcntl, "flock", lambda *_: heals.wait())
+    monkeypatch.setattr(persister, "CLAIM_WITHIN_S", 0)
+    monkeypatch.setattr(persister, "ANSWERS_WITHIN_S", 0.05)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as [node]:
+        assert await node.keeper.claim_disk(a_probe("r-1")) is None
+        assert any("cannot be locked: it does not answer" in text for text in node.texts)
+        monkeypatch.setattr(persister, "ANSWERS_WITHIN_S", TIMEOUT_S)
+        threads = threading.active_count()
+        assert await node.keeper.claim_disk(a_probe("r-2")) is None, "it did not wait for the disk again"
+        assert threading.active_count() == threads
+        heals.set()
+        await node.until(lambda: not any(thread.name == THREAD for thread in threading.enumerate()))
+        assert await node.keeper.claim_disk(a_probe("r-2")) is None
+        assert json.loads((job_folder(tmp_path / "disk", "job") / CLAIM).read_text())["run"] == "r-2"
+
+
+async def test_another_command_goes_on_from_a_step_only_if_the_job_is_named(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path, command="1", named=False) as [node]:
+        await train(node, 4)
+        await write(node, an_order(4, commit=True))
+    text = f"step 4 in {tmp_path / 'job'} was written by a training with another command"
+    async with keeping_nodes(tmp_path, "b", disk=tmp_path, command="1", named=False) as [node]:
+        await node.keeper.look_at_disk()
+        assert node.texts == [], "the same command goes on as ever"
+    async with keeping_nodes(tmp_path, "c", disk=tmp_path, command="2", named=False) as [node]:
+        with pytest.raises(OtherCommandError, match=f"{text}, and nothing names this job: .* --job-id job to go on"):
+            await node.keeper.look_at_disk()
+    async with keeping_nodes(tmp_path, "d", disk=tmp_path, command="2") as [node]:
+        await node.keeper.look_at_disk()
+        assert node.texts == [f"{text}: this one goes on from its steps"]

@@ -1,0 +1,283 @@
+"""What a node writes to the disk and reads back, and that a bad disk is said and nothing else."""
+
+import asyncio
+import errno
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from coordinatord.protocol.kept_state import DiskStep, PersistedStep, PersistOrder, PersistState, Restoring, WantedParts
+from nodeclient.core.effects import Persist
+from nodeclient.keeping.disk import steps_on_disk
+from nodeclient.keeping.disk.step_folder import find_whole
+from nodeclient.keeping.disk.steps_on_disk import UnwritableError
+from tests.nodeclient.keeping.disk.writing import BIG, PART, SMALL, an_order, report, train, write
+from tests.nodeclient.keeping.stage import RUN, KeepingNode, a_resume, keeping_nodes, wanted
+from tests.support.programs import TIMEOUT_S
+from workerlib.contract import arena
+
+pytestmark = pytest.mark.slow
+
+
+def flip_a_bit(folder: Path) -> None:
+    [path] = folder.glob("disk/job/*/shard-*.safetensors")
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 16
+    path.write_bytes(raw)
+
+
+def found_by(node: KeepingNode) -> tuple[PersistedStep, ...]:
+    holding = node.holding(run="")
+    return () if holding is None else holding.persisted
+
+
+async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await train(writer, 4)
+        assert (await write(writer, an_order())).state is PersistState.WRITTEN
+        assert find_whole(tmp_path / "disk" / "job") == ([], [])
+        done = await write(writer, an_order(commit=True))
+        assert (done.state, done.step) == (PersistState.COMMITTED, 4)
+        assert done.bytes > len(BIG)
+        await other.keeper.look_at_disk()
+        holding = other.reported(run="")
+        assert other.holding(run="r-2") == holding, "it waits for its first round of that run"
+        [step] = holding.persisted
+        assert (step.run, step.at.round, step.at.step, step.parts[0].small) == (RUN, 1, 4, True)
+        resume = a_resume(0, 4, other.source(wanted()))
+        resume = type(resume)(0, 4, 1, 1, resume.sources, complete=True, disk=DiskStep(RUN, 1))
+        worker = other.worker(other.begin(1, resume, run="r-2"))
+        point, parts = await worker.resume()
+        assert (point.round, point.step) == (0, 4)
+        assert parts == {(0, True): BIG, (0, False): SMALL}
+        assert any("resumes at step 4 from disk: 2 parts" in text for text in other.texts)
+
+
+async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node)
+        for step in (4, 8, 12, 16):
+            worker.save(step, BIG, SMALL)
+            in_use = 1 if step > 4 else None
+            done = await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, in_use=in_use))
+            assert done.state is PersistState.COMMITTED
+        await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
+        assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
+
+
+async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await train(writer, 4)
+        await write(writer, an_order(4, commit=True))
+        flip_a_bit(tmp_path)
+        await other.keeper.look_at_disk()
+        resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
+        other.begin(1, resume, run="r-2")
+        await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
+        worker = await train(other)
+        for step in (8, 12):
+            worker.save(step, BIG, SMALL)
+            assert (await write(other, an_order(step, commit=True))).state is PersistState.COMMITTED
+        await other.until(lambda: [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8])
+
+
+async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
+    async with keeping_nodes(tmp_path, "a", "spare", disk=tmp_path / "disk") as (node, spare):
+        await spare.keeper.look_at_disk()
+        worker = await train(node)
+        for step in (4, 8, 12):
+            worker.save(step, BIG, SMALL)
+            assert (await write(node, an_order(step, commit=True))).state is PersistState.COMMITTED
+        await spare.until(lambda: [step.at.step for step in found_by(spare)] == [12, 8])
+
+
+async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "scandir", fail)
+            first = asyncio.ensure_future(node.keeper.look_at_disk())
+            await node.until(lambda: any("cannot be read: Input/output error" in text for text in node.texts))
+            assert not first.done()
+        await asyncio.wait_for(first, TIMEOUT_S)
+        assert len(node.texts) == 2, "one about the error, and one about the empty directory"
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"), [("/proc/x", "No such file or directory"), ("/dev/null", "Not a directory")]
+)
+async def test_a_node_is_refused_whose_directory_takes_no_steps(tmp_path: Path, folder: str, why: str) -> None:
+    """A mistyped directory would otherwise be noticed at the first step that is written, and that is lost."""
+    with pytest.raises(UnwritableError, match=f"steps cannot be written to {folder}/job: {why}; see --persist"):
+        async with keeping_nodes(tmp_path, "a", disk=Path(folder)) as (node,):
+            await node.keeper.look_at_disk()
+
+
+async def test_a_node_whose_disk_is_full_says_so_before_it_joins(tmp_path: Path, small_disk: Path) -> None:
+    with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
+        while True:
+            others.write(bytes(4096))
+    async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
+        await node.keeper.look_at_disk()
+        text = f"steps cannot be written to {small_disk}/job: No space left on device"
+        assert any(line.startswith(text) for line in node.texts)
+
+
+async def test_a_node_that_has_tried_the_disk_out_leaves_no_file(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await node.keeper.look_at_disk()
+        assert not list((tmp_path / "disk" / "job").iterdir())
+
+
+async def test_a_node_says_if_no_step_of_its_job_is_on_the_disk(tmp_path: Path) -> None:
+    """A mistyped directory or job would otherwise begin anew unseen."""
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await writer.keeper.look_at_disk()
+        assert [text for text in writer.texts if text.startswith("no step of this job is on the disk yet, in ")]
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
+        await other.keeper.look_at_disk()
+        assert not other.texts
+
+
+async def test_a_node_ends_although_it_was_about_to_look(tmp_path: Path) -> None:
+    async with asyncio.timeout(TIMEOUT_S), keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await node.keeper.look_at_disk()
+        await train(node, 4)
+        await write(node, an_order(commit=True))
+        node.keeper.carry_out(Persist(RUN, None))
+
+
+async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heal, list_folder = threading.Event(), os.scandir
+
+    def hang(folder: Path) -> Any:
+        heal.wait()
+        return list_folder(folder)
+
+    monkeypatch.setattr(os, "scandir", hang)
+    monkeypatch.setattr(steps_on_disk, "LOOK_WITHIN_S", 0.05)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        first = asyncio.ensure_future(node.keeper.look_at_disk())
+        await node.until(lambda: bool(node.texts))
+        assert node.texts == [f"{tmp_path / 'disk'} does not answer within 0.05 s: this node joins when it does"]
+        assert not first.done()
+        heal.set()
+        await asyncio.wait_for(first, TIMEOUT_S)
+
+
+async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
+        flip_a_bit(tmp_path)
+        await other.keeper.look_at_disk()
+        resume = a_resume(0, 4, other.source(wanted()))
+        other.begin(1, type(resume)(0, 4, 1, 1, resume.sources, complete=True, disk=DiskStep(RUN, 1)), run="r-2")
+        await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
+        holding = other.reported(run="r-2")
+        assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
+        assert "its digest does not match" in holding.problem
+        assert "its digest does not match" in holding.unusable
+
+
+async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server may be away for a moment: no training is to begin anew for that."""
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
+        monkeypatch.setattr(steps_on_disk, "AGAIN_S", 2.0)
+        monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.05)
+        await node.keeper.look_at_disk()
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "preadv", _fail)
+            disk = replace(a_resume(0, 4, node.source(wanted())), disk=DiskStep(RUN, 1))
+            node.begin(1, disk, run="r-2")
+            await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.problem))
+        holding = node.reported(run="r-2")
+        assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
+        assert holding.unusable == "the state of rank 0 at step 4 cannot be read: Input/output error"
+        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.persisted))
+        node.begin(2, disk, run="r-2")
+        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and kept.restoring is Restoring.READY)
+
+
+def _fail(*_: object) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
+        await node.keeper.look_at_disk()
+        monkeypatch.setattr(arena, "BYTES_MAX", len(BIG) // 2)
+        disk = a_resume(0, 4, node.source(wanted()))
+        node.begin(1, replace(disk, disk=DiskStep(RUN, 1)), run="r-2")
+        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.problem))
+        holding = node.reported(run="r-2")
+        assert "an arena cannot have places of" in holding.problem
+
+
+async def test_a_full_disk_is_said_once_and_written_to_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "others").write_bytes(bytes(800_000))
+    async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
+        await train(node, 4)
+        for step in (4, 4):
+            found = await write(node, an_order(step))
+            assert (found.state, found.problem) == (PersistState.FAILED, "No space left on device")
+            node.keeper.carry_out(Persist(RUN, None))
+        assert sum("cannot be written to" in text for text in node.texts) == 1
+        (small_disk / "others").unlink()
+        assert (await write(node, an_order(commit=True))).state is PersistState.COMMITTED
+
+
+async def test_a_directory_that_is_not_shared_is_said_and_nothing_is_whole(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "mine") as (node,):
+        worker = await train(node)
+        worker.save(4, None, SMALL)
+        order = an_order(commit=True, parts=WantedParts(0, 1, big=False, small=True))
+        found = await write(node, order)
+        words = f"only 0 of 1 shards are found: is {tmp_path / 'mine'} one directory for all nodes?"
+        assert found.problem == f"all nodes have written, and {words}"
+        assert find_whole(tmp_path / "mine" / "job") == ([], [])
+
+
+async def test_what_is_damaged_in_memory_is_not_written(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node, 4)
+        await node.damage(worker, 4)
+        found = await write(node, an_order())
+        assert found.problem == "what this node kept of rank 0 at step 4 is damaged"
+
+
+async def test_a_step_that_has_taken_the_place_of_a_damaged_one_stays(tmp_path: Path) -> None:
+    """The worker may save again before the event loop handles the error of the thread."""
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node, 4)
+        await node.damage(worker, 4)
+        node.keeper.carry_out(Persist(RUN, an_order()))
+        await asyncio.sleep(0)  # the write begins
+        for thread in [thread for thread in threading.enumerate() if thread.name == "persist"]:
+            thread.join(TIMEOUT_S)
+        for step in (8, 12, 16):
+            worker.save(step, BIG, SMALL)
+        await node.until(lambda: (found := report(node)) is not None and found.state is PersistState.FAILED)
+        assert worker.arena is not None
+        commits = [place.read() for place in worker.arena.generations]
+        assert {commit.step for commit in commits if commit is not None} == {8, 12, 16}

@@ -1,0 +1,180 @@
+"""The memory of a node is bounded by what the host has, also while several workers ask for some."""
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeclient.keeping.parts import arenas
+from nodeclient.keeping.parts.arenas import COPIES, Arenas, NoMemoryError
+from workerlib.contract.arena import ArenaSizes, Commit
+
+CLAIMANT = """
+import os, sys
+from pathlib import Path
+from nodeclient.keeping.parts.arenas import Arenas
+from workerlib.contract.arena import MEMORY_NAME, ArenaSizes
+
+FREE = 200_000_000  # of a host on which nothing but these nodes takes memory
+pids, left = [], [FREE]
+
+def taken(file):
+    try:
+        return os.stat(file).st_blocks * 512 if MEMORY_NAME in os.readlink(file) else 0
+    except FileNotFoundError:
+        return 0
+
+def available():
+    left.append(FREE - sum(taken(file) for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()))
+    return left[-1]
+
+nodes, sizes = Arenas(2**40, available, 2), ArenaSizes.at_least(50_000_000, 4_096)
+nodes.claim(sizes.total, "")
+print("claimed", flush=True)
+pids += map(int, sys.stdin.readline().split())
+try:
+    nodes.allocate_claimed(sizes, sizes.total)
+except OSError:
+    print("refused", min(left), flush=True)
+else:
+    print("taken", min(left), flush=True)
+sys.stdin.read()
+"""
+"""A node on a host that has memory for one of two."""
+
+HasRoom = Callable[[int], bool]
+
+SIZES = ArenaSizes.at_least(1_000_000, 4_096)
+
+
+async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host shows it as free until its pages are there; who takes it once more is killed by the kernel."""
+    go_on, allocate = threading.Event(), arenas.allocate
+
+    def slowly(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
+        go_on.wait(10)
+        return allocate(sizes, size, has_room)
+
+    monkeypatch.setattr(arenas, "allocate", slowly)
+    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(kept.reserve(0, SIZES))
+        await asyncio.sleep(0)
+        with pytest.raises(NoMemoryError, match=r"this host has .* to spare"):
+            await kept.reserve(1, SIZES)
+        go_on.set()
+    await kept.reserve(1, SIZES)
+    kept.drop()
+
+
+def said_by(node: subprocess.Popen[str]) -> str:
+    """Return the next line of a program."""
+    assert node.stdout is not None
+    return node.stdout.readline()
+
+
+@pytest.mark.slow
+async def test_two_nodes_of_one_host_that_claim_at_once_take_no_more_than_there_is() -> None:
+    """Both have seen the same memory free. The kernel would kill one of them, or another program."""
+    nodes = [
+        subprocess.Popen(  # noqa: ASYNC220 - nothing else runs in this loop
+            [sys.executable, "-c", CLAIMANT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    pids = " ".join(str(node.pid) for node in nodes)
+    results = []
+    try:
+        assert [said_by(node) for node in nodes] == ["claimed\n"] * 2
+        for node in nodes:
+            assert node.stdin is not None
+            print(pids, file=node.stdin, flush=True)
+        results = [said_by(node).split() for node in nodes]
+    finally:
+        for node in nodes:
+            node.communicate()
+    assert {result for result, _ in results} in ({"refused"}, {"refused", "taken"})
+    assert all(int(least) >= 0 for _, least in results)
+
+
+async def test_memory_of_a_copy_that_is_given_up_meanwhile_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeroing takes a second for each gigabyte, and the coordinator may name other copies within that."""
+    go_on, allocate, files = threading.Event(), arenas.allocate, list[int]()
+
+    def slowly(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
+        go_on.wait(10)
+        files.append(allocate(sizes, size, has_room))
+        return files[-1]
+
+    monkeypatch.setattr(arenas, "allocate", slowly)
+    kept = Arenas(2**40, lambda: 2**40, COPIES)
+    commit = Commit(step=1, round=1, length=1_000, rank=3, world_size=4, shard=3, shards=4, serial=1)
+    copying = asyncio.ensure_future(kept.reserve_copy(commit))
+    await asyncio.sleep(0)
+    assert kept.used_bytes > 0
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    go_on.set()
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
+    await asyncio.sleep(0)
+    assert kept.used_bytes == 0
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(files[0])
+
+
+async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapping takes a descriptor, of which there may be none left."""
+    limits, allocate, files = resource.getrlimit(resource.RLIMIT_NOFILE), arenas.allocate, list[int]()
+
+    def with_the_last_descriptor(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
+        files.append(allocate(sizes, size, has_room))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+        return files[-1]
+
+    monkeypatch.setattr(arenas, "allocate", with_the_last_descriptor)
+    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
+    try:
+        with pytest.raises(NoMemoryError, match="the system refused: Too many open files"):
+            await kept.reserve(0, SIZES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert kept.used_bytes == 0
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(files[0])
+
+
+async def test_a_limit_on_files_is_named_as_one_on_memory() -> None:
+    """Python ignores the signal that the kernel sends beside the error."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZES.total - 1, limits[1]))
+    try:
+        with pytest.raises(NoMemoryError, match="File too large; ulimit -f limits it"):
+            await kept.reserve(0, SIZES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert kept.used_bytes == 0
+    await kept.reserve(0, SIZES)
+    kept.drop()
+
+
+async def test_a_limit_on_address_space_refuses_memory_before_nodeclient_needs_it() -> None:
+    """Where no address space is left, the next thread of nodeclient does not start."""
+    limits, sizes = resource.getrlimit(resource.RLIMIT_AS), ArenaSizes.at_least(100_000_000, 4_096)
+    kept = Arenas(2**40, lambda: 2**40, COPIES)
+    statm = Path("/proc/self/statm").read_text()  # noqa: ASYNC240 - it blocks nothing
+    mapped = int(statm.split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + 400_000_000, limits[1]))
+    try:
+        with pytest.raises(NoMemoryError, match=r"takes 300 MB, and ulimit -v leaves 1\d\d MB for it: raise it"):
+            await kept.reserve(0, sizes)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert kept.used_bytes == 0

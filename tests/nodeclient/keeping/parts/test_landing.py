@@ -1,0 +1,115 @@
+"""The memory of a part that comes in is counted once, and given back whoever gives the part up."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nodeclient.keeping.parts.arenas import Arenas, NoMemoryError
+from nodeclient.keeping.parts.landing import Landing
+from nodeclient.keeping.parts.part_fetch import FetchError
+from nodeclient.keeping.parts.part_messages import Kind
+from tests.support.programs import TIMEOUT_S
+from workerlib.contract.arena import HEADER_BYTES, PAGE_BYTES, WHOLE, Arena, Commit
+
+DATA = b"weights" * 1000
+
+
+def a_commit(flags: int = 0, length: int = len(DATA)) -> Commit:
+    return Commit(7, 1, length, rank=0, world_size=1, shard=0, shards=1, serial=1, flags=flags)
+
+
+def arenas(limit_bytes: int = 1 << 20, available: int = 1 << 30) -> Arenas:
+    return Arenas(limit_bytes, lambda: available, copies=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "is_generation"), [(Kind.BIG, 0, True), (Kind.SMALL, 0, False), (Kind.SMALL, WHOLE, True)]
+)
+def test_a_part_is_taken_with_its_memory(kind: Kind, flags: int, *, is_generation: bool) -> None:
+    owner, commit = arenas(), a_commit(flags)
+    landing = Landing(owner, kind)
+    place = landing.room(commit)
+    place.data[: len(DATA)] = DATA
+    place.commit(commit)
+    landed = landing.take()
+    landing.close()
+    assert (landed.commit, landed.is_generation) == (commit, is_generation)
+    assert landed.size == owner.used_bytes == HEADER_BYTES + PAGE_BYTES * -(-len(DATA) // PAGE_BYTES)
+    arena = Arena.attach(landed.file, writable=False)
+    [held] = [place for place in (*arena.generations, *arena.smalls) if place.read() == commit]
+    assert held.data[: len(DATA)] == DATA
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.write(landed.file, b"x")
+    os.close(landed.file)
+
+
+def test_memory_that_was_given_up_is_given_back_and_there_is_none_after_that() -> None:
+    owner = arenas()
+    landing = Landing(owner, Kind.BIG)
+    landing.room(a_commit())
+    landing.close()
+    landing.close()
+    assert owner.used_bytes == 0
+    with pytest.raises(FetchError, match="it is not wanted any more"):
+        landing.room(a_commit())
+    assert owner.used_bytes == 0
+
+
+def test_a_part_that_has_come_does_not_count_as_memory_that_the_host_is_to_give() -> None:
+    """Each restart of a long run has parts come in, and the memory of those is gone or given back."""
+    owner = arenas(available=4 * len(DATA))
+    for _ in range(10):
+        landing = Landing(owner, Kind.BIG)
+        landing.room(a_commit())
+        landing.close()
+
+
+@pytest.mark.parametrize("length", [1 << 21, 1 << 50])
+def test_a_part_that_is_too_large_leaves_nothing_behind(length: int) -> None:
+    owner = arenas()
+    landing = Landing(owner, Kind.BIG)
+    with pytest.raises(NoMemoryError):
+        landing.room(a_commit(length=length))
+    landing.close()
+    assert owner.used_bytes == 0
+
+
+def test_memory_that_the_system_refuses_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    owner = arenas(available=4 * len(DATA))
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "posix_fallocate", refuse)
+        for _ in range(10):
+            landing = Landing(owner, Kind.BIG)
+            with pytest.raises(OSError, match="Cannot allocate memory"):
+                landing.room(a_commit())
+            landing.close()
+    assert owner.used_bytes == 0
+    Landing(owner, Kind.BIG).room(a_commit())
+
+
+def test_nobody_waits_for_memory_that_is_being_allocated_to_give_a_part_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system takes a second for each gigabyte, and the event loop has other things to do."""
+    begun, go_on, allocate = threading.Event(), threading.Event(), os.posix_fallocate
+
+    def slow(file: int, begin: int, size: int) -> None:
+        begun.set()
+        go_on.wait(TIMEOUT_S)
+        allocate(file, begin, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", slow)
+    owner = arenas()
+    landing = Landing(owner, Kind.BIG)
+    with ThreadPoolExecutor(1) as thread:
+        place = thread.submit(landing.room, a_commit())
+        assert begun.wait(TIMEOUT_S)
+        landing.close()
+        assert not place.done()
+        go_on.set()
+        with pytest.raises(FetchError, match="it is not wanted any more"):
+            place.result(TIMEOUT_S)
+    assert owner.used_bytes == 0

@@ -1,0 +1,354 @@
+"""Parts go from one agent to another, whole and unchanged or not at all, whoever is at the other end."""
+
+import asyncio
+import dataclasses
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from coordinatord.protocol.kept_state import KeptSource, Restoring, WantedParts
+from nodeclient.core.effects import Restore
+from nodeclient.core.events import KeptChanged
+from nodeclient.keeping.parts import part_fetch
+from nodeclient.keeping.parts.part_messages import NONCE_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange
+from tests.nodeclient.keeping.stage import (
+    BIG,
+    RUN,
+    SMALL,
+    UNUSED_PORT,
+    KeepingNode,
+    a_resume,
+    holder,
+    keeping_nodes,
+    wanted,
+)
+from tests.support.programs import TIMEOUT_S
+from workerlib.contract.arena import PENDING, WHOLE, Commit
+from workerlib.contract.channel_messages import DESCRIPTORS_MAX
+
+
+async def failed(node: KeepingNode) -> str:
+    """Wait until a node says that it cannot resume; return why."""
+    await node.until(lambda: KeptChanged() in node.events)
+    holding = node.reported(workers=True)
+    assert holding.restoring is Restoring.FAILED
+    assert holding.used_bytes == 0, "memory for what never came is given back"
+    return holding.problem
+
+
+async def test_a_node_without_any_memory_of_it_gets_all_from_another(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        worker = b.worker(b.begin(2, a_resume(1, 7, a.source(wanted()))))
+        resume, data = await worker.resume()
+        assert data == {(0, True): BIG, (0, False): SMALL}
+        assert {(part.rank, part.big, part.small) for part in resume.parts} == {(0, True, False), (0, False, True)}
+        assert "2 of 2 parts, 3.08 MB, came from other nodes" in b.texts[-1]
+        holding = b.reported(workers=True)
+        assert (holding.restoring, holding.used_bytes) == (Restoring.READY, 0)
+
+
+async def test_own_parts_and_those_of_others_are_put_together(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        own = b.worker(b.begin(1), rank=1, world_size=2)
+        await own.reserve()
+        own.save(7, big=None, small=b"mine", flags=PENDING)
+        own.die()
+        resume = a_resume(1, 7, a.source(wanted(small=False)), b.source(wanted(1, big=False)))
+        answer, data = await b.worker(b.begin(2, resume)).resume()
+        assert data == {(0, True): BIG, (1, False): b"mine"}
+        assert {(part.rank, part.big, part.small, part.pending) for part in answer.parts} == {
+            (0, True, False, False),
+            (1, False, True, True),
+        }
+
+
+async def test_a_generation_with_the_small_state_is_sent_once(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a, small=None, flags=WHOLE)
+        answer, data = await b.worker(b.begin(2, a_resume(1, 7, a.source(wanted())))).resume()
+        assert data == {(0, True): BIG}
+        assert [(part.big, part.small) for part in answer.parts] == [(True, True)]
+        answer, data = await b.worker(b.begin(3, a_resume(1, 7, a.source(wanted(big=False))))).resume()
+        assert data == {(0, True): BIG}
+
+
+async def test_all_workers_of_a_node_get_the_same(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", workers=2) as [a, b]:
+        await holder(a)
+        path = b.begin(2, a_resume(1, 7, a.source(wanted())))
+        answers = [await b.worker(path, local_rank).resume() for local_rank in range(2)]
+        assert answers[0] == answers[1]
+
+
+async def test_more_parts_than_a_packet_takes_come_in_several(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=DESCRIPTORS_MAX + 6) as [a]:
+        path = a.begin(1)
+        for rank in range(a.workers):
+            worker = a.worker(path, rank, rank, a.workers)
+            await worker.reserve(0, 64)
+            worker.save(7, big=None, small=str(rank).encode())
+        resume = a_resume(1, 7, a.source(WantedParts(0, a.workers, big=False, small=True)))
+        _, data = await a.worker(a.begin(2, resume)).resume()
+        assert data == {(rank, False): str(rank).encode() for rank in range(a.workers)}
+        holding = a.reported()
+        assert [(group.first_rank, group.ranks) for group in holding.parts] == [(0, a.workers)]
+
+
+# Another holder
+
+
+async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "b", "c", patience_s=TIMEOUT_S) as [b, c]:
+        await holder(b)
+        gone = replace(b.source(wanted()), node="a", port=UNUSED_PORT)
+        worker = c.worker(c.begin(2, a_resume(1, 7, gone)))
+        await c.until(lambda: (holding := c.holding(workers=True)) is not None and "from node a" in holding.problem)
+        holding = c.reported(workers=True)
+        assert holding.restoring is Restoring.FETCHING, "the coordinator will know another"
+        c.keeper.carry_out(Restore(RUN, 2, a_resume(1, 7, b.source(wanted()))))
+        assert (await worker.resume())[1] == {(0, True): BIG, (0, False): SMALL}
+
+
+async def test_what_is_damaged_on_its_own_host_is_had_from_another(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", patience_s=TIMEOUT_S) as [a, b]:
+        worker = await holder(a)
+        await holder(b)
+        await a.damage(worker, 7)
+        path = a.begin(2, a_resume(1, 7, a.source(wanted())))
+        await a.until(lambda: KeptChanged() in a.events)
+        holding = a.reported(workers=True)
+        assert holding.restoring is Restoring.FETCHING
+        assert not any(part.big for part in holding.parts), "it is withdrawn, so that the coordinator names another"
+        own, others = a.source(wanted(big=False)), b.source(wanted(small=False))
+        a.keeper.carry_out(Restore(RUN, 2, a_resume(1, 7, own, others)))
+        assert (await a.worker(path).resume())[1] == {(0, True): BIG, (0, False): SMALL}
+
+
+# Damage, lies and silence
+
+
+async def test_a_bit_that_flips_in_memory_is_found_before_it_is_used_elsewhere(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        worker = await holder(a)
+        await a.damage(worker, 7)
+        b.begin(2, a_resume(1, 7, a.source(wanted())))
+        assert "what it holds is not what was saved" in await failed(b)
+        await a.until(lambda: KeptChanged() in a.events)
+        holding = a.reported()
+        assert not any(part.big for part in holding.parts), "its holder withdraws it"
+        assert "the memory of this host may be bad" in a.texts[-1]
+
+
+async def test_what_a_holder_does_not_have_is_not_waited_for(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        b.begin(2, a_resume(1, 8, a.source(wanted())))
+        assert await failed(b) == (
+            "the state of rank 0 at step 8 could not be had from node a: 127.0.0.1 does not hold it any more"
+        )
+
+
+async def test_nothing_of_another_run_is_given(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        b.begin(1, a_resume(1, 7, a.source(wanted())), run="r-2")
+        await b.until(lambda: KeptChanged() in b.events)
+        assert "does not hold it any more" in b.texts[-1]
+
+
+async def test_who_does_not_know_the_key_gets_nothing(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        b.begin(2, a_resume(1, 7, a.source(wanted(), key="0" * 32)))
+        assert "was too slow, or broke off" in await failed(b)
+
+
+async def test_memory_for_what_others_hold_is_bounded_too(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [a]:
+        await holder(a)
+        async with keeping_nodes(tmp_path, "b", memory=1_000_000) as [b]:
+            b.begin(2, a_resume(1, 7, a.source(wanted())))
+            assert "takes 3.08 MB, and --keep-memory is 1 MB" in await failed(b)
+
+
+Peer = Callable[[socket.socket], None]
+
+
+@asynccontextmanager
+async def answering(peer: Peer) -> AsyncIterator[int]:
+    """Have something else than a holder answer at a port, one connection at a time."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        open_ones: list[socket.socket] = []
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    open_ones.append(connection)
+                    with connection, suppress(OSError):
+                        peer(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            for end in (listener, *open_ones):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+            await asyncio.to_thread(thread.join)
+
+
+@asynccontextmanager
+async def between(target: KeptSource, change: Callable[[bytearray, int], bool]) -> AsyncIterator[KeptSource]:
+    """Stand between reader and holder, and change what the holder sends.
+
+    `change` gets it, and how much came before; where it returns False, nothing more comes.
+    """
+
+    def relay(reader: socket.socket) -> None:
+        with socket.create_connection((target.address, target.port)) as there:
+            count = 0
+            while data := bytearray(there.recv(65_536)):
+                if not change(data, count):
+                    reader.recv(1)
+                    return
+                reader.sendall(data)
+                if not count:  # that was the nonce
+                    there.sendall(reader.recv(REQUEST_BYTES, socket.MSG_WAITALL))
+                count += len(data)
+
+    async with answering(relay) as port:
+        yield replace(target, port=port)
+
+
+@pytest.mark.parametrize("place", [0, NONCE_BYTES, NONCE_BYTES + 20, 200_000, -1])
+async def test_a_bit_that_flips_on_the_wire_is_found(tmp_path: Path, place: int) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+
+        def flip(data: bytearray, before: int) -> bool:
+            at = (len(BIG) + 100 if place < 0 else place) - before
+            if 0 <= at < len(data):
+                data[at] ^= 8
+            return True
+
+        async with between(a.source(wanted(small=False)), flip) as source:
+            b.begin(2, a_resume(1, 7, source))
+            problem = await failed(b)
+        assert "a tag is false" in problem or "broke off" in problem
+
+
+async def test_what_was_recorded_is_worth_nothing_later(tmp_path: Path) -> None:
+    recorded = bytearray()
+
+    def record(data: bytearray, _: int) -> bool:
+        recorded.extend(data)
+        return True
+
+    def replay(reader: socket.socket) -> None:
+        reader.sendall(recorded)
+        reader.recv(1_000)
+        reader.recv(1_000)
+
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        async with between(a.source(wanted(small=False)), record) as source:
+            await b.worker(b.begin(2, a_resume(1, 7, source))).resume()
+        assert len(recorded) > len(BIG)
+        async with answering(replay) as port:
+            b.begin(3, a_resume(1, 7, replace(a.source(wanted(small=False)), port=port)))
+            assert "a tag is false" in await failed(b)
+
+
+def silent(reader: socket.socket) -> None:
+    reader.sendall(b"n" * NONCE_BYTES)
+    while reader.recv(1_000):
+        pass
+
+
+def talkative(reader: socket.socket) -> None:
+    reader.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 100_000)
+    reader.recv(1_000)
+
+
+def gone(_: socket.socket) -> None:
+    return
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"world_size": 0}, "rank 0 of 0, and shard 0 of 1"),
+        ({"shards": 0}, "rank 0 of 1, and shard 0 of 0"),
+        ({"shard": 2**63, "shards": 2**62}, f"shard {2**63} of {2**62}"),
+        ({"length": 2**63}, f"cannot have {2**63} bytes"),
+    ],
+)
+async def test_a_holder_that_lies_about_a_part_is_not_believed(
+    tmp_path: Path, numbers: dict[str, int], said: str
+) -> None:
+    async with keeping_nodes(tmp_path, "b") as [b]:
+        source = replace(b.source(wanted()), node="a")
+
+        def lie(reader: socket.socket) -> None:
+            nonce = b"n" * NONCE_BYTES
+            reader.sendall(nonce)
+            request = reader.recv(REQUEST_BYTES, socket.MSG_WAITALL)[:-TAG_BYTES]
+            commit = dataclasses.replace(Commit(7, 1, 4, 0, 1, 0, 1, 1), **numbers)
+            exchange = Exchange(source.key, nonce, request)
+            tag = exchange.data_tag()
+            tag.update(b"lies")
+            reader.sendall(exchange.answer(commit) + b"lies" + exchange.end(tag, 0, whole=True))
+            reader.recv(1)
+
+        async with answering(lie) as port:
+            b.begin(2, a_resume(1, 7, replace(source, port=port)))
+            assert said in await failed(b)
+
+
+@pytest.mark.parametrize("peer", [silent, talkative, gone])
+async def test_a_strange_holder_costs_a_bounded_time(
+    tmp_path: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_fetch, "GRACE_S", 0.3)
+    async with keeping_nodes(tmp_path, "b") as [b], answering(peer) as port:
+        b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=port)))
+        assert "could not be had from node a" in await failed(b)
+
+
+async def test_where_nobody_listens_nothing_is_had(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "b") as [b]:
+        b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=UNUSED_PORT)))
+        assert "connection refused" in (await failed(b)).lower()
+
+
+async def test_a_holder_that_stops_in_the_middle_is_given_up_with_the_round(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        async with between(a.source(wanted(small=False)), lambda _, before: before < 100_000) as source:
+            b.begin(2, a_resume(1, 7, source))
+            await b.until(lambda: (holding := b.holding(workers=True)) is not None and holding.used_bytes > 0)
+            worker = b.worker(b.begin(3))
+            assert (await worker.resume())[0].step == -1
+            await b.until(lambda: b.keeper._arenas.used_bytes == 0)
+
+
+async def test_a_holder_that_dies_in_the_middle_is_given_up_at_once(tmp_path: Path) -> None:
+    def die(_: bytearray, before: int) -> bool:
+        if before > 100_000:
+            raise ConnectionError
+        return True
+
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        async with between(a.source(wanted(small=False)), die) as source:
+            b.begin(2, a_resume(1, 7, source))
+            assert "broke off" in await failed(b)

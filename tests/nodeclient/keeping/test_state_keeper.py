@@ -1,0 +1,392 @@
+"""A node keeps what its workers save, and has it ready for those of the next round."""
+
+import gc
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
+from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
+from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
+from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted
+from workerlib.contract.arena import PENDING, WHOLE
+from workerlib.contract.channel_messages import (
+    BEFORE_NAMED,
+    NOTHING,
+    AskRestore,
+    Checkpointed,
+    Checkpointing,
+    HaltAt,
+    Halted,
+    NotSaved,
+    RefusedMemory,
+    Reserved,
+    Saved,
+    SaveNow,
+    Unkept,
+)
+
+KEPT = KeptParts(1, 7, 1, 1, 0, 1, 0, big=True, small=True, pending=False, protected=False)
+
+
+async def saved(node: KeepingNode, step: int = 7, flags: int = 0) -> None:
+    """Have a worker of round 1 save a step, and die."""
+    worker = node.worker(node.begin(1))
+    assert isinstance(await worker.reserve(), Reserved)
+    worker.save(step, flags=flags)
+    worker.die()
+    await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
+    await node.keeper.note_end()
+
+
+async def test_what_a_worker_saved_is_there_when_it_is_dead(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        assert node.holding() is None
+        await saved(node)
+        holding = node.reported()
+        assert holding.parts == (KEPT,)
+        assert holding.save_s == 0.25
+        assert holding.used_bytes > 3 * len(BIG)
+        worker = node.worker(node.begin(2, a_resume(1, 7, node.source(wanted()))))
+        resume, data = await worker.resume()
+        assert (resume.round, resume.step, resume.world_size) == (1, 7, 1)
+        assert data == {(0, True): BIG, (0, False): SMALL}
+        assert node.texts[-1] == "round 2 resumes at step 7 from memory, 0 steps redone: all of it is on this host"
+        again = node.reported(workers=True)
+        assert again.restoring is Restoring.READY
+
+
+async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
+        path = node.begin(1)
+        first, second = node.worker(path), node.worker(path, local_rank=1, rank=1, world_size=2)
+        await first.reserve()
+        assert KeptChanged() not in node.events
+        await second.reserve()
+        assert node.events[-1] == KeptChanged()
+        holding = node.reported(workers=True)
+        assert holding.can_halt
+        await first.reserve(2 * len(BIG))
+        assert node.events.count(KeptChanged()) == 1
+
+
+@pytest.mark.parametrize(("redone", "words"), [(None, ""), (1, ", 1 step redone"), (1_204, ", 1,204 steps redone")])
+async def test_the_line_about_a_resume_says_what_is_done_again(tmp_path: Path, redone: int | None, words: str) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        await saved(node)
+        known = replace(a_resume(1, 7, node.source(wanted())), redone=redone)
+        await node.worker(node.begin(2, known)).resume()
+        assert node.texts[-1] == f"round 2 resumes at step 7 from memory{words}: all of it is on this host"
+
+
+async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the_run(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        await saved(node)
+        for number in (2, 3):
+            worker = node.worker(node.begin(number, a_resume(1, 7, node.source(wanted()))))
+            await worker.resume()
+            worker.send(Unkept("the state of SGD"))
+            worker.send(Unkept("more"))
+            await node.until(lambda: (holding := node.holding()) is not None and "more" in holding.unkept)
+        holding = node.reported()
+        assert holding.unkept == "the state of SGD and more"
+        assert node.texts.count("not kept, and lost with its worker: the state of SGD") == 1
+        words = "round 3 resumes at step 7 from memory, 0 steps redone, without the state of SGD and more: all of it"
+        assert any(text.startswith(words) for text in node.texts)
+
+
+async def test_a_round_that_resumes_from_nothing_says_so(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        resume, data = await node.worker(node.begin(1)).resume()
+        assert (resume.step, data) == (-1, {})
+
+
+async def test_workers_wait_until_all_holders_are_known(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        await saved(node)
+        known = a_resume(1, 7, node.source(wanted()))
+        worker = node.worker(node.begin(2, replace(known, sources=(), complete=False)))
+        assert node.holding(workers=True) is not None
+        node.keeper.carry_out(Restore(RUN, 2, known))
+        assert (await worker.resume())[0].step == 7
+
+
+async def test_a_worker_that_ends_as_it_is_answered_leaves_the_others_their_answer(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
+        path = node.begin(2, a_resume(1, 7, complete=False))
+        first, second = node.worker(path, 0), node.worker(path, 1)
+        for worker in (first, second):
+            worker.send(AskRestore())
+            worker.send(Checkpointing())
+        await node.until(lambda: (holding := node.holding(workers=True)) is not None and holding.can_halt)
+        first.die()
+        node.keeper.carry_out(Restore(RUN, 2, None))
+        assert await second.receive() == (NOTHING, [])
+
+
+async def test_while_workers_live_only_big_states_are_named(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        worker.save(6, big=None)
+        worker.save(7)
+        worker.save(8, big=None, flags=PENDING)
+        holding, after = node.reported(workers=True), node.reported()
+        assert holding.parts == (replace(KEPT, small=False),)
+        assert {(part.step, part.big, part.small, part.pending) for part in after.parts} == {
+            (6, False, True, False),
+            (7, True, True, False),
+            (8, False, False, True),
+        }
+
+
+async def test_a_generation_may_have_the_small_state_too(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        worker.save(7, small=None, flags=WHOLE)
+        holding = node.reported(workers=True)
+        assert holding.parts == (KEPT,)
+
+
+async def test_the_next_worker_gets_the_same_memory(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        await saved(node)
+        worker = node.worker(node.begin(2))
+        await worker.reserve()
+        assert worker.arena is not None
+        assert [place.read() is not None for place in worker.arena.generations].count(True) == 1
+        used = node.holding()
+        await worker.reserve(len(BIG) // 2)
+        assert node.holding() == used
+
+
+async def test_a_larger_arena_takes_the_place_of_one_when_it_has_something_whole(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        await saved(node)
+        before = node.reported()
+        worker = node.worker(node.begin(2))
+        await worker.reserve(2 * len(BIG))
+        between = node.reported()
+        assert between.parts == before.parts
+        assert between.used_bytes > 2.5 * before.used_bytes
+        worker.save(9, BIG * 2)
+        await node.until(lambda: (holding := node.holding()) is not None and len(holding.parts) == 1)
+        after = node.reported()
+        assert [part.step for part in after.parts] == [9]
+        assert after.used_bytes < between.used_bytes
+
+
+def steps_of(node: KeepingNode) -> set[int]:
+    """Return the steps of which a node holds anything."""
+    holding = node.holding()
+    return {part.step for part in holding.parts} if holding is not None else set()
+
+
+async def test_a_smaller_arena_stays_while_a_step_in_it_is_protected(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        worker.save(7)
+        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
+        await worker.reserve(2 * len(BIG))
+        worker.save(9, BIG * 2)
+        await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
+        assert steps_of(node) == {7, 9}, "other nodes may not have step 9"
+        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 9),)))
+        assert steps_of(node) == {9}
+
+
+async def test_nothing_of_another_run_is_kept(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        await saved(node)
+        node.begin(1, run="r-2")
+        assert node.holding(run="r-2") is None
+        assert node.holding(run=RUN) is None
+
+
+async def test_memory_that_is_refused_is_refused_in_words(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", memory=10_000_000) as [node]:
+        worker = node.worker(node.begin(1))
+        refused = await worker.reserve(4_000_000)
+        assert isinstance(refused, RefusedMemory)
+        assert refused.why == "to keep three generations of a worker's state takes 12 MB, and --keep-memory is 10 MB"
+        assert node.texts == [f"the state of local rank 0 is not kept: {refused.why}"]
+        assert isinstance(await worker.reserve(1_000_000), Reserved)
+        second = await worker.reserve(3_000_000)
+        assert isinstance(second, RefusedMemory)
+        assert "of which 3.07 MB are used" in second.why
+
+
+async def test_no_more_is_taken_than_the_host_has(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", memory=2**60) as [node]:
+        refused = await node.worker(node.begin(1)).reserve(2**45)
+        assert isinstance(refused, RefusedMemory)
+        assert "and this host has" in refused.why
+
+
+async def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        refused = await node.worker(node.begin(1)).reserve(2**62)
+        assert isinstance(refused, RefusedMemory)
+
+
+async def test_steps_are_protected_in_all_arenas_also_in_later_ones(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        worker.save(7)
+        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
+        node.keeper.carry_out(Protect("another", ()))
+        for step in range(8, 12):
+            worker.save(step)
+        holding = node.reported(workers=True)
+        assert [part.step for part in holding.parts if part.protected] == [7]
+        await worker.reserve(2 * len(BIG))
+        assert worker.arena is not None
+        assert worker.arena.protected == {(1, 7)}
+
+
+# At the break
+
+
+async def test_whoever_keeps_state_is_asked_to_save_it(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=3) as [node]:
+        path = node.begin(1)
+        first, second, third = (node.worker(path, local_rank) for local_rank in range(3))
+        await first.reserve()
+        await second.reserve()
+        assert [type(event) for event in node.events] == [Keeping, Keeping]
+        node.events.clear()
+        node.keeper.carry_out(SaveKept(planned=True))
+        order, _ = await first.receive()
+        assert order == SaveNow(1, True)
+        assert (await second.receive())[0] == order
+        first.send(Saved(7, 0.1, 100, 0))  # it was on its way
+        first.send(Saved(8, 0.1, 100, 1))
+        second.send(NotSaved("the step is not whole", 1))
+        await node.until(lambda: node.events == [KeptSaved()])
+        assert node.texts == [], "one has saved it"
+        third.die()
+
+
+async def test_a_script_that_writes_checkpoints_is_waited_for_until_one_is_written(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        worker.send(Checkpointing())
+        await node.until(lambda: KeptChanged() in node.events)
+        holding = node.reported(workers=True)
+        assert holding.can_halt, "though it keeps nothing"
+        node.keeper.carry_out(HaltWorkers(None))
+        assert (await worker.receive())[0] == HaltAt(1, BEFORE_NAMED)
+        worker.send(Halted(7, 1))
+        await node.until(lambda: (now := node.holding(workers=True)) is not None and now.halts_after == 7)
+        node.keeper.carry_out(HaltWorkers(8))
+        assert (await worker.receive())[0] == HaltAt(2, 8)
+        worker.send(Checkpointed(7, 0))  # it was on its way
+        worker.send(NotSaved("what ctx.keep was given has changed", 0))
+        worker.send(Checkpointed(8, 2))
+        await node.until(lambda: KeptSaved() in node.events)
+        assert node.texts == []
+
+
+async def test_if_nobody_has_saved_it_is_said_why(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        node.keeper.carry_out(SaveKept(planned=False))
+        await worker.receive()
+        worker.send(NotSaved("a step was not whole within 2 s", 1))
+        await node.until(lambda: KeptSaved() in node.events)
+        assert node.texts == ["round 1 ends with what was saved before: a step was not whole within 2 s"]
+
+
+async def test_nobody_waits_for_a_worker_that_dies_while_it_saves(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
+        path = node.begin(1)
+        workers = [node.worker(path, local_rank) for local_rank in range(2)]
+        for worker in workers:
+            await worker.reserve()
+        node.events.clear()
+        node.keeper.carry_out(SaveKept(planned=False))
+        workers[0].die()
+        node.keeper.note_exit(1)
+        await node.until(lambda: node.events == [KeptSaved()])
+
+
+async def test_where_nobody_keeps_state_nothing_is_waited_for(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        node.begin(1)
+        node.keeper.carry_out(SaveKept(planned=False))
+        assert node.events == [KeptSaved()]
+
+
+async def test_a_state_that_was_being_written_is_not_held(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        worker.save(7)
+        assert worker.arena is not None
+        torn = next(place for place in worker.arena.generations if place.read() is None)
+        torn.begin()
+        torn.data[:3] = b"new"
+        worker.die()
+        holding = node.reported()
+        assert [part.step for part in holding.parts] == [7]
+
+
+# Damage
+
+
+async def test_a_bit_that_flips_in_memory_is_found_and_the_part_withdrawn(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        worker.save(7)
+        worker.save(8)
+        await node.keeper.note_end()
+        await node.damage(worker, 8)
+        node.events.clear()
+        node.begin(2, a_resume(1, 8, node.source(wanted())))
+        await node.until(lambda: node.events.count(KeptChanged()) == 2)
+        holding = node.reported(workers=True)
+        assert holding.restoring is Restoring.FAILED
+        assert holding.problem == "what this node kept of rank 0 at step 8 is not what was saved"
+        assert [part.step for part in holding.parts] == [7]
+        third = node.worker(node.begin(3, a_resume(1, 7, node.source(wanted()))))
+        assert (await third.resume())[1][0, True] == BIG
+
+
+async def test_numbers_that_cannot_be_are_no_parts(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        worker.round = 2**40
+        worker.save(7)
+        holding = node.reported()
+        assert holding.parts == ()
+
+
+async def test_without_memory_nothing_is_offered(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", memory=0) as [node]:
+        assert node.keeper.offer is None
+        assert node.keeper.listen(tmp_path, 1) == {}
+        assert node.holding() is None
+
+
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+async def two_rounds(folder: Path) -> None:
+    async with keeping_nodes(folder, "a") as [node]:
+        await saved(node)
+        await node.worker(node.begin(2, a_resume(1, 7, node.source(wanted())))).resume()
+
+
+async def test_no_descriptor_is_left_over(tmp_path: Path) -> None:
+    before = descriptors()
+    await two_rounds(tmp_path)
+    gc.collect()
+    assert descriptors() <= before

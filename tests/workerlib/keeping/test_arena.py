@@ -1,0 +1,194 @@
+"""The layout of kept state: what is whole, what may be overwritten, and what a damaged memory is taken for."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workerlib.contract.arena import (
+    HEADER_BYTES,
+    PENDING,
+    Arena,
+    ArenaError,
+    ArenaSizes,
+    Commit,
+    Place,
+    next_generation,
+)
+
+SIZES = ArenaSizes.at_least(5000, 100)
+
+COMMIT = Commit(step=7, round=2, length=40, rank=1, world_size=3, shard=0, shards=1, serial=1)
+
+
+@pytest.fixture
+def file() -> Iterator[int]:
+    file = os.memfd_create("arena")
+    os.ftruncate(file, SIZES.total)
+    yield file
+    os.close(file)
+
+
+@pytest.fixture
+def arena(file: int) -> Arena:
+    return Arena.create(file, SIZES)
+
+
+def fill(places: list[Place], round_: int, *steps: int) -> None:
+    """Commit the steps into the places, in order."""
+    for serial, (place, step) in enumerate(zip(places, steps, strict=True), 1):
+        place.commit(replace(COMMIT, round=round_, step=step, serial=serial))
+
+
+def test_another_process_sees_what_was_committed(file: int, arena: Arena) -> None:
+    arena.generations[1].data[:5] = b"state"
+    arena.generations[1].commit(COMMIT)
+    other = Arena.attach(file, writable=False)
+    assert [place.read() for place in other.generations] == [None, COMMIT, None]
+    assert bytes(other.generations[1].data[:5]) == b"state"
+    assert [place.read() for place in other.smalls] == [None] * 6
+    assert other.newest_serial() == 1
+    with pytest.raises(TypeError):
+        other.generations[1].begin()
+
+
+def test_a_place_that_is_begun_is_no_longer_whole_nor_is_its_digest(arena: Arena) -> None:
+    place = arena.generations[0]
+    place.commit(COMMIT)
+    place.note_digest(COMMIT, 0xFFFFFFFF)
+    assert place.digest(COMMIT) == 0xFFFFFFFF
+    assert place.digest(replace(COMMIT, serial=2)) is None
+    place.begin()
+    assert place.read() is None
+    place.commit(replace(COMMIT, serial=2))
+    assert place.digest(replace(COMMIT, serial=2)) is None
+
+
+def test_a_place_that_was_begun_and_not_overwritten_is_whole_again(arena: Arena) -> None:
+    place = arena.generations[0]
+    place.commit(COMMIT)
+    place.note_digest(COMMIT, 5)
+    place.begin()
+    place.resume(COMMIT)
+    assert (place.read(), place.digest(COMMIT)) == (COMMIT, 5)
+
+
+def test_to_touch_an_arena_changes_nothing_in_it(arena: Arena) -> None:
+    arena.generations[2].data[-5:] = b"state"
+    arena.generations[2].commit(COMMIT)
+    arena.touch()
+    assert [place.read() for place in arena.generations] == [None, None, COMMIT]
+    assert bytes(arena.generations[2].data[-5:]) == b"state"
+
+
+def test_a_digest_of_zero_is_a_digest(arena: Arena) -> None:
+    place = arena.generations[0]
+    place.commit(COMMIT)
+    assert place.digest(COMMIT) is None
+    place.note_digest(COMMIT, 0)
+    assert place.digest(COMMIT) == 0
+
+
+@given(word=st.integers(0, 9), bit=st.integers(0, 63))
+def test_a_flipped_bit_in_the_control_words_makes_a_place_not_whole(word: int, bit: int) -> None:
+    control = memoryview(bytearray(96)).cast("Q")
+    place = Place(control, memoryview(bytearray(100)))
+    place.commit(COMMIT)
+    assert place.read() == COMMIT
+    control[word] ^= 1 << bit
+    assert place.read() is None
+
+
+def test_a_length_beyond_the_place_is_not_believed(arena: Arena) -> None:
+    arena.smalls[0].commit(replace(COMMIT, length=SIZES.small + 1))
+    assert arena.smalls[0].read() is None
+
+
+def test_what_is_protected_is_known_whole_or_not_at_all(file: int, arena: Arena) -> None:
+    other = Arena.attach(file, writable=False)
+    assert other.protected == frozenset()
+    arena.protect([(0, 0)])
+    assert arena.protected == {(0, 0)}
+    arena.protect([(0, 0), (3, 8)])
+    assert other.protected == {(0, 0), (3, 8)}
+    arena.protect([(4, 9), (3, 8)])
+    assert Arena.attach(file, writable=False).protected == {(3, 8), (4, 9)}
+    arena.protect([])
+    assert other.protected == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("steps", "protected", "overwritten"),
+    [
+        ((), None, 0),
+        ((4,), None, 4),
+        ((4, 8, 12), None, 4),
+        ((8, 12, 16), None, 12),
+        ((8, 12, 16), 12, 8),
+        ((16, 24, 28), 24, 16),
+        ((0, 4, 8), None, 4),
+        ((0, 4, 8), 4, 0),
+    ],
+)
+def test_which_generation_goes(arena: Arena, steps: tuple[int, ...], protected: int | None, overwritten: int) -> None:
+    places = list(arena.generations)
+    fill(places[: len(steps)], 1, *steps)
+    chosen = next_generation(places, () if protected is None else [(1, protected)])
+    assert chosen is not None
+    commit = chosen.read()
+    assert (commit.step if commit else None) == (overwritten if len(steps) == len(places) else None)
+
+
+def test_an_older_round_goes_first_but_for_what_is_protected_or_newest(arena: Arena) -> None:
+    places = list(arena.generations)
+    fill(places, 1, 64, 12, 8)
+    fill(places[1:2], 2, 5)
+    assert next_generation(places, [(1, 64)]) is places[2]
+    assert next_generation(places[:2], [(1, 64)]) is None
+
+
+@pytest.mark.parametrize("protected", [(), [(2, 3)], [(2, 3), (2, 4)]])
+def test_the_last_two_steps_that_were_done_stay(arena: Arena, protected: list[tuple[int, int]]) -> None:
+    places = list(arena.smalls)
+    arena.protect(protected)
+    serial = 0
+    for step in range(20):
+        for flags in (PENDING, PENDING, 0):
+            serial += 1
+            place = arena.begin_small()
+            assert place is not None
+            held = [place.read() for place in places]
+            done = [commit.step for commit in held if commit is not None and not commit.pending]
+            assert {number for _, number in protected if number < step} <= {*done}
+            assert sorted(done)[-2:] == [number for number in (step - 2, step - 1) if number >= 0]
+            if (serial - 1) % 3:
+                assert any(commit.step == step for commit in held if commit is not None)
+            place.commit(replace(COMMIT, step=step, serial=serial, flags=flags))
+
+
+def test_the_last_look_at_a_protected_step_stays_where_its_end_is_not_there(arena: Arena) -> None:
+    for serial, (rank, step, flags) in enumerate([(1, 3, 0), (1, 4, PENDING), (1, 4, PENDING), (2, 4, 0)], 1):
+        arena.smalls[serial].commit(replace(COMMIT, rank=rank, step=step, serial=serial, flags=flags))
+    arena.protect([(COMMIT.round, 4)])
+    for serial in range(5, 25):
+        place = arena.begin_small()
+        assert place is not None
+        place.commit(replace(COMMIT, rank=2, step=serial, serial=serial))
+    held = {(commit.rank, commit.step, commit.serial) for commit in map(Place.read, arena.smalls) if commit is not None}
+    assert {(1, 4, 3), (2, 4, 4)} <= held
+
+
+def test_what_is_no_arena_is_refused(file: int, arena: Arena) -> None:
+    assert arena.sizes == SIZES
+    with pytest.raises(ArenaError, match="at least"):
+        Arena(memoryview(bytearray(10)))
+    with pytest.raises(ArenaError, match="another release"):
+        Arena(memoryview(bytearray(HEADER_BYTES)))
+    with pytest.raises(ArenaError, match="cannot have"):
+        ArenaSizes.at_least(-1, 0)
+    os.ftruncate(file, SIZES.total + 4096)
+    with pytest.raises(ArenaError, match=r"an arena of \d+ bytes has \d+"):
+        Arena.attach(file, writable=False)

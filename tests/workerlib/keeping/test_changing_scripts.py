@@ -1,0 +1,204 @@
+"""State that changes where nobody expects it: something is made later, or a step begins during a save."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.prune import l1_unstructured
+
+from tests.support.kept_script import Objects, Script, network, state_of, train
+from tests.support.programs import wait_until
+from workerlib.contract.channel_messages import NotSaved, Saved
+from workerlib.keeping.kept_errors import UnfitStateError
+from workerlib.keeping.kept_objects import adapt
+from workerlib.keeping.pieces import SavedTensors
+
+pytestmark = pytest.mark.slow
+
+
+def last_layer() -> Objects:
+    """Return a network of which only the last layer is trained."""
+    model = network()
+    return {"model": model, "optimizer": torch.optim.Adam(model[2].parameters())}  # type: ignore[index]  # the last layer
+
+
+def unfreeze(objects: Objects) -> None:
+    """Train the first layer as well."""
+    objects["optimizer"].add_param_group({"params": list(objects["model"][0].parameters()), "lr": 0.002})
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_group_of_parameters_that_is_added_later_is_kept_as_well(script: Script, before: bool) -> None:
+    """A script may add it before it calls `keep` when it goes on from there, or not at all."""
+    objects = last_layer()
+    with script.runs(objects) as (_, kept):
+        for step in range(3):
+            if step == 1:
+                unfreeze(objects)
+            train(*objects.values())
+            kept.step(step)
+        assert isinstance(answer := script.save(kept), Saved), answer
+        state = state_of(objects)
+    for done in (2, 3):  # the second time, it was added by nobody but the round before
+        fresh = last_layer()
+        if before:
+            unfreeze(fresh)
+        with script.runs(fresh) as (began, kept):
+            assert began == done
+            assert state_of(fresh) == state
+            train(*fresh.values())
+            kept.step(done + 1)
+            assert isinstance(answer := script.save(kept), Saved), answer
+            state = state_of(fresh)
+
+
+def test_a_group_of_parameters_that_no_module_names_is_not_made_by_guess() -> None:
+    objects, nothing = last_layer(), SavedTensors()
+    before = adapt(objects)["optimizer"]
+    objects["optimizer"].add_param_group({"params": list(nn.Linear(2, 2).parameters())})
+    fresh = adapt(last_layer())["optimizer"]
+    fresh.make_missing(before.values(), nothing, torch.device("cpu"))
+    assert fresh.targets(nothing) == {}
+    with pytest.raises(UnfitStateError, match="optimizer has another number of parameter groups than was kept"):
+        fresh.take_values(before.values())
+
+
+def average(means: dict[Any, Any], model: nn.Module, name: Callable[[int], Any]) -> None:
+    """Have the mean of weights in a dict, and make what is not there yet."""
+    for number, parameter in enumerate(model.parameters()):
+        now = parameter.detach()
+        means[name(number)] = means[name(number)].lerp(now, 0.1) if name(number) in means else now.clone()
+
+
+@pytest.mark.parametrize("name", [lambda number: f"layer.{number}", lambda number: number])
+def test_tensors_that_a_script_makes_in_its_first_steps_come_back(script: Script, name: Callable[[int], Any]) -> None:
+    def fresh() -> Objects:
+        model = network()
+        notes: dict[str, Any] = {"means": {}, "seen": [], "best": {"loss": 1.0}}
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "notes": notes}
+
+    objects = fresh()
+    with script.runs(objects) as (_, kept):
+        for step in range(6):
+            train(objects["model"], objects["optimizer"])
+            average(objects["notes"]["means"], objects["model"], name)
+            objects["notes"]["seen"] = [*objects["notes"]["seen"], torch.tensor(step)]
+            kept.step(step)
+            wait_until("memory", lambda: not kept._saver.memory.awaited)
+        assert isinstance(answer := script.save(kept), Saved), answer
+    again = fresh()
+    with script.runs(again) as (done, _):
+        assert done == 5
+        assert again["notes"]["means"].keys() == objects["notes"]["means"].keys()
+        assert again["notes"]["seen"] == [*map(torch.tensor, range(6))]
+        assert state_of(again) == state_of(objects)
+
+
+class Centred(nn.Module):
+    """A layer with a mean that its first forward makes, and gives up later."""
+
+    mean: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("mean", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Take the mean away."""
+        self.mean = x.mean(0) if self.mean is None else self.mean.lerp(x.mean(0), 0.1)
+        result: torch.Tensor = self.layer(x - self.mean)
+        return result
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_buffer_that_is_made_or_given_up_later_is_kept_as_it_is(script: Script, stays: bool) -> None:
+    def fresh() -> Objects:
+        model = Centred()
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+
+    objects = fresh()
+    with script.runs(objects) as (_, kept):
+        for step in range(3):
+            train(*objects.values())
+            if step == 2 and not stays:
+                objects["model"].mean = None
+            kept.step(step)
+            wait_until("memory", lambda: not kept._saver.memory.awaited)
+        assert isinstance(answer := script.save(kept), Saved), answer
+    again = fresh()
+    with script.runs(again) as (done, _):
+        assert done == 2
+        assert (again["model"].mean is not None) is stays
+        assert state_of(again) == state_of(objects)
+
+
+class Weights(dict[str, torch.Tensor]):
+    """Weights of which one changes when somebody looks at them, as if training went on meanwhile."""
+
+    changes = False
+
+    def items(self) -> Any:
+        """Change one."""
+        if self.changes:
+            self["last"].add_(1)
+        return super().items()
+
+
+def get_buffer(module: nn.Module) -> None:
+    module.register_buffer("late", torch.ones(2))
+
+
+def get_parameter(module: nn.Module) -> None:
+    module.register_parameter("late", nn.Parameter(torch.ones(2)))
+
+
+def get_module(module: nn.Module) -> None:
+    module.add_module("late", nn.Linear(2, 2))
+
+
+def be_pruned(module: nn.Module) -> None:
+    l1_unstructured(module[0], "weight", 0.5)  # type: ignore[index, no-untyped-call]  # torch has no types here
+
+
+@pytest.mark.parametrize("change", [get_buffer, get_parameter, get_module, be_pruned])
+def test_no_step_is_kept_of_a_module_that_was_another_one_when_keep_was_called(
+    script: Script, change: Callable[[nn.Module], None]
+) -> None:
+    with script.trains() as (model, optimizer, kept):
+        train(model, optimizer)
+        kept.step(0)
+        script.await_memory(kept)
+        change(model)
+        train(model, optimizer)
+        kept.step(1)
+        answer = script.save(kept)
+        assert isinstance(answer, NotSaved), answer
+        assert "model has other parameters or buffers than when keep() was called" in answer.why
+
+
+def test_a_buffer_that_is_not_in_the_state_dict_may_come_later(script: Script) -> None:
+    with script.trains() as (model, optimizer, kept):
+        train(model, optimizer)
+        model.register_buffer("cache", torch.ones(2), persistent=False)
+        kept.step(0)
+        assert isinstance(answer := script.save(kept), Saved), answer
+
+
+def test_a_step_that_begins_while_the_one_before_is_copied_spoils_no_state(script: Script) -> None:
+    weights = Weights(first=torch.zeros(4), last=torch.zeros(4))
+    with script.runs({"weights": weights}) as (_, kept):
+        for step in range(2):
+            for weight in weights.values():
+                weight.add_(1)
+            kept.step(step)
+            script.await_memory(kept)
+        weights.changes = True
+        answer = script.save(kept)
+        assert isinstance(answer, NotSaved)
+        assert answer.why == "tensors have changed while they were copied"
+        weights.changes = False
+    assert script.node.choose().step == -1

@@ -1,0 +1,29 @@
+"""The digest by which the states of ranks are compared after their first step."""
+
+import pytest
+import torch
+
+from workerlib.keeping.pieces import digest_of
+
+pytestmark = pytest.mark.slow
+
+TYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_equal_tensors_have_one_digest_in_any_order_and_others_another(dtype: torch.dtype) -> None:
+    def tensors() -> list[tuple[str, torch.Tensor]]:
+        return [("a", torch.ones(3, 5, dtype=dtype)), ("b", torch.zeros((), dtype=dtype)), ("c", torch.empty(0))]
+
+    alike, changed = digest_of(tensors()), tensors()
+    assert digest_of(reversed(tensors())) == alike
+    changed[0][1][2, 4] = 0
+    assert digest_of(changed) != alike
+    assert digest_of([("d", tensor) for _, tensor in tensors()[:1]]) != digest_of(tensors()[:1]), "another name"
+    assert digest_of([("a", torch.ones(5, 3, dtype=dtype))]) != digest_of(tensors()[:1]), "another size"
+
+
+def test_a_view_has_the_digest_of_its_elements() -> None:
+    whole = torch.arange(24, dtype=torch.bfloat16)
+    part = whole[1:13].view(3, 4).t()
+    assert digest_of([("a", part)]) == digest_of([("a", part.contiguous())])

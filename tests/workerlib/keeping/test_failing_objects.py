@@ -1,0 +1,75 @@
+"""Objects whose own functions fail: the error names them, and training goes on where it can."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nodeclient.diagnosis import diagnose
+from tests.support.kept_script import Objects, Script, do_steps, network, train
+from tests.support.programs import TIMEOUT_S
+from workerlib.keeping.kept_errors import KeptStateError
+from workerlib.keeping.kept_objects import adapt
+
+pytestmark = pytest.mark.slow
+
+
+class Failing:
+    """Something whose state cannot be had any more, or cannot be taken back."""
+
+    saves = loads = True
+
+    def state_dict(self) -> Objects:
+        """Return it, or fail."""
+        if not self.saves:
+            raise ValueError("the file is closed")
+        return {"position": 1}
+
+    def load_state_dict(self, _: Objects) -> None:
+        """Take it, or fail."""
+        if not self.loads:
+            raise ValueError("another file")
+
+
+def test_an_object_that_fails_to_say_its_state_is_not_the_end_of_training(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, failing = network(), Failing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer, "file": failing}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        failing.saves = False
+        train(model, optimizer)
+        kept.step(3)
+    assert "file cannot be kept: its state_dict() has failed: ValueError('the file is closed')" in caplog.text
+
+
+def test_an_object_that_does_not_take_its_state_is_named() -> None:
+    failing = Failing()
+    kept = adapt({"file": failing})["file"]
+    failing.loads = False
+    words = r"file does not take what was kept of it: ValueError\('another file'\): if the script was changed"
+    with pytest.raises(KeptStateError, match=words):
+        kept.take_values(kept.values())
+
+
+PROGRAM = """
+import sys, types
+from tests.workerlib.keeping.test_failing_objects import Failing
+from workerlib.keeping.keeper import keep
+Failing.saves = False
+keep(types.SimpleNamespace(world_size=1), {"file": Failing() if sys.argv[1] == "failing" else object()})
+"""
+
+
+@pytest.mark.parametrize(("kept", "final"), [("failing", None), ("object", True)])
+def test_an_object_that_fails_may_do_better_in_another_round(kept: str, final: object, tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, kept], env=environ, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 1
+    found = diagnose.read_error_file(path)
+    assert (found and found.final) is final

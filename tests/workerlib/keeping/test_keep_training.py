@@ -1,0 +1,214 @@
+"""Workers that are killed at any point of a step cost none, and the training goes on as if nothing had happened."""
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.support.dying import die_within
+from tests.support.keeping import Keep, workers
+from tests.support.kept_training import POINTS, end_by_an_error, notes_of, train_ddp, train_sharded
+from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.undisturbed import train_undisturbed
+from workerlib.contract.channel_messages import NotSaved, Reserve, Saved, SaveNow
+from workerlib.keeping import intervals
+from workerlib.keeping.keeper import StepKeeper
+
+pytestmark = pytest.mark.slow
+
+STEPS_A_ROUND = 5
+"""A worker has its memory by then."""
+
+STEPS = (len(POINTS) + 1) * STEPS_A_ROUND
+
+KILLED_AT = STEPS_A_ROUND
+
+WORLD_SIZE = 3
+
+NOBODY = (-1, -1, "")
+
+ALONE_STEPS = 1_000
+"""More than a worker does until it is killed; the data end after 1,250."""
+
+TENSORS = 16
+"""Four parameters of two layers, and three of AdamW's for each of them."""
+
+LAST_SAVE = (60, 200, 300)
+"""Lines of a save after which a worker dies; how many it has depends on which of its threads saves."""
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Iterator[Keep]:
+    keep = Keep(tmp_path, WORLD_SIZE)
+    yield keep
+    keep.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
+    """Return the digests of a training that nothing happens to, by rank and step."""
+    return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
+
+
+def test_killed_workers_cost_no_step(keep: Keep, tmp_path: Path, undisturbed: dict[int, dict[int, str]]) -> None:
+    """The worker of rank 1 dies at another point of a step in each round."""
+    deaths = [(1, number * STEPS_A_ROUND, point) for number, point in enumerate(POINTS, 1)]
+    for number, death in enumerate(deaths, 1):
+        with workers(keep, train_ddp, WORLD_SIZE, number, tmp_path, STEPS, death) as started:
+            started[1].join(TIMEOUT_S)
+            keep.save(0, 2)
+        resume = keep.choose()
+        done = max(step for steps in notes_of(tmp_path).values() for step in steps)
+        assert resume.step == done, (death, resume, [node.messages for node in keep.nodes])
+    with workers(keep, train_ddp, WORLD_SIZE, len(deaths) + 1, tmp_path, STEPS) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    for rank, steps in notes_of(tmp_path).items():
+        for step, said in steps.items():
+            assert [digest for _, digest in said] == [undisturbed[rank][step]], (rank, step, said)
+        assert set(range(STEPS)) - {step for dead, step, _ in deaths if dead == rank} <= set(steps)
+
+
+def train_and_die_in_restore(folder: Path, steps: int, rank: int) -> None:
+    """Train; the worker of a rank dies while it brings back what was kept."""
+    if os.environ["RANK"] == str(rank):
+        die_within("restore", 30)
+    train_ddp(folder, steps)
+
+
+def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
+    keep: Keep, tmp_path: Path, undisturbed: dict[int, dict[int, str]]
+) -> None:
+    """The others save the same step again, but nobody else has what was this rank's own."""
+    with workers(keep, train_ddp, WORLD_SIZE, 1, tmp_path, STEPS, (1, KILLED_AT, "before")) as started:
+        started[1].join(TIMEOUT_S)
+        keep.save(0, 2)
+    assert keep.choose().step == KILLED_AT - 1
+    with workers(keep, train_and_die_in_restore, WORLD_SIZE, 2, tmp_path, STEPS, 1) as started:
+        started[1].join(TIMEOUT_S)
+        assert started[1].exitcode == -signal.SIGKILL
+        for survivor in (0, 2):
+            keep.await_message(survivor, Reserve)
+        keep.save(0, 2)
+    assert keep.choose().step == KILLED_AT - 1
+    with workers(keep, train_ddp, WORLD_SIZE, 3, tmp_path, STEPS) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    begun = notes_of(tmp_path, "begins")
+    for rank in range(WORLD_SIZE):
+        assert begun[rank][KILLED_AT - 1][-1] == (3, undisturbed[rank][KILLED_AT - 1])
+    for rank, steps in notes_of(tmp_path).items():
+        assert steps[STEPS - 1] == [(3, undisturbed[rank][STEPS - 1])]
+
+
+def test_a_worker_that_is_alone_saves_its_last_step_when_its_round_is_ended(keep: Keep, tmp_path: Path) -> None:
+    with workers(keep, train_ddp, 1, 1, tmp_path, 1_000_000):
+        keep.await_message(0, Saved)  # one of those at an interval: it trains
+        [answer] = keep.save(0)
+        assert isinstance(answer, Saved), answer
+        assert keep.choose().step == answer.step
+
+
+def train_alone(folder: Path, steps: int, kill: tuple[int, int, str]) -> None:
+    """Train; each step is saved from the first one of a round that four divides."""
+    intervals.SHARE_MAX = 1e6
+    train_ddp(folder, steps, kill)
+
+
+def train_alone_and_die_in_the_last_save(folder: Path, steps: int, lines: int) -> None:
+    """Train without saves, until the node asks for one; die in that, after so many lines of it."""
+    intervals.STEPS_FIRST = 1 << 20  # no step is saved at an interval, however many are done until then
+    save = StepKeeper._answer
+
+    def die(keeper: StepKeeper, question: SaveNow) -> None:
+        die_within("last save", lines)
+        save(keeper, question)
+
+    StepKeeper._answer = die  # type: ignore[method-assign, assignment]  # only here is this save known as the last one
+    train_ddp(folder, steps)
+
+
+@pytest.mark.long
+def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: Keep, tmp_path: Path) -> None:
+    """First where its state is that of no step, and then at the end of a round, while it saves its last step."""
+    rounds = count(1)
+    with workers(keep, train_alone, 1, next(rounds), tmp_path, ALONE_STEPS, NOBODY):
+        keep.await_message(0, Saved)
+        keep.save(0)
+    done = keep.choose().step
+    for point in ("optimizer", "scheduler", "between"):
+        kill = (0, done + 8, point)
+        with workers(keep, train_alone, 1, next(rounds), tmp_path, ALONE_STEPS, kill) as [process]:
+            process.join(TIMEOUT_S)
+            assert process.exitcode == -signal.SIGKILL
+        done = keep.choose().step
+        assert done == kill[1] - 1, "the newest whole step, and no part of the one that was on"
+    committed = 0
+    dying = train_alone_and_die_in_the_last_save
+    for lines in LAST_SAVE:
+        keep.nodes[0].messages.clear()
+        with workers(keep, dying, 1, next(rounds), tmp_path, ALONE_STEPS, lines) as [process]:
+            keep.await_message(0, Reserve)
+            keep.save(0)
+            process.join(TIMEOUT_S)
+            assert process.exitcode == -signal.SIGKILL
+        before, done = done, keep.choose().step
+        assert done >= before
+        committed += done > before
+    assert committed < len(LAST_SAVE), "some died before the save was whole"
+    with workers(keep, train_alone, 1, next(rounds), tmp_path, done + 5, NOBODY) as [process]:
+        process.join(TIMEOUT_S)
+        assert process.exitcode == 0
+    notes = [*notes_of(tmp_path)[0].items(), *notes_of(tmp_path, "begins")[0].items()]
+    (alone := tmp_path / "undisturbed").mkdir()
+    # A worker that died in its last save may have trained for many steps after the one that was kept.
+    undisturbed = train_undisturbed(alone, 1, max(step for step, _ in notes) + 1)[0]
+    for step, said in notes:
+        assert step < 0 or {digest for _, digest in said} == {undisturbed[step]}, (step, said)
+
+
+def test_a_worker_whose_training_has_ended_by_an_error_answers_its_node_at_once(keep: Keep, tmp_path: Path) -> None:
+    with workers(keep, end_by_an_error, 2, 1, tmp_path):
+        wait_until("memory", lambda: all(keep.can_save(number) for number in (0, 1)))
+        (tmp_path / "enough").touch()
+        wait_until("the error", lambda: len([*tmp_path.glob("*.ended")]) == 2)
+        whole, torn = keep.save(0, 1)
+    assert isinstance(whole, Saved), whole
+    assert isinstance(torn, NotSaved), torn
+    assert torn.why == "training has ended within a step"
+    assert keep.choose().step == whole.step
+
+
+def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -> None:
+    # Each round has another world size or another way to share the model than the one before, which was killed.
+    rounds = [(3, True), (2, True), (3, True), (2, False), (3, True)]
+    disk = tmp_path / "disk"
+    resumed_at = []
+    until = 0
+    for number, (world_size, sharded) in enumerate(rounds, 1):
+        until += 24
+        last = number == len(rounds)
+        kill = (-1, -1) if last else (1, until - 1)
+        ways = {"sharded": sharded, "disk": disk if sharded else None}
+        with workers(keep, train_sharded, world_size, number, tmp_path, until, kill, **ways) as started:
+            started[1].join(TIMEOUT_S)
+            if not sharded:
+                keep.save(0)
+            assert started[1].exitcode == (0 if last else -signal.SIGKILL)
+        resume = keep.choose()
+        assert last or (resume.round, resume.world_size) == (number, world_size)
+        resumed_at.append(resume.step)
+    digests = notes_of(tmp_path)[0]
+    for number, step in enumerate(resumed_at[:-1], 1):
+        before, after = (dict(digests[step])[at] for at in (number, number + 1))
+        assert before == after, (number, step)
+    for rank, rounds_compared in enumerate((2, 2, 1)):  # what other ranks than this one saved, too
+        counts = [line.split() for line in (tmp_path / f"{rank}.disk").read_text().splitlines()]
+        assert len(counts) == rounds_compared
+        assert all(present == equal and int(present) == TENSORS for present, equal in counts), counts
+    assert resumed_at[3] >= 4 * 24 - 3  # the state of DDP is saved at the break, and the step before it was done

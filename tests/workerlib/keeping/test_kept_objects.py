@@ -1,0 +1,226 @@
+"""What a script may keep: it is saved and brought back exactly, and what cannot be is refused in words."""
+
+import json
+import math
+import random
+from collections import Counter, OrderedDict, deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from workerlib.contract.manifest import ManifestError, lay_out, read_layout
+from workerlib.keeping import random_state
+from workerlib.keeping.adapter import KeptObject
+from workerlib.keeping.kept_errors import KeptStateError
+from workerlib.keeping.kept_objects import adapt
+from workerlib.keeping.pieces import SavedTensors, piece_of, views_of
+from workerlib.keeping.plain_values import from_plain, to_plain
+
+pytestmark = pytest.mark.slow
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False),
+    lambda inner: (
+        st.lists(inner)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text() | st.integers(), inner)
+        | st.frozensets(st.integers())
+        | st.lists(inner).map(deque)
+        | st.dictionaries(st.text(), inner).map(OrderedDict)
+    ),
+    max_leaves=20,
+)
+
+
+@given(value=PLAIN)
+def test_values_come_back_as_they_were(value: Any) -> None:
+    back = from_plain(json.loads(json.dumps(to_plain(value, "value"))))
+    assert (back, type(back)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "value", [Counter({3: 2}), {"$tuple": 1}, math.inf, {1: {2: 3}}, torch.float16, {1, 2}, bytearray(b"x")]
+)
+def test_rarer_values_come_back_too(value: Any) -> None:
+    assert from_plain(json.loads(json.dumps(to_plain(value, "value")))) == value
+
+
+@pytest.mark.parametrize("value", [torch.arange(3), torch.tensor(2.5), torch.empty(0), torch.eye(2).bool()])
+def test_small_tensors_are_values_too(value: torch.Tensor) -> None:
+    for array in (value, value.numpy()):
+        back = from_plain(json.loads(json.dumps(to_plain(array, "value"))))
+        assert type(back) is type(array)
+        assert back.dtype == array.dtype
+        assert torch.equal(torch.as_tensor(back), value)
+
+
+@pytest.mark.parametrize("plain", [{"$dtype": "load"}, {"$tensor": ["hub", [1], "AAAA"]}, {"$dtype": "float33"}])
+def test_a_type_that_is_none_is_refused(plain: Any) -> None:
+    with pytest.raises(KeptStateError, match="is no type of a tensor's elements"):
+        from_plain(plain)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"a": [object()]}, r"value\.a\[0\] is a builtins\.object"),
+        (lambda: 0, "value is a builtins.function"),
+        ({"big": torch.zeros(1 << 19)}, r"value\.big has 2,097,152 bytes"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_with_its_path(value: Any, words: str) -> None:
+    with pytest.raises(KeptStateError, match=words):
+        to_plain(value, "value")
+
+
+def moved(kept: dict[str, KeptObject], fresh: dict[str, KeptObject]) -> None:
+    """Bring fresh objects to the state of others, by way of the bytes of a place."""
+    tensors = [pair for kept_object in kept.values() for pair in kept_object.big()]
+    layout = lay_out(piece_of(*pair) for pair in tensors)
+    data = memoryview(bytearray(layout.end))
+    data[: len(layout.manifest)] = layout.manifest
+    for view, (_, tensor) in zip(views_of(layout, data), tensors, strict=True):
+        view.copy_(tensor.detach())
+    values = {name: json.loads(json.dumps(kept_object.values())) for name, kept_object in kept.items()}
+    saved = SavedTensors()
+    saved.add(read_layout(data), data)
+    for name, kept_object in fresh.items():
+        kept_object.make_missing(values[name], saved, torch.device("cpu"))
+    saved.fill({name: target for adapter in fresh.values() for name, target in adapter.targets(saved).items()})
+    for name, kept_object in fresh.items():
+        kept_object.take_values(values[name])
+
+
+OPTIMIZERS = [
+    lambda parameters: torch.optim.AdamW(parameters, amsgrad=True),
+    lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    torch.optim.Adafactor,
+    torch.optim.Rprop,
+    lambda parameters: torch.optim.SGD([{"params": list(parameters), "lr": torch.tensor(0.5)}]),
+]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_an_optimizer_goes_on_as_if_nothing_had_happened(make: Any) -> None:
+    def trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)).bfloat16()
+        optimizer = make(model.parameters())
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=0.5)
+        train(model, optimizer, scheduler, range(steps))
+        return model, optimizer, scheduler
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, steps: range) -> None:
+        for step in steps:
+            optimizer.zero_grad()
+            model(torch.full((3, 4), step + 1.0).bfloat16()).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+
+    names = ("model", "optimizer", "scheduler")
+    straight = trained(6)
+    early, fresh = trained(3), trained(0)
+    moved(adapt(dict(zip(names, early, strict=True))), adapt(dict(zip(names, fresh, strict=True))))
+    train(*fresh, range(3, 6))
+    torch.testing.assert_close(fresh[0].state_dict(), straight[0].state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(fresh[1].state_dict(), straight[1].state_dict(), rtol=0, atol=0)
+    assert fresh[2].state_dict() == straight[2].state_dict()
+
+
+def test_tensors_and_numbers_are_brought_back_in_place() -> None:
+    average = torch.zeros(3)
+    notes: dict[str, Any] = {"tokens": 0, "new": 1, "seen": [1], "inner": {"mean": torch.zeros(2)}}
+    inner = notes["inner"]["mean"]
+    kept = {"average": torch.arange(3.0), "notes": {"tokens": 7, "seen": [1, 2], "inner": {"mean": torch.ones(2)}}}
+    moved(adapt(kept), adapt({"average": average, "notes": notes}))
+    assert average.tolist() == [0, 1, 2]
+    assert notes == {"tokens": 7, "seen": [1, 2], "inner": {"mean": inner}}
+    assert inner.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (3, r"n is 3, which cannot be brought back in place: put it into a dict, such as keep\(n={'n': 3}\)"),
+        (open, "n is a builtin_function_or_method"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_in_words(value: Any, words: str) -> None:
+    with pytest.raises(KeptStateError, match=words):
+        adapt({"n": value})
+
+
+def test_another_model_is_not_filled() -> None:
+    saved, layout = SavedTensors(), lay_out([piece_of("model.weight", torch.zeros(2, 3))])
+    saved.add(layout, memoryview(bytearray(layout.manifest) + bytes(layout.end - len(layout.manifest))))
+    with pytest.raises(KeptStateError, match=r"model\.weight was kept with the size \(2, 3\), but has \(3, 2\)"):
+        saved.fill({"model.weight": torch.zeros(3, 2)})
+    with pytest.raises(KeptStateError, match=r"model\.bias is not in the kept state"):
+        saved.fill({"model.bias": torch.zeros(3)})
+
+
+@given(cut=st.binary(max_size=80))
+def test_a_damaged_manifest_is_refused(cut: bytes) -> None:
+    with pytest.raises(ManifestError):
+        read_layout(memoryview(cut + b"\xff"))
+
+
+def test_random_numbers_go_on_as_they_would_have() -> None:
+    def drawn() -> list[float]:
+        return [random.random(), random.gauss(), float(np.random.randn()), torch.rand(1).item()]  # noqa: S311, NPY002
+
+    state = random_state.RandomState()
+    for _ in range(3):  # the second of two normal numbers is drawn before
+        drawn()
+        taken, plain = state.take(), json.loads(json.dumps(state.plain()))
+        tensors = {name: torch.frombuffer(bytearray(raw), dtype=torch.uint8) for name, raw in taken.items()}
+        expected = [drawn() for _ in range(3)]
+        random_state.restore(tensors, plain)
+        assert [drawn() for _ in range(3)] == expected
+    seeds = {random_state.reseed(1, 2, rank): drawn()[0] for rank in (0, 1, 0)}
+    assert len(seeds) == len(set(seeds.values())) == 2
+
+
+def test_a_module_forgets_what_the_step_that_broke_off_had_switched() -> None:
+    """A GAN freezes its discriminator while the generator learns."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    module[0].bias.requires_grad_(False)
+    [kept] = adapt({"model": module}).values()
+    module.requires_grad_(False).eval()
+    module[0].bias.requires_grad_(True)
+    kept.forget_step()
+    assert [parameter.requires_grad for parameter in module.parameters()] == [True, False]
+    assert module.training
+    assert module[1].training
+
+
+class Mean(nn.Module):
+    """A metric, as torchmetrics has those that are persistent: its sum is in the state dict, and is no buffer."""
+
+    total = torch.tensor(0.0)
+
+    def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:  # type: ignore[override]  # torch overloads it
+        """Return a copy of the sum."""
+        return {"total": self.total.clone()}
+
+    def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> Any:
+        """Take another sum."""
+        self.total = state_dict["total"]
+
+
+def test_a_metric_whose_sums_are_no_buffers_is_brought_back() -> None:
+    kept, fresh = Mean(), Mean()
+    kept.total = torch.tensor(14.5)
+    moved(adapt({"metric": kept}), adapt({"metric": fresh}))
+    assert fresh.total.item() == 14.5

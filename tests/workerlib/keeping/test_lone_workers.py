@@ -1,0 +1,82 @@
+"""A worker that is alone keeps what no other one has: nothing but itself can save that."""
+
+import threading
+
+import pytest
+import torch
+
+from tests.support.kept_script import Objects, Script, do_steps, network, state_of
+from tests.support.programs import wait_until
+from workerlib.contract.channel_messages import NotSaved, Saved
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_worker_that_is_alone_saves_its_last_step_while_it_does_something_else(script: Script) -> None:
+    """It may be in an evaluation, a data loader or a compilation that takes longer than anybody waits."""
+    model = network()
+    objects: Objects = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    with script.runs(objects, world_size=1) as (_, kept):
+        do_steps(kept, model, objects["optimizer"])
+        expected = state_of(objects)
+        model(torch.randn(8, 4)).sum().backward()  # it changes buffers and random numbers, and no parameter
+        assert isinstance(answer := script.save(kept), Saved), answer
+    fresh = network()
+    back: Objects = {"model": fresh, "optimizer": torch.optim.AdamW(fresh.parameters())}
+    with script.runs(back, world_size=1) as (done, _):
+        assert done == 2
+        assert state_of(back) == expected
+
+
+def test_a_worker_that_is_alone_without_an_optimizer_is_not_saved_within_a_step(script: Script) -> None:
+    """Nothing tells when its tensors change."""
+    weights = torch.zeros(3)
+    with script.runs({"weights": weights}, world_size=1) as (_, kept):
+        for step in range(3):
+            weights += 1
+            kept.step(step)
+        script.await_memory(kept)
+        weights[:2] += 1
+        asking = threading.Thread(target=script.node.save, args=[0])
+        asking.start()
+        wait_until("the question", lambda: kept._lock._question is not None)
+        weights[2:] += 1
+        kept.step(3)
+        asking.join()
+    assert script.node.choose().step == 3
+    fresh = torch.zeros(3)
+    with script.runs({"weights": fresh}, world_size=1):
+        assert fresh.tolist() == [4] * 3
+
+
+class Number:
+    """A number that a script keeps."""
+
+    value: object = 0
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what is kept."""
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take what was kept."""
+        self.value = state["value"]
+
+
+def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_training(script: Script) -> None:
+    weights, number, answers = torch.zeros(3), Number(), []
+    with script.runs({"weights": weights, "number": number}, world_size=1) as (_, kept):
+        kept._saver.follows = False  # as where buffers are on a GPU
+        for step in range(2):
+            weights += 1
+            kept.step(step)
+        script.await_memory(kept)
+        asking = threading.Thread(target=lambda: answers.extend(script.node.save(0)))
+        asking.start()
+        wait_until("the question", lambda: kept._lock._question is not None)
+        number.value = object()
+        kept.step(2)
+        asking.join()
+    [answer] = answers
+    assert isinstance(answer, NotSaved)
+    assert "number" in answer.why

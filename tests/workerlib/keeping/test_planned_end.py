@@ -1,0 +1,189 @@
+"""A worker stands still where its script is ready for it, and its node hears of the checkpoint that follows."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.programs import TIMEOUT_S
+from workerlib.checkpoints import checkpointed
+from workerlib.contract.channel_messages import (
+    BEFORE_NAMED,
+    Checkpointed,
+    Checkpointing,
+    HaltAt,
+    Halted,
+    Message,
+    NotSaved,
+    SaveNow,
+    decode,
+    encode,
+)
+from workerlib.contract.packets import PACKET_BYTES, ChannelError
+from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.planned_end import PlannedEnd
+
+
+class NodeEnd:
+    """The node's end of a worker's channel."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(folder / "keep"))
+            listener.listen()
+            self.channel = AgentChannel(str(folder / "keep"))
+            self._socket, _ = listener.accept()
+        self._socket.settimeout(TIMEOUT_S)
+
+    def send(self, message: Message) -> None:
+        """Send a packet."""
+        self._socket.send(encode(message))
+
+    def receive(self) -> Message:
+        """Return the next packet."""
+        return decode(self._socket.recv(PACKET_BYTES))
+
+    def ask(self, message: Message) -> Message:
+        """Send a packet, and return the one that answers it."""
+        self.send(message)
+        return self.receive()
+
+    def close(self) -> None:
+        """End as a nodeclient does."""
+        self._socket.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeEnd]:
+    started = NodeEnd(tmp_path)
+    yield started
+    started.close()
+    started.channel.abandon()
+
+
+@pytest.fixture
+def end(node: NodeEnd) -> PlannedEnd:
+    """Return the worker's end, which hears its node."""
+    started = PlannedEnd(node.channel)
+    started.listen()
+    return started
+
+
+def in_a_thread(work: Callable[[], bool]) -> Callable[[], bool]:
+    """Begin what may stand still; return what waits for it, and returns its result."""
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+
+    def result() -> bool:
+        thread.join(TIMEOUT_S)
+        return results[0]
+
+    return result
+
+
+def test_the_checkpoint_is_wanted_at_the_step_that_was_named(node: NodeEnd, end: PlannedEnd) -> None:
+    end.expect_checkpoints()
+    assert node.receive() == Checkpointing()
+    assert not end.wants_checkpoint(4)
+    assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(5, 1)
+    answer = in_a_thread(lambda: end.wants_checkpoint(5))
+    node.send(HaltAt(2, 6))
+    assert not answer()
+    assert end.wants_checkpoint(6)
+    assert end.note_checkpoint(6)
+    assert node.receive() == Checkpointed(6, asked=2)
+
+
+def test_a_checkpoint_that_nobody_asked_for_ends_nothing(node: NodeEnd, end: PlannedEnd) -> None:
+    assert not end.note_checkpoint(100)
+    assert node.receive() == Checkpointed(100, asked=0)
+
+
+def test_who_asks_after_every_tenth_step_stands_still_there(node: NodeEnd, end: PlannedEnd) -> None:
+    """A rank that has passed its last question comes to the same one as those that wait there."""
+    end.expect_checkpoints()
+    node.receive()
+    for step in (10, 20):
+        assert not end.wants_checkpoint(step)
+    assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(30, 1)
+    node.send(HaltAt(2, 27))  # as ranks promise that have asked only once
+    assert in_a_thread(lambda: end.wants_checkpoint(30))()
+
+
+def test_what_is_kept_is_saved_before_the_script_writes(node: NodeEnd) -> None:
+    saved: list[bool] = []
+    end = PlannedEnd(node.channel)
+    end.keep_steps(-1, lambda: saved.append(True), lambda _: None)
+    end.listen()
+    assert end.leave_step(0) is None
+    end.expect_checkpoints()
+    node.receive()
+    assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(1, 1)
+    assert end.leave_step(1) is None, "it stands still where the script asks, and not before"
+    answer = in_a_thread(lambda: end.wants_checkpoint(1))
+    node.send(HaltAt(2, 1))
+    assert answer()
+    assert saved == [True]
+
+
+def test_who_keeps_nothing_and_writes_nothing_is_not_waited_for(node: NodeEnd, end: PlannedEnd) -> None:
+    assert isinstance(node.ask(HaltAt(1, BEFORE_NAMED)), NotSaved)
+    assert node.ask(SaveNow(2)) == NotSaved("", 2)
+    assert end.leave_step(3) is None
+
+
+def test_if_no_step_will_be_named_training_goes_on(node: NodeEnd, end: PlannedEnd) -> None:
+    end.expect_checkpoints()
+    node.receive()
+    node.ask(HaltAt(1, BEFORE_NAMED))
+    answer = in_a_thread(lambda: end.wants_checkpoint(0))
+    assert node.ask(SaveNow(2)) == NotSaved("", 2)
+    assert not answer()
+
+
+def test_when_its_node_is_gone_training_goes_on(node: NodeEnd, end: PlannedEnd) -> None:
+    end.expect_checkpoints()
+    node.receive()
+    node.ask(HaltAt(1, BEFORE_NAMED))
+    answer = in_a_thread(lambda: end.wants_checkpoint(0))
+    node.close()
+    assert not answer()
+
+
+def test_a_script_that_is_over_writes_no_checkpoint(node: NodeEnd, end: PlannedEnd) -> None:
+    end.expect_checkpoints()
+    node.receive()
+    assert not end.wants_checkpoint(9)
+    end.end()
+    assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(9, 1)
+    assert node.ask(HaltAt(2, 9)) == NotSaved("training has ended", 2)
+
+
+@pytest.mark.parametrize("step", [-1, 2**53, 1.5, "4", None])
+def test_a_checkpoint_of_what_is_no_step_is_refused_in_the_script(step: Any) -> None:
+    with pytest.raises(ValueError, match="a step must be a whole number from 0"):
+        checkpointed(step)
+
+
+def test_who_stands_still_goes_on_if_the_thread_that_listens_fails(
+    node: NodeEnd, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its node knows it at once, and waits for no answer."""
+
+    def fail(*_: object) -> None:
+        raise AttributeError("no such thing")
+
+    end = PlannedEnd(node.channel)
+    end.keep_steps(0, lambda: None, lambda _: None)
+    end.listen(fail)
+    assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(1, 1)
+    goes_on = in_a_thread(lambda: end.leave_step(1) is None)
+    node.send(SaveNow(2))
+    assert goes_on()
+    with pytest.raises(ChannelError):
+        node.receive()
+    assert "the state of this worker is not kept any more: AttributeError('no such thing')" in caplog.text

@@ -1,0 +1,73 @@
+"""A state is kept only as that of a step that no other state has."""
+
+import pytest
+
+from workerlib.keeping.step_saver import UNREPORTED, StepNumbers
+
+pytestmark = pytest.mark.slow
+
+
+def stepped(numbers: StepNumbers, number: int, times: int = 1) -> bool:
+    """Let optimizers step, and then the script say so."""
+    for _ in range(times):
+        numbers.note_optimizer()
+    return numbers.note_step(number)
+
+
+def test_each_higher_number_is_a_new_step() -> None:
+    numbers = StepNumbers()
+    assert [stepped(numbers, number) for number in (0, 1, 5, 9)] == [True] * 4
+    assert (numbers.done, numbers.next, numbers.problem) == (9, 13, "")
+    numbers.note_optimizer()
+    assert numbers.problem == "a step is not whole"
+
+
+def test_several_optimizers_make_one_step() -> None:
+    numbers = StepNumbers()
+    assert stepped(numbers, 3, times=5)
+    assert numbers.done == 3
+
+
+def test_gradients_that_are_summed_up_are_part_of_no_step(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = StepNumbers()
+    assert [stepped(numbers, number, times=number % 4 == 0) for number in range(9)] == [True, *[False] * 3] * 2 + [True]
+    assert numbers.done == 8
+    assert [numbers.note_step(number) for number in (9, 10, 11)] == [False] * 3
+    assert numbers.next == 12
+    assert not numbers.note_step(8), "the same number, as of a script that counts the optimizer's steps"
+    assert not numbers.problem
+    assert not caplog.records
+
+
+def test_a_step_that_a_gradient_scaler_leaves_out_shifts_no_number() -> None:
+    numbers = StepNumbers()
+    assert [stepped(numbers, number, times=number != 4) for number in range(6)] == [True] * 4 + [False, True]
+    assert (numbers.done, numbers.next) == (5, 6)
+
+
+def test_without_an_optimizer_of_torch_every_number_counts() -> None:
+    numbers = StepNumbers()
+    assert [numbers.note_step(number) for number in (1, 2)] == [True, True]
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_number_that_is_no_higher_names_nothing(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    numbers = StepNumbers()
+    numbers.begin(7)
+    assert not stepped(numbers, number)
+    assert not stepped(numbers, number)
+    assert (numbers.done, numbers.problem) == (7, "the last step has no number of its own")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"step {number} was reported after step 7: only a step with a higher number is kept"
+    ]
+    assert stepped(numbers, 8)
+    assert not numbers.problem
+
+
+def test_who_never_says_that_a_step_is_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = StepNumbers()
+    for _ in range(2 * UNREPORTED):
+        numbers.note_optimizer()
+    assert [record.getMessage() for record in caplog.records] == [
+        "100 steps of an optimizer without ctx.step: call it after each, or none is kept"
+    ]

@@ -1,0 +1,69 @@
+"""The connection over which a worker hears of rounds: what becomes of a worker whose connection or thread ends."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from tests.support.programs import TIMEOUT_S
+from workerlib.contract.packets import PACKET_BYTES
+from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
+from workerlib.reuse.staying_worker import RoundChannel
+
+
+@contextmanager
+def connected(folder: Path, leave: Callable[[AskToLeave], None]) -> Iterator[tuple[RoundChannel, socket.socket]]:
+    """Connect a worker of round 1 to this test, which plays its nodeclient."""
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
+        listener.bind(str(folder / "rounds"))
+        listener.listen()
+        line = RoundChannel(str(folder / "rounds"), 0, 1)
+        node, _ = listener.accept()
+    with closing(node):
+        node.settimeout(TIMEOUT_S)
+        assert isinstance(ROUND_CODEC.decode(node.recv(PACKET_BYTES)), CanStay)
+        line.listen(leave)
+        yield line, node
+
+
+def send(node: socket.socket, message: RoundMessage, *files: int) -> None:
+    socket.send_fds(node, [ROUND_CODEC.encode(message)], files)
+
+
+def test_a_worker_hears_that_it_is_to_leave_and_of_the_next_round(tmp_path: Path) -> None:
+    left = SimpleQueue[AskToLeave]()
+    with connected(tmp_path, left.put) as (line, node), (tmp_path / "out").open("w") as out:
+        send(node, AskToLeave(1))
+        assert left.get(timeout=TIMEOUT_S) == AskToLeave(1)
+        send(node, NextRound(2, {"RANK": "1"}), out.fileno(), out.fileno())
+        got = line.next_round()
+        assert got is not None
+        message, files = got
+        assert message == NextRound(2, {"RANK": "1"})
+        for file in files:
+            os.close(file)
+
+
+def test_there_is_no_next_round_when_nodeclient_has_gone(tmp_path: Path) -> None:
+    with connected(tmp_path, lambda _: None) as (line, node):
+        node.close()
+        assert line.next_round() is None
+
+
+def test_a_worker_that_fails_to_leave_waits_for_no_round_and_seems_not_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be held, and given a round that it never hears of, while all others wait for it there."""
+
+    def leave(_: AskToLeave) -> None:
+        raise AttributeError("no such thing")
+
+    with connected(tmp_path, leave) as (line, node):
+        send(node, AskToLeave(1))
+        assert node.recv(PACKET_BYTES) == b"", "its node knows that it cannot stay"
+        assert line.next_round() is None
+    assert "this process cannot go into another round: AttributeError('no such thing')" in caplog.text

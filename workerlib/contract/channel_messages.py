@@ -1,0 +1,281 @@
+"""The messages between a worker and its nodeclient about kept state; standard library only, since both import it.
+
+They hold a Unix SOCK_SEQPACKET connection: each packet is one JSON object of at most `PACKET_BYTES`, and arenas travel
+beside it as file descriptors. The environment variable `workerlib.contract.env.KEEP` names the socket, and the worker
+begins with `Hello`. Each side checks packets by `decode`: one that is none of the messages below ends the connection.
+
+| from | message | answered by |
+|---|---|---|
+| worker | `Hello` | |
+| worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory`, perhaps with one for the small state |
+| worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
+| worker | `FirstState` | `Comparison`, once it is known |
+| worker | `Unkept` | |
+| nodeclient | `Reserved` with a descriptor, of memory that is `lent` | |
+| nodeclient | `SaveNow` | `Saved` or `NotSaved` |
+| nodeclient | `HaltAt` | `Halted` before the step is named, then `Saved` or `NotSaved`, or `Checkpointed` |
+| worker | `Saved`, after each save at an interval too | |
+| worker | `Interval` | |
+| worker | `Checkpointing` | |
+| worker | `Checkpointed`, after each checkpoint that the script has written | |
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import Any
+
+from workerlib.contract.packets import PacketCodec
+
+DESCRIPTORS_MAX = 64
+"""The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD)."""
+
+StepOrNone = int
+"""A step; -1 where there is none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of a worker: which one it is."""
+
+    local_rank: int
+    round: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """A worker asks for an arena whose places have at least these bytes."""
+
+    generation: int
+    small: int
+    shard: int
+    """The part of the big state that it keeps; see `arena.Commit`."""
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The arena comes with this packet."""
+
+    disk_every_s: float = 0.0
+    """How often a step is written to a disk; 0 for never. Else state that all ranks share is saved in training too."""
+    lent: bool = False
+    """The arena is that of a worker that has ended. This worker saves its big state into it, and no small one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedMemory:
+    """There is no memory for the arena; training goes on without it.
+
+    An arena for the small state alone comes with this packet if there is memory for that.
+    """
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskRestore:
+    """A worker asks for the state that it resumes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of the resume point in the arena of one descriptor."""
+
+    rank: int
+    big: bool
+    small: bool
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFrom:
+    """The state that the round resumes from. More packets follow if `more`; with step -1 there is no state."""
+
+    round: int
+    step: StepOrNone
+    world_size: int
+    parts: tuple[Part, ...]
+    more: bool = False
+
+
+NOTHING = ResumeFrom(0, -1, 0, ())
+"""The answer for a round whose workers all begin without state."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstState:
+    """The digest of the state after the first step of a round that began from nothing; see `pieces.digest_of`."""
+
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Whether all ranks had the same state after the first step."""
+
+    alike: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unkept:
+    """Training depends on something that is not kept, so it is lost with the worker."""
+
+    what: str
+    """It, so that a sentence may go on with it: `the state of SGD, which ...`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveNow:
+    """The round is over: save the big state now, if a step is whole.
+
+    In a `planned` stop a script that calls `should_stop` goes on to a step of its choice instead, and the state of that
+    step is saved when it leaves its `with` block.
+    """
+
+    number: int
+    """The answer repeats it, which distinguishes it from answers to earlier requests and from saves at an interval."""
+    planned: bool = False
+    late: bool = False
+    """The script had the time to come to a step of its choice, and has not: save, and let training go on to it."""
+
+
+BEFORE_NAMED = -1
+"""The value in place of a step that is not chosen yet: all workers of the round keep the same step."""
+
+
+@dataclass(frozen=True, slots=True)
+class HaltAt:
+    """The round ends on purpose: stand still at the end of this step, and save it.
+
+    With `BEFORE_NAMED`: at the end of the step that is on, until another `HaltAt` names one.
+    """
+
+    number: int
+    """The answer repeats it."""
+    step: StepOrNone
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """The worker stands still at the end of this step, or will; it goes on only if a later step is named."""
+
+    step: int
+    asked: int
+    """The number of the `HaltAt` that this answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The big state of a step is whole in the arena."""
+
+    step: int
+    seconds: float
+    length: int
+    asked: int = 0
+    """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """Nothing could be saved."""
+
+    why: str
+    asked: int = 0
+    """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
+    put_off: bool = False
+    """The script goes on to a step of its choice first. If it does not come to that, nodeclient asks again."""
+
+
+def at_own_step(number: int) -> NotSaved:
+    """Return the answer to a request with this number if the script calls `should_stop`."""
+    return NotSaved("the script ends at a step of its choice, and saves that", number, put_off=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The worker saves every so many steps from now on, and a save takes so many seconds; 0 steps: only at a break.
+
+    `skipped` saves were left out, since no place was free.
+    """
+
+    steps: int
+    seconds: float
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """The script asks before each step whether a checkpoint is wanted: at a planned end it writes one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """The script has written a checkpoint of a step."""
+
+    step: int
+    asked: int = 0
+    """The number of the `HaltAt` that this answers; 0 for a checkpoint that nobody asked for."""
+
+
+Message = (
+    Hello
+    | Reserve
+    | Reserved
+    | RefusedMemory
+    | AskRestore
+    | ResumeFrom
+    | FirstState
+    | Comparison
+    | Unkept
+    | SaveNow
+    | HaltAt
+    | Halted
+    | Saved
+    | NotSaved
+    | Interval
+    | Checkpointing
+    | Checkpointed
+)
+
+_KINDS: dict[str, type[Any]] = {
+    "hello": Hello,
+    "reserve": Reserve,
+    "reserved": Reserved,
+    "refused": RefusedMemory,
+    "restore": AskRestore,
+    "resume": ResumeFrom,
+    "first_state": FirstState,
+    "compared": Comparison,
+    "unkept": Unkept,
+    "save": SaveNow,
+    "halt": HaltAt,
+    "halted": Halted,
+    "saved": Saved,
+    "not_saved": NotSaved,
+    "interval": Interval,
+    "checkpointing": Checkpointing,
+    "checkpointed": Checkpointed,
+}
+
+CODEC = PacketCodec[Message](_KINDS, Part, DESCRIPTORS_MAX)
+
+encode = CODEC.encode
+
+decode = CODEC.decode
+
+
+_LIMITS = {
+    errno.EFBIG: "ulimit -f limits it",  # for the kernel this memory is a file
+    errno.ENOMEM: "ulimit -v or the host's memory limits it",
+    errno.EMFILE: "ulimit -n limits it",
+}
+
+
+def reason(error: OSError) -> str:
+    """Return why the system refused memory for kept state, on either side, and what limits it if that is known."""
+    limit = _LIMITS.get(error.errno or 0)
+    text = error.strerror or str(error)
+    return text if limit is None else f"{text}; {limit}"

@@ -1,0 +1,169 @@
+"""Where each tensor of a place lies, and which piece of which whole tensor it is; standard library only.
+
+A manifest is JSON. It is complete without those of other ranks: a reader of any world size merges the manifests that it
+has. It is written once, and stays as long as the tensors have the same names and sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from workerlib.contract.arena import ALIGNMENT
+
+BYTES_MARK = "/bytes"
+"""The end of the names under which pickles lie. Two ranks may pickle equal values differently."""
+
+LENGTH_BYTES = 8
+"""The bytes in front of a manifest with its length."""
+
+_CRC_POLYNOMIAL, _CRC_ONE = 0xEDB88320, 1 << 31
+
+Shape = tuple[int, ...]
+
+
+class ManifestError(ValueError):
+    """The data of a place are malformed; the text says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a tensor: all of it, or the part of one rank."""
+
+    name: str
+    dtype: str
+    """torch's name of it, such as `float32`."""
+    whole: Shape
+    """The size of the whole tensor."""
+    offsets: Shape
+    """Where in the whole this piece begins."""
+    sizes: Shape
+    length: int
+    """The number of bytes."""
+    strides: Shape = field(default=(), repr=False)
+    """How the whole tensor lay in memory; empty if as the bytes lie here. It is no part of what ranks compare."""
+
+    @property
+    def fields(self) -> list[object]:
+        """What describes it in a manifest."""
+        fields = [self.name, self.dtype, self.whole, self.offsets, self.sizes, self.length]
+        return [*fields, self.strides] if self.strides else fields
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return math.prod(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Pieces, and where in a place each of them begins."""
+
+    pieces: tuple[Piece, ...]
+    begins: tuple[int, ...]
+    manifest: bytes
+    """The bytes at the beginning of the place: the length and the JSON."""
+    end: int
+    """Where the tensors end, and the values begin."""
+
+
+def lay_out(pieces: Iterable[Piece]) -> Layout:
+    """Return the layout of these pieces in a place."""
+    pieces = tuple(pieces)
+    text = json.dumps({"tensors": [piece.fields for piece in pieces]}, separators=(",", ":")).encode()
+    begins, end = _begins(LENGTH_BYTES + len(text), pieces)
+    return Layout(pieces, begins, len(text).to_bytes(LENGTH_BYTES, "little") + text, end)
+
+
+def read_layout(data: memoryview) -> Layout:
+    """Return the layout of a place with these data. Raises `ManifestError`."""
+    size = int.from_bytes(data[:LENGTH_BYTES], "little")
+    if size > len(data) - LENGTH_BYTES:
+        raise ManifestError(f"a manifest of {size} bytes does not fit into {len(data)}")
+    head = bytes(data[: LENGTH_BYTES + size])
+    try:
+        pieces = tuple(read_piece(fields) for fields in json.loads(head[LENGTH_BYTES:])["tensors"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ManifestError(f"a manifest cannot be read: {error}") from None
+    begins, end = _begins(len(head), pieces)
+    if end > len(data):
+        raise ManifestError(f"tensors of {end} bytes do not fit into {len(data)}")
+    return Layout(pieces, begins, head, end)
+
+
+def digests_of(data: memoryview) -> tuple[int, int]:
+    """Return a crc32 of a place, and one of all its tensors with their names, in whatever order they lie.
+
+    Reads everything once, since a gigabyte takes a second. Raises `ManifestError`.
+    """
+    layout, at, whole, tensors = read_layout(data), 0, 0, 0
+    crcs: list[tuple[Piece, int]] = []
+    for piece, begin in zip(layout.pieces, layout.begins, strict=True):
+        of_piece, end = zlib.crc32(data[begin : begin + piece.length]), begin + piece.length
+        whole, at = joined_crc32(zlib.crc32(data[at:begin], whole), of_piece, piece.length), end
+        if not piece.name.endswith(BYTES_MARK):
+            crcs.append((piece, of_piece))
+    for piece, of_piece in sorted(crcs, key=lambda each: (each[0].name, each[0].offsets)):
+        tensors = joined_crc32(zlib.crc32(repr(piece).encode(), tensors), of_piece, piece.length)
+    return zlib.crc32(data[at:], whole), tensors
+
+
+def joined_crc32(first: int, second: int, length: int) -> int:
+    """Return the crc32 of two sequences of bytes one after the other, by that of each; `length` is of the second one.
+
+    As zlib's `crc32_combine`, which Python has from 3.15 on.
+    """
+    return _product(_shift(length), first) ^ second
+
+
+@lru_cache(maxsize=1_024)
+def _shift(length: int) -> int:
+    """Return the polynomial by which a crc32 is multiplied when so many bytes follow: x to the power of their bits."""
+    power, square = _CRC_ONE, _CRC_ONE >> 8
+    while length:
+        if length & 1:
+            power = _product(power, square)
+        square, length = _product(square, square), length >> 1
+    return power
+
+
+def _product(one: int, other: int) -> int:
+    """Return the product of two polynomials over bits, modulo that of crc32; the highest bit is the constant term."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if one >> bit & 1:
+            product ^= other
+        other = other >> 1 ^ (_CRC_POLYNOMIAL if other & 1 else 0)
+    return product
+
+
+def read_piece(fields: Sequence[object]) -> Piece:
+    """Return the piece that a manifest describes by its `fields`. Raises `ManifestError` and `ValueError`."""
+    name, dtype, whole, offsets, sizes, length, *more = fields
+    if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(length, int) or length < 0:
+        raise ManifestError("a tensor has no name, type or length")
+    strides = _shape(more[0]) if more else ()
+    piece = Piece(name, dtype, _shape(whole), _shape(offsets), _shape(sizes), length, strides)
+    if not len(piece.whole) == len(piece.offsets) == len(piece.sizes) == len(strides or piece.sizes):
+        raise ManifestError(f"{name[:80]!r} has sizes of different dimensions")
+    return piece
+
+
+def _shape(value: object) -> Shape:
+    if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
+        raise ManifestError(f"{str(value)[:80]!r} is no size")
+    return tuple(value)
+
+
+def _begins(head: int, pieces: Sequence[Piece]) -> tuple[tuple[int, ...], int]:
+    """Return where each piece begins, and where the last one ends."""
+    begins, end = [], head
+    for piece in pieces:
+        begin = -(-end // ALIGNMENT) * ALIGNMENT
+        begins.append(begin)
+        end = begin + piece.length
+    return tuple(begins), end

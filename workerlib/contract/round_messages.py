@@ -1,0 +1,108 @@
+"""The messages between a worker and its nodeclient about rounds in place; standard library only, for both sides.
+
+They hold a Unix SOCK_SEQPACKET connection as long as the worker lives; `packets` has the form of its packets. The
+environment variable `workerlib.contract.env.ROUNDS` names the socket.
+
+| from | message | answered by |
+|---|---|---|
+| worker | `CanStay`, once | |
+| nodeclient | `AskToLeave` | `Left` or `Refusing`; a worker that does not answer in time is ended |
+| worker | `Failed`, if a collective has failed | |
+| worker | `Aborting`, and then `Aborted`, if it has communicators of NCCL | |
+| worker | `Left`, when it is asked to leave, or has failed | |
+| worker | `Refusing`, if it ends by itself, or cannot stay after it has left | |
+| nodeclient | `NextRound`, with the descriptors of stdout, of stderr, and of the slots if there are any | |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workerlib.contract.packets import PacketCodec
+
+STREAMS = 2
+"""The streams whose descriptors come with `NextRound`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanStay:
+    """This worker can go into another round as the same process."""
+
+    local_rank: int
+    round: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskToLeave:
+    """The round is over: leave it, and wait for the next one."""
+
+    round: int
+    planned: bool = False
+    """Whether the stop is planned, so that a script that saves at a step of its own choice has the time for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A collective has failed in the worker, which leaves the round for that reason."""
+
+    round: int
+    error: str
+    lines: tuple[str, ...]
+    """The traceback of that error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aborting:
+    """The worker aborts its communicators of NCCL, which may take seconds if a peer is gone."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Its communicators of NCCL are aborted."""
+
+    round: int
+    took_s: float
+    """How long that took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The worker has left the round: its process groups are gone, and its main thread waits for the next round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """The worker cannot go into another round: the node ends it as usual, unless it ends by itself."""
+
+    round: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextRound:
+    """The worker has a place in another round."""
+
+    round: int
+    environ: dict[str, str | None]
+    """The variables that change in its environment; None removes a variable."""
+
+
+RoundMessage = CanStay | AskToLeave | Failed | Aborting | Aborted | Left | Refusing | NextRound
+
+ROUND_CODEC = PacketCodec[RoundMessage](
+    {
+        "staying": CanStay,
+        "leave": AskToLeave,
+        "failed": Failed,
+        "aborting": Aborting,
+        "aborted": Aborted,
+        "left": Left,
+        "refusing": Refusing,
+        "next": NextRound,
+    }
+)

@@ -1,0 +1,94 @@
+"""Requests memory from nodeclient: when training begins, after its first step, and when the state has outgrown it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workerlib.contract.arena import Arena
+from workerlib.contract.channel_messages import Reserve
+from workerlib.keeping.small_state import Taken
+
+LOG = logging.getLogger("workerlib.keeping")
+
+WITHIN_S = 1.0
+"""How long training waits for memory at its beginning: milliseconds, unless much of it is new."""
+
+SLACK = 8
+"""The slack of a generation: it gets an eighth more than it needs at first."""
+
+GROWN_SLACK = 2
+"""The slack of a state that has outgrown its memory, as a history of steps does: it gets half more than it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """The small state of a step, which waits for memory."""
+
+    step: int
+    state: Taken
+
+
+class ArenaRequest:
+    """This worker's memory for kept state, and its request for more."""
+
+    def __init__(self, send: Callable[[Reserve], None], part: tuple[int, int]) -> None:
+        """Begin without memory. `send` sends a message to nodeclient."""
+        self._send = send
+        self.part = part
+        """The shard that is to be kept, and how many shards there are."""
+        self.arena: Arena | None = None
+        self.refused = False
+        self.answered = threading.Event()
+        """Set when memory was given or refused, and taken."""
+        self._waiting: WaitingState | None = None
+        self._has_outgrown = False
+
+    def want(self, big: int, small: int, step: int, taken: Taken) -> None:
+        """Request places of so many bytes, unless they exist, are requested already, or nodeclient has refused any.
+
+        Until the answer comes, the small state of the last step that is done waits for the memory.
+        """
+        held = self.arena.sizes if self.arena is not None else None
+        suffices = held is not None and held.small >= small - len(taken.rest) and held.generation >= big
+        if suffices or self.refused:
+            return
+        awaited, self._waiting = self.awaited, WaitingState(step, taken.kept())
+        if not awaited:
+            self._has_outgrown = held is not None and 0 < held.generation < big
+            self.answered.clear()
+            self._send(Reserve(big + big // (GROWN_SLACK if self._has_outgrown else SLACK), small, *self.part))
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a request for memory has no answer yet."""
+        return self._waiting is not None
+
+    def take(self, arena: Arena) -> WaitingState | None:
+        """Take the memory that was given; return the small state that has waited for it."""
+        self.arena = arena
+        waiting, self._waiting = self._waiting, None
+        return waiting
+
+    def obstacle(self) -> str:
+        """Return why a big state cannot be saved; empty if there is memory for it."""
+        if self.arena is not None and self.arena.sizes.generation:
+            return ""
+        return "there is no memory for it" if self.refused else "its memory is not there yet"
+
+    def await_growth(self) -> None:
+        """Wait for memory if the state has outgrown what there is: until then no step can be saved."""
+        if self.awaited and self._has_outgrown:
+            self.await_answer()
+
+    def await_answer(self) -> None:
+        """Wait until nodeclient has given memory or refused it, `WITHIN_S` at most."""
+        self.answered.wait(WITHIN_S)
+
+    def refuse(self, why: str) -> None:
+        """Note that there is no memory, or that none is of use any more."""
+        if not self.refused:
+            LOG.warning("the state of this worker is not kept: %s", why)
+        self.refused = True

@@ -1,0 +1,178 @@
+"""Writes the big state of a step into a generation of the arena, together with the small state of that step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import torch
+
+from workerlib.contract.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
+from workerlib.contract.manifest import Layout, Piece, lay_out, read_layout
+from workerlib.keeping.adapter import KeptObject
+from workerlib.keeping.gate import DeviceOrder, Gate, order_of, order_of_collectives
+from workerlib.keeping.kept_errors import KeptStateError
+from workerlib.keeping.pieces import local_part, piece_of, views_of
+from workerlib.keeping.small_state import copy
+
+TOUCH_AFTER_S = 1.0
+"""The delay until the pages of new memory are mapped, so that it does not slow down the beginning of a round."""
+
+WITHIN_S = 0.5
+"""How long the last save of a round waits for a GPU, which may be stuck in a collective."""
+
+SAMPLE = 4
+"""The approximate number of tensors that are checked for changes outside `optimizer.step`."""
+
+
+class NotNowError(Exception):
+    """The state does not fit, all generations have to stay, or a GPU has not come to the step; the text says which."""
+
+
+class Generations:
+    """Writes big states into an arena."""
+
+    def __init__(
+        self,
+        objects: Mapping[str, KeptObject],
+        world_size: int,
+        order: DeviceOrder | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        """Take the objects whose state is written; `order` and `gate` are by default those of the GPU in use."""
+        self._objects = objects
+        self._arena: Arena | None = None
+        self._layout = lay_out(())
+        self._views: dict[int, list[torch.Tensor]] = {}
+        self._growth = 0
+        self._sample: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self._first_versions: list[int] = []
+        self._order = order_of(tensor for _, tensor in self.tensors()) if order is None else order
+        """The order of the GPU that has the state; None if the host has it."""
+        collectives = order_of_collectives(self._order)
+        self.gate = Gate(collectives, has_peers=world_size > 1) if gate is None and collectives is not None else gate
+        """What knows how far the GPU has come; None without a GPU."""
+
+    def attach(self, arena: Arena) -> None:
+        """Write into this arena from now on."""
+        self._arena = arena
+        self._views = {}
+        touch = threading.Timer(TOUCH_AFTER_S, arena.touch)
+        touch.daemon = True
+        touch.start()
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Return all big tensors."""
+        return [pair for kept in self._objects.values() for pair in kept.big()]
+
+    def bytes_needed(self, small: int) -> int:
+        """Return how many bytes a generation needs, with the small state of so many bytes."""
+        return after(lay_out(_pieces_of(self.tensors()))) + small
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the state is in the memory of a GPU, and is lost if an error spoils this process's context there."""
+        return self._order is not None
+
+    def note_step(self) -> bool:
+        """Note that the present state is that of a whole step, once a GPU has come to it; return False if it is not."""
+        if self.gate is not None and not self.gate.note_end():
+            return False
+        if not self._sample:
+            tensors = self.tensors()
+            self._sample = [local_part(tensor) for _, tensor in tensors[:: max(1, len(tensors) // SAMPLE)]]
+        # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
+        self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
+        self._first_versions = self._first_versions or self._versions
+        return True
+
+    def has_ended(self, within_s: float | None) -> bool:
+        """Whether a GPU has come to the end of the last step: see `Gate.has_ended`, which waits."""
+        return self.gate is None or self.gate.has_ended(within_s)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the last step had other state than the first one of the round, by a sample of its tensors.
+
+        Without tensors there is nothing to train.
+        """
+        return not self._sample or self._versions != self._first_versions
+
+    def have_changed(self) -> bool:
+        """Whether the state has changed since `note_step`, by a sample of its tensors."""
+        return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
+
+    def have_grown(self) -> bool:
+        """Whether there is more state than at the last call, as after an optimizer's first step."""
+        before, self._growth = self._growth, sum(kept.growth for kept in self._objects.values())
+        return self._growth != before
+
+    def has(self, wanted: Commit) -> bool:
+        """Whether this state is whole in the arena already."""
+        places = () if self._arena is None else self._arena.generations
+        return any(held is not None and held.is_same_part(wanted) for held in map(Place.read, places))
+
+    def write(self, commit: Commit, small: memoryview | None, *, last: bool = False, watch: bool = False) -> int:
+        """Write the present big state; return its length. Raises `NotNowError`.
+
+        `commit` says which step it is; its length, serial and flags are filled in. `small` is the small state of that
+        step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`. With
+        `watch` nothing is committed if the next step has begun meanwhile: an optimizer without hooks waits for no save.
+        """
+        if self._arena is None:
+            raise NotNowError("there is no memory yet")
+        if not self.has_ended(WITHIN_S if last else None):
+            raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s")
+        tensors = self.tensors()
+        layout = self._lay_out(tensors)
+        end = after(layout)
+        length = end if small is None else end + len(small)
+        if length > self._arena.sizes.generation:
+            raise NotNowError(f"the state of {length:,} bytes has outgrown its memory")
+        place = self._arena.begin_generation(last=last)
+        if place is None:
+            raise NotNowError("the steps that are in memory are still needed, so there is no place for another one")
+        place.data[: len(layout.manifest)] = layout.manifest
+        beside = copy if self._order is None else self._order.copy
+        beside(self._views_of(place), [local_part(tensor) for _, tensor in tensors])
+        if small is not None:
+            place.data[end:length] = small
+        if watch and self.have_changed():
+            raise NotNowError("tensors have changed while they were copied")
+        serial = self._arena.newest_serial() + 1
+        place.commit(commit.of(length, serial, 0 if small is None else WHOLE))
+        return length
+
+    def _lay_out(self, tensors: list[tuple[str, torch.Tensor]]) -> Layout:
+        pieces = _pieces_of(tensors)
+        if pieces != self._layout.pieces:
+            self._layout = lay_out(pieces)
+            self._views = {}
+        return self._layout
+
+    def _views_of(self, place: Place) -> list[torch.Tensor]:
+        if id(place) not in self._views:
+            self._views[id(place)] = views_of(self._layout, place.data)
+        return self._views[id(place)]
+
+
+def _pieces_of(tensors: list[tuple[str, torch.Tensor]]) -> tuple[Piece, ...]:
+    """Return the pieces of tensors. Raises `KeptStateError`, also if two have one name: only one could come back."""
+    names = [name for name, _ in tensors]
+    if len(set(names)) < len(names):
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise KeptStateError(f"keep() was given two tensors with the name {twice}: give one of them another name")
+    return tuple(piece_of(*pair) for pair in tensors)
+
+
+def read_generation(place: Place, commit: Commit) -> tuple[Layout, memoryview, memoryview | None]:
+    """Return layout and data of a generation, and the data of its small state if it has one. Raises `ManifestError`."""
+    data = place.data[: commit.length]
+    layout = read_layout(data)
+    return layout, data, data[after(layout) :] if commit.has_small else None
+
+
+def after(layout: Layout) -> int:
+    """Return where the small state begins."""
+    return -(-layout.end // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,81 @@
+"""How often state is saved that only this rank has, so that saves take at most one hundredth of the time.
+
+The interval is a power of two, and steps that it divides are saved. So ranks need not agree: if their intervals differ,
+the steps that the largest one divides are common to all. It begins at `STEPS_FIRST` and at most doubles with each save.
+So a step that a higher power of two divides than any before it in the round is saved by all ranks, whatever they
+measure.
+"""
+
+from __future__ import annotations
+
+from workerlib.contract.channel_messages import Interval
+
+DISK_SHARE = 0.25
+"""The part of the time between two steps on a disk after which state that all ranks share is saved: the written step is
+at most that much older than it could be."""
+
+SHARE_MAX = 0.01
+"""The part of training's time that saves may take."""
+
+HEARD_S = 1.5
+"""The least time between two saves where several nodes have to agree on a step, in seconds. A node is heard once a
+second, and a step that was saved over before all were heard is never agreed on."""
+
+STEPS_FIRST = 4
+"""The interval at the beginning of a round."""
+
+WEIGHT = 0.2
+"""The weight of the last step in the mean time of a step."""
+
+
+class SaveInterval:
+    """Measures steps and saves, and decides at which steps to save."""
+
+    def __init__(self) -> None:
+        self.steps = STEPS_FIRST
+        """The interval, in steps: the difference of two steps' numbers."""
+        self._least_s = 0.0
+        self._step_s = 0.0
+        """How long one step takes; 0 until one was timed."""
+        self._save_s = 0.0
+        self._began: tuple[int, float] | None = None
+        """The step before the present one, and when that one began."""
+        self._skipped = 0
+        self._reported = Interval(0, 0.0, 0)
+
+    def raise_least(self, seconds: float) -> None:
+        """Raise the least time between two saves, which begins at 0, to `seconds` if it is shorter."""
+        self._least_s = max(self._least_s, seconds)
+
+    def begin_step(self, done: int, now: float) -> None:
+        """Note when a step begins, after the save of the step `done`."""
+        self._began = done, now
+
+    def end_step(self, step: int, now: float) -> bool:
+        """Note when a step has ended; return whether to save it. A script may leave out numbers, also each even one."""
+        before = step - 1
+        if self._began is not None:
+            before, began_at = self._began
+            step_s = (now - began_at) / (step - before)
+            self._step_s = (1 - WEIGHT) * self._step_s + WEIGHT * step_s if self._step_s else step_s
+        return step // self.steps > before // self.steps
+
+    def note_save(self, seconds: float) -> None:
+        """Note how long a save took, and choose the interval anew. The first save, into new memory, is no measure."""
+        steps_max = 2 * self.steps if self._save_s else self.steps
+        least_s = max(seconds / SHARE_MAX, self._least_s)
+        self._save_s, self.steps = seconds, 1
+        while self.steps < steps_max and self.steps * self._step_s < least_s:
+            self.steps *= 2
+
+    def note_skip(self) -> None:
+        """Note that a save was due and could not be made."""
+        self._skipped += 1
+
+    def news(self) -> Interval | None:
+        """Return what nodeclient is to show, if the interval has changed or a save was skipped."""
+        now = Interval(self.steps, self._save_s, self._skipped)
+        if (now.steps, now.skipped) == (self._reported.steps, self._reported.skipped):
+            return None
+        self._reported = now
+        return now

@@ -1,0 +1,130 @@
+"""The adapter for a tensor, or a dict or list of tensors and numbers, that a script gives to `ctx.keep`.
+
+`adapter` says what adapters are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from workerlib.keeping.adapter import Adapter
+from workerlib.keeping.kept_errors import UnfitStateError
+from workerlib.keeping.pieces import SavedTensors
+from workerlib.keeping.plain_values import NESTING_MAX, from_plain, to_plain, too_deep
+
+
+class KeptContainer(Adapter):
+    """A tensor, or a dict or list of tensors and numbers, brought back in place."""
+
+    late = False
+
+    def __init__(self, name: str, content: Any) -> None:
+        self._name = name
+        self._root = {name: content}
+        self._is_tensor = isinstance(content, torch.Tensor)
+        self.growth = 0
+        self._count = self._tensors_now
+
+    @property
+    def _tensors_now(self) -> int:
+        return sum(1 for _ in self.big())
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name."""
+        yield from _tensors(self._root, "")
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+        before, self._count = self._count, self._tensors_now
+        self.growth += self._count != before
+        return None if self._is_tensor else to_plain(_without_tensors(self._root[self._name]), self._name)
+
+    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
+        """Make the tensors that the script makes in the course of training, as for a mean of weights.
+
+        Raises `UnfitStateError` for one that was sharded: the script has to make it before `keep`.
+        """
+        self.take_values(values)
+        known, prefix = dict(self.big()), f"{self._name}."
+        for path in saved.names:
+            if path.startswith(prefix) and path not in known:
+                if saved.is_sharded(path):
+                    raise UnfitStateError(f"{path} was sharded, and is not there when keep() is called")
+                tensor = saved.new(path, device)
+                _put(self._root[self._name], path.removeprefix(prefix), tensor)
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return dict(self.big())
+
+    def take_values(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+        if not self._is_tensor:
+            present, kept = self._root[self._name], from_plain(values)
+            if isinstance(present, list) is not isinstance(kept, list):
+                raise UnfitStateError(f"{self._name} is a {type(present).__name__}, and was kept as another kind")
+            _merge(present, kept)
+
+
+def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    if depth > NESTING_MAX:
+        raise too_deep(path)
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    for key, value in pairs:
+        here = f"{path}.{key}" if path else str(key)
+        if isinstance(value, torch.Tensor):
+            yield here, value
+        elif isinstance(value, (dict, list)):
+            yield from _tensors(value, here, depth + 1)
+
+
+def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
+    """Put a tensor into a dict or list that has all but its tensors."""
+    if isinstance(container, list):
+        head, _, rest = path.partition(".")
+        if rest:
+            _put(container[int(head)], rest, tensor)
+        else:
+            container[int(head)] = tensor
+        return
+    for key, value in container.items():
+        if isinstance(value, (dict, list)) and path.startswith(f"{key}."):
+            _put(value, path.removeprefix(f"{key}."), tensor)
+            return
+    container[next((key for key in container if str(key) == path), path)] = tensor
+
+
+def _without_tensors(value: Any) -> Any:
+    """Return the rest of a dict or list. In a list, and for a key that is no text, None stands for a tensor."""
+    if isinstance(value, dict):
+        return {
+            key: None if isinstance(item, torch.Tensor) else _without_tensors(item)
+            for key, item in value.items()
+            if not (isinstance(item, torch.Tensor) and isinstance(key, str))
+        }
+    if isinstance(value, list):
+        return [None if isinstance(item, torch.Tensor) else _without_tensors(item) for item in value]
+    return value
+
+
+def _merge(present: Any, kept: Any) -> None:
+    """Bring a dict or list to the kept state, in place; its tensors stay the same objects."""
+    if isinstance(present, list):
+        del present[len(kept) :]
+        present.extend([None] * (len(kept) - len(present)))
+    else:
+        for key in [key for key, value in present.items() if key not in kept and not isinstance(value, torch.Tensor)]:
+            del present[key]
+    pairs = list(kept.items() if isinstance(kept, dict) else enumerate(kept))
+    for key, value in pairs:
+        old = present.get(key) if isinstance(present, dict) else present[key]
+        if isinstance(old, torch.Tensor):
+            continue
+        if isinstance(old, (dict, list)) and type(old) is type(value):
+            _merge(old, value)
+        else:
+            present[key] = value

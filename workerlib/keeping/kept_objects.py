@@ -1,0 +1,439 @@
+"""Adapters for the objects of `ctx.keep`. Big state changes in `optimizer.step` alone; all other state is small.
+
+`adapter` says what adapters are.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from workerlib.keeping.adapter import Adapter, BufferPlace, KeptObject
+from workerlib.keeping.kept_containers import KeptContainer
+from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
+from workerlib.keeping.pieces import SavedTensors, is_sharded
+from workerlib.keeping.plain_values import BYTES_MAX, NestedTensors, from_plain, memory_of, refuse_shared, to_plain
+
+_WRAPPERS = {"DistributedDataParallel", "DataParallel"}
+"""Modules whose attribute `module` is the user's own."""
+
+_INNER = {"_orig_mod", "_checkpoint_wrapped_module"}
+"""The attributes by which torch.compile and activation checkpointing hold the user's own module."""
+
+
+_WHOLE = ""
+"""What stands for a parameter's name in the state that an optimizer has of all parameters together."""
+
+
+_Access = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""The functions that get and set the state of a random number generator."""
+
+
+class KeptModule(Adapter):
+    """A module: parameters are big, the buffers of its state dict small."""
+
+    def __init__(self, name: str, module: torch.nn.Module) -> None:
+        for submodule in module.modules():
+            if type(submodule).__name__ == "FullyShardedDataParallel":
+                raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not FullyShardedDataParallel")
+            if callable(reshard := getattr(submodule, "reshard", None)):  # a module of fully_shard: its shards are kept
+                reshard()
+        self.module = module
+        self._name = name
+        self._with_extra = [
+            (path, submodule)
+            for path, submodule in module.named_modules()
+            if type(submodule).get_extra_state is not torch.nn.Module.get_extra_state
+        ]
+        self._training = [(submodule, submodule.training) for submodule in module.modules()]
+        self.parameters = [
+            (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
+        ]
+        self._learning = [(parameter, parameter.requires_grad) for _, parameter in self.parameters]
+        self._keys = _keys(module)
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name. Raises `KeptStateError` if it could not be brought back."""
+        if _keys(self.module) != self._keys:
+            text = "has other parameters or buffers than when keep() was called, so no step is kept"
+            raise KeptStateError(f"{self._name} {text}: call keep() when it has all of them")
+        yield from self.parameters
+
+    def buffers(self) -> Iterator[BufferPlace]:
+        """Yield where its small tensors are, and where one may be that is None at present."""
+        for prefix, submodule in self.module.named_modules():
+            for key in _buffer_keys(submodule):
+                path = _canonical(self.module, f"{prefix}.{key}" if prefix else key)
+                yield f"{self._name}.{path}", submodule._buffers, key  # noqa: SLF001 - only there is a replaced one found
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+        extra = {
+            path: to_plain(submodule.get_extra_state(), f"{self._name}.{path}") for path, submodule in self._with_extra
+        }
+        return extra or None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no parameter, no buffer of the state dict and no extra state."""
+        return not (self._with_extra or any(self._keys))
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return dict(self.parameters)
+
+    def take_values(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+        for prefix, extra in (values or {}).items():
+            self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
+
+    def forget_step(self) -> None:
+        """Drop the gradients, and be in training mode, and learn, or not as when `keep` was called."""
+        for parameter, learns in self._learning:
+            parameter.grad = None
+            parameter.requires_grad_(learns)
+        for module, training in self._training:
+            module.training = training
+
+
+def _keys(module: torch.nn.Module) -> list[str]:
+    """Return the keys of a module's parameters and of the buffers of its state dict, submodule by submodule."""
+    keys: list[str] = []
+    for each in module.modules():
+        keys += each._parameters  # noqa: SLF001 - torch has no public way to those of one module, with None
+        keys += _buffer_keys(each)
+    return keys
+
+
+def _buffer_keys(module: torch.nn.Module) -> list[str]:
+    """Return the keys of the buffers that a module itself has in its state dict."""
+    return [key for key in module._buffers if key not in module._non_persistent_buffers_set]  # noqa: SLF001 - as above
+
+
+class KeptOptimizer(Adapter):
+    """An optimizer: its state of each parameter is big, learning rates and the like are values."""
+
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, known: Mapping[str, torch.nn.Parameter]) -> None:
+        if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+            raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not ZeroRedundancyOptimizer")
+        self.optimizer = optimizer
+        self._name = name
+        self._prefix = f"{name}.state/"
+        self._seen: list[Any] = []
+        """The values of the parameter groups at the last look."""
+        self._fixed = False
+        """Whether none of these values can change by itself."""
+        self._values: Any = None
+        self._entries = 0
+        self._places: list[tuple[str, str]] = []
+        """The entries of its state that are values, and those tensors that are in another entry as well."""
+        self._nested: dict[str, torch.Tensor] = {}
+        """The tensors within these entries, at the last look."""
+        self._targets: dict[str, torch.Tensor] = {}
+        self._new: dict[str, dict[str, Any]] = {}
+        self._known = known
+        """The parameters of all modules, by name."""
+        self._names = {id(parameter): path for path, parameter in known.items()}
+        self._groups_before = len(optimizer.param_groups)
+        """The groups that the script made before `keep`."""
+        self._parameters: dict[str, Any] = {}
+        self._look_at_parameters()
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name."""
+        others = set(self._places)
+        for name, parameter in self._parameters.items():
+            for key, value in self._state(parameter).items():
+                if isinstance(value, torch.Tensor) and (name, key) not in others:
+                    yield f"{self._prefix}{name}/{key}", value
+        yield from self._nested.items()
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+        numbers = self._numbers()
+        present: list[Any] = []
+        for group in self.optimizer.param_groups:
+            present += group
+            present += group.values()
+        same = self._fixed and len(present) == len(self._seen) and all(map(operator.is_, present, self._seen))
+        if numbers or not same:
+            others = [
+                {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
+            ]
+            self._seen, self._fixed = present, all(_is_fixed(value) for group in others for value in group.values())
+            groups = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in others]
+            self._values = {"groups": groups, "state": numbers}
+            if added := self.optimizer.param_groups[self._groups_before :]:
+                names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
+                self._values["added"] = names
+        return self._values
+
+    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
+        """Add the parameter groups that the script adds in the course of training, and make the state to be filled."""
+        groups, added = values["groups"], values.get("added", [])
+        missing = len(groups) - len(self.optimizer.param_groups)
+        # Otherwise `take_values` says that the number of groups is another one.
+        if 0 < missing <= len(added) and all(name in self._known for names in added for name in names):
+            for names, options in zip(added[-missing:], groups[-missing:], strict=True):
+                self.optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
+            self._look_at_parameters()
+        self._targets, self._new = {}, {}
+        for path in saved.names:
+            if path.startswith(self._prefix):
+                name, _, key = path.removeprefix(self._prefix).rpartition("/")
+                if name not in self._parameters:
+                    raise UnfitStateError(f"{self._name} has no parameter {name}, whose state was kept")
+                new = _new(self._parameters[name], path, saved)
+                self._targets[path] = self._new.setdefault(name, {})[key] = new
+        for name, entries in values["state"].items():
+            find = partial(self._find, saved, device if name == _WHOLE else self._parameters[name].device)
+            self._new.setdefault(name, {}).update(from_plain(entries, find))
+
+    def _find(self, saved: SavedTensors, device: torch.device, path: str, kind: str) -> torch.Tensor:
+        """Return the tensor that is named among the values: a parameter, or one to be filled."""
+        if path in self._parameters:
+            parameter: torch.Tensor = self._parameters[path]
+            return parameter.detach()
+        if path not in self._targets:
+            self._targets[path] = saved.new(path, device if device.type == kind else kind)
+        return self._targets[path]
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return self._targets
+
+    def take_values(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+        places = {name: at for at, name in enumerate(self._parameters)}
+        groups, at = [], 0
+        if len(values["groups"]) != len(self.optimizer.param_groups):
+            raise UnfitStateError(f"{self._name} has another number of parameter groups than was kept")
+        for group, kept in zip(self.optimizer.param_groups, values["groups"], strict=True):
+            count = len(group["params"])
+            groups.append({**from_plain(kept), "params": list(range(at, at + count))})
+            at += count
+        whole = self._new.pop(_WHOLE, {})
+        state: dict[Any, Any] = {places[name]: dict(entries) for name, entries in self._new.items()}
+        options = [set(group) for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict({"state": state | whole, "param_groups": groups})
+        # torch adds the options of later releases by itself.
+        for wanted, group in zip(options, self.optimizer.param_groups, strict=True):
+            if lacking := ", ".join(sorted(wanted - group.keys())):
+                raise UnfitStateError(f"{self._name} was kept without {lacking}, as an optimizer of another class")
+        # load_state_dict casts to the type of the parameter, which need not be that of the state.
+        for name, entries in self._new.items():
+            present = self._state(self._parameters[name])
+            for key, value in entries.items():
+                if not isinstance(value, torch.Tensor):
+                    present[key] = value
+                elif present[key].dtype != value.dtype:
+                    present[key] = value.to(present[key].device)
+        self._targets, self._new = {}, {}
+
+    def forget_step(self) -> None:
+        """Drop the gradients."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def _look_at_parameters(self) -> None:
+        """Name all parameters: a script may have added a group of them."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        named = ((self._names.get(id(parameter), f"#{at}"), parameter) for at, parameter in enumerate(parameters))
+        self._parameters = dict(named)
+
+    def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
+        # `state` is a defaultdict. A read must add no entry, since optimizers initialise the state if it is empty.
+        found: dict[str, Any] = self.optimizer.state.get(parameter, {})
+        return found
+
+    def _numbers(self) -> dict[str, Any]:
+        # This is called at each step, so the places of values are searched again only if there is more state.
+        if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
+            self._look_at_parameters()
+        entries = sum(len(entries) for entries in self.optimizer.state.values() if isinstance(entries, dict))
+        if has_grown := entries != self._entries:
+            self._entries = entries
+            self._places = self._named_tensors()[1]
+        present = [(name, key, self._state(self._parameters[name])[key]) for name, key in self._places]
+        is_deep = not all(_is_fixed(value) for _, _, value in present)
+        nested = NestedTensors(0, self._named_tensors()[0] if is_deep else None)
+        found: dict[str, Any] = {}
+        for name, key, value in present:
+            found.setdefault(name, {})[key] = to_plain(value, f"{self._name}.within/{name}/{key}", nested)
+        state: Mapping[Any, Any] = self.optimizer.state
+        whole = {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
+        if whole:
+            found[_WHOLE] = to_plain(whole, f"{self._name}.within", nested)
+        has_grown |= len(nested.tensors) != len(self._nested)
+        self._nested = nested.tensors
+        if has_grown:
+            self.growth += 1
+            refuse_shared(self.big())
+        return found
+
+    def _named_tensors(self) -> tuple[dict[Hashable, str], list[tuple[str, str]]]:
+        """Return the names of the tensors of its state by their memory, and the entries that are none of them.
+
+        A parameter may be among its own state.
+        """
+        names = {memory_of(parameter): name for name, parameter in self._parameters.items()}
+        places = []
+        for name, parameter in self._parameters.items():
+            for key, value in self._state(parameter).items():
+                path = f"{self._prefix}{name}/{key}"
+                if not isinstance(value, torch.Tensor) or names.setdefault(memory_of(value), path) != path:
+                    places.append((name, key))
+        return names, places
+
+
+class KeptStateful(Adapter):
+    """An LR scheduler, a sampler, a gradient scaler, a metric: anything with `state_dict` and `load_state_dict`."""
+
+    def __init__(self, name: str, stateful: Any) -> None:
+        self._name = name
+        self._stateful = stateful
+        self.late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
+        # torchdata's StatefulDataLoader does so, with the samples that its sampler has before `set_epoch`.
+        self.iterates = isinstance(stateful, Iterable)
+        self.growth = 0
+        self._nested: dict[str, torch.Tensor] = {}
+        """Its large tensors, at the last look."""
+        self.tensor_ids: set[int] = set()
+        """The identities of all of its tensors, at the last look."""
+        self.is_empty = False
+        """Whether its state dict was empty at the last look. That of a gradient scaler is while it is not enabled."""
+        self._targets: dict[str, torch.Tensor] = {}
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name: those that are too large to be written at each step."""
+        yield from self._nested.items()
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+        try:
+            state = self._stateful.state_dict()
+        except Exception as error:
+            raise KeptStateError(f"{self._name} cannot be kept: its state_dict() has failed: {error!r}") from error
+        nested = NestedTensors(BYTES_MAX + 1)
+        values = to_plain(state, self._name, nested)
+        self.growth += len(nested.tensors) != len(self._nested)
+        self._nested, self.tensor_ids = nested.tensors, nested.seen
+        self.is_empty = not state and not isinstance(self._stateful, torch.amp.GradScaler)
+        return values
+
+    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
+        """Make the tensors to be filled."""
+        self._targets = {}
+
+        def make(path: str, kind: str) -> torch.Tensor:
+            return self._targets.setdefault(path, saved.new(path, device if device.type == kind else kind))
+
+        from_plain(values, make)
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return self._targets
+
+    def take_values(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+        targets, self._targets = self._targets, {}
+        try:
+            self._stateful.load_state_dict(from_plain(values, lambda path, _: targets[path]))
+        except Exception as error:
+            raise UnfitStateError(f"{self._name} does not take what was kept of it: {error!r}") from error
+
+
+class KeptGenerator(Adapter):
+    """A random number generator of torch, numpy or Python, brought back in place."""
+
+    late = False
+
+    def __init__(self, name: str, access: _Access) -> None:
+        self._name = name
+        self._read, self._write = access
+
+    def values(self) -> Any:
+        """Return its state as JSON. Raises `KeptStateError` for one of the system's, which has none."""
+        try:
+            return to_plain(self._read(), self._name)
+        except NotImplementedError as error:
+            raise KeptStateError(f"{self._name} draws from the system, and has no state: {error}") from None
+
+    def take_values(self, values: Any) -> None:
+        """Take the values."""
+        self._write(from_plain(values))
+
+
+def _access_to(kept: Any) -> _Access | None:
+    """Return the functions that get and set the state of a random number generator; None for anything else."""
+    if isinstance(kept, torch.Generator):
+        return kept.get_state, kept.set_state
+    if isinstance(kept, random.Random):
+        return kept.getstate, kept.setstate
+    match type(kept).__module__, type(kept).__name__:  # numpy may not be installed
+        case "numpy.random.mtrand", "RandomState":
+            return partial(kept.get_state, legacy=False), kept.set_state
+        case "numpy.random._generator", "Generator":
+            return partial(getattr, kept.bit_generator, "state"), partial(setattr, kept.bit_generator, "state")
+    return None
+
+
+def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
+    """Return the adapters of a script's objects, by name. Raises `KeptStateError`."""
+    modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
+    # torchmetrics has sums in the state dict that are no buffers.
+    modules = {name: module for name, module in modules.items() if not module.is_empty}
+    known = {path: parameter for module in modules.values() for path, parameter in module.parameters}
+    return {name: modules.get(name) or _adapt(name, kept, known) for name, kept in objects.items()}
+
+
+def _adapt(name: str, kept: Any, known: Mapping[str, torch.nn.Parameter]) -> KeptObject:
+    if isinstance(kept, torch.optim.Optimizer):
+        return KeptOptimizer(name, kept, known)
+    if callable(getattr(kept, "state_dict", None)) and callable(getattr(kept, "load_state_dict", None)):
+        return KeptStateful(name, kept)
+    if isinstance(kept, (torch.Tensor, dict, list)):
+        return KeptContainer(name, kept)
+    if (access := _access_to(kept)) is not None:
+        return KeptGenerator(name, access)
+    what, hint = f"a {type(kept).__name__}", ""
+    if isinstance(kept, (int, float)):
+        what, hint = repr(kept), f": put it into a dict, such as keep({name}={{{name!r}: {kept!r}}})"
+    raise KeptStateError(
+        f"{name} is {what}, which cannot be brought back in place{hint}; keep() takes modules, "
+        "optimizers, what has state_dict and load_state_dict, random number generators, tensors, and dicts and lists "
+        "of tensors and numbers"
+    )
+
+
+def _canonical(root: torch.nn.Module, path: str) -> str:
+    """Return the path of a parameter without the names of wrappers, so that it is the same with DDP and without."""
+    words, module = [], root
+    for word in path.split("."):
+        if word not in _INNER and not (word == "module" and type(module).__name__ in _WRAPPERS):
+            words.append(word)
+        module = getattr(module, word)
+    return ".".join(words)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value cannot change as long as it is the same object."""
+    return type(value) in (int, float, bool, str, type(None)) or (type(value) is tuple and all(map(_is_fixed, value)))
+
+
+def _new(parameter: Any, path: str, saved: SavedTensors) -> torch.Tensor:
+    """Return a tensor for an optimizer's state of a parameter, sharded like the parameter if it has the same size."""
+    if saved.shape(path) != tuple(parameter.shape):
+        return saved.new(path, "cpu")
+    if is_sharded(parameter):
+        return torch.empty_like(parameter, dtype=saved.dtype(path), requires_grad=False)
+    return saved.new(path, parameter.device)

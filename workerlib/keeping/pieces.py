@@ -1,0 +1,248 @@
+"""Finds the piece of a tensor that this rank has, and fills tensors from the pieces that other ranks saved.
+
+A tensor of a sharded model is a DTensor. torch's own functions for distributed checkpoints, which are pure, compute its
+pieces, and which saved pieces cover it at another world size. They are imported only if something is sharded: the
+import takes longer than a restart.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from workerlib.contract.manifest import Layout, Piece
+from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The type of an integer that has so many bytes."""
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a DTensor."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local_part(tensor: Any) -> torch.Tensor:
+    """Return this rank's part of a tensor, without its gradient."""
+    local = tensor._local_tensor if is_sharded(tensor) else tensor  # noqa: SLF001 - to_local() takes part in autograd
+    result: torch.Tensor = local.detach()
+    return result
+
+
+def piece_of(name: str, tensor: Any) -> Piece:
+    """Return which piece of a tensor this rank has. Raises `KeptStateError`."""
+    if is_lazy(tensor):
+        raise KeptStateError(f"{name} has no size yet: call keep() after a first forward of its lazy module")
+    local = local_part(tensor)
+    if (why := _obstacle(local)) is not None:
+        raise KeptStateError(f"{name} {why}")
+    whole, offsets = tuple(tensor.shape), (0,) * tensor.dim()
+    if is_sharded(tensor):
+        chunks = tensor.__create_chunk_list__()
+        if len(chunks) != 1:
+            raise KeptStateError(
+                f"{name} has {len(chunks)} pieces on this rank, and keep() takes only tensors with one"
+            )
+        offsets = tuple(chunks[0].offsets)
+    dtype = str(local.dtype).removeprefix("torch.")
+    strides = () if is_sharded(tensor) or local.is_contiguous() else local.stride()
+    return Piece(name, dtype, whole, offsets, tuple(local.shape), local.numel() * local.element_size(), strides)
+
+
+def _obstacle(local: torch.Tensor) -> str | None:
+    """Return why nothing can be copied back into a tensor, or `not_bytes`; None if it can."""
+    if (why := not_bytes(local)) is not None:
+        return why
+    if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
+        return "is expanded, so that nothing can be copied back into it: keep its clone()"
+    return None
+
+
+def not_bytes(local: torch.Tensor) -> str | None:
+    """Return why the bytes of a tensor are not its whole state; None if they are."""
+    if local.layout is not torch.strided:
+        return f"is a tensor of the layout {local.layout}, which cannot be kept"
+    if local.is_quantized:
+        return f"is quantized ({local.dtype}), and its scales cannot be kept"
+    if local.is_meta:
+        return "is on the meta device: call keep() once the model has its parameters"
+    if hasattr(type(local), "__tensor_flatten__"):
+        return f"is a {type(local).__name__}, a tensor made of others, which cannot be kept"
+    return None
+
+
+def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tuple[int, int]:
+    """Return the number of this rank's part of the whole state, and how many parts there are: (0, 1) if it has all.
+
+    Ranks with the same part have the same bytes. With FSDP each rank has a part of its own; with HSDP there are as many
+    parts as a replica has ranks.
+    """
+    sharded: Any = [tensor for tensor in tensors if is_sharded(tensor)]
+    meshes = {id(tensor.device_mesh): tensor.device_mesh for tensor in sharded}
+    dimensions = {
+        at for tensor in sharded for at, placement in enumerate(tensor.placements) if not placement.is_replicate()
+    }
+    if not dimensions:
+        return 0, 1
+    [mesh, *others] = meshes.values()
+    coordinate = mesh.get_coordinate()
+    if others or coordinate is None or mesh.size() != world_size:
+        return rank, world_size
+    shard = 0
+    for dimension in sorted(dimensions):
+        shard = shard * mesh.size(dimension) + coordinate[dimension]
+    return shard, math.prod(mesh.size(dimension) for dimension in dimensions)
+
+
+def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
+    """Return a crc32 of tensors with their names, in whatever order they come."""
+    pairs = sorted(tensors, key=lambda pair: pair[0])
+    sums = [_sum_of(local_part(tensor)) for _, tensor in pairs]
+    crc = zlib.crc32(repr([piece_of(*pair) for pair in pairs]).encode())
+    return zlib.crc32(repr([int(each) for each in sums]).encode(), crc)
+
+
+def _sum_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a tensor's elements with their bits as integers: a GPU does it at the rate of its memory."""
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return real.resolve_neg().view(_INTEGERS[real.element_size()]).sum(dtype=torch.int64)
+
+
+def views_of(layout: Layout, data: memoryview) -> list[torch.Tensor]:
+    """Return the tensors that lie in the memory of a place. Raises `KeptStateError`."""
+    return [_view(piece, begin, data) for piece, begin in zip(layout.pieces, layout.begins, strict=True)]
+
+
+def _view(piece: Piece, begin: int, data: memoryview) -> torch.Tensor:
+    dtype = getattr(torch, piece.dtype, None)
+    if not isinstance(dtype, torch.dtype) or piece.elements * dtype.itemsize != piece.length:
+        raise KeptStateError(f"{piece.name} is said to have {piece.length} bytes of {piece.dtype[:40]}")
+    if not piece.length:
+        return torch.empty(piece.sizes, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype, count=piece.elements, offset=begin).view(piece.sizes)
+
+
+GAPS_MAX = 16
+"""How many times the memory of its elements a tensor may take that comes back with gaps: a column of a wide matrix
+comes back without them."""
+
+
+class SavedTensors:
+    """The pieces in all parts of a resume point, by the names of their tensors."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, dict[tuple[int, ...], tuple[Piece, torch.Tensor]]] = {}
+
+    def add(self, layout: Layout, data: memoryview) -> None:
+        """Add the pieces of one part. Raises `KeptStateError`."""
+        for piece, view in zip(layout.pieces, views_of(layout, data), strict=True):
+            self._pieces.setdefault(piece.name, {})[piece.offsets] = piece, view
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All names."""
+        return list(self._pieces)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the size of a whole tensor."""
+        return self._any(name).whole
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the type of a tensor's elements."""
+        found: torch.dtype = getattr(torch, self._any(name).dtype)
+        return found
+
+    def new(self, name: str, device: torch.device | str) -> torch.Tensor:
+        """Return a tensor to be filled with the whole of a saved one. Raises `UnfitStateError` if there is none."""
+        if name not in self._pieces:
+            raise UnfitStateError(f"{name} is not in the kept state")
+        shape, strides = self.shape(name), self._any(name).strides
+        if _is_layout(shape, strides):
+            return torch.empty_strided(shape, strides, dtype=self.dtype(name), device=device)
+        return torch.empty(shape, dtype=self.dtype(name), device=device)
+
+    def is_sharded(self, name: str) -> bool:
+        """Whether a tensor was saved in several pieces."""
+        piece = self._any(name)
+        return piece.sizes != piece.whole
+
+    def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Fill this process's own pieces of tensors. Raises `KeptStateError`."""
+        left_out = min(self._pieces.keys() - targets.keys(), default=None)
+        to: list[torch.Tensor] = []
+        of: list[torch.Tensor] = []
+        resharded = {}
+        for name, target in targets.items():
+            saved = self._pieces.get(name)
+            if saved is None:
+                raise UnfitStateError(f"{name} is not in the kept state")
+            if self.shape(name) != tuple(target.shape):
+                size = tuple(target.shape)
+                raise UnfitStateError(f"{name} was kept with the size {self.shape(name)}, but has {size}")
+            if self.dtype(name) != target.dtype:
+                raise UnfitStateError(f"{name} was kept as {self.dtype(name)}, but is {target.dtype}")
+            own = saved.get(piece_of(name, target).offsets)
+            if own is not None and own[0].sizes == tuple(local_part(target).shape):
+                to.append(local_part(target))
+                of.append(own[1])
+            else:
+                resharded[name] = target
+        if left_out is not None:
+            raise UnfitStateError(f"{left_out} was kept, and no object of keep() has it")
+        if resharded:
+            self._reshard(resharded, to, of)
+        with torch.no_grad():
+            for destination, source in zip(to, of, strict=True):
+                destination.copy_(source)
+
+    def _reshard(self, targets: dict[str, Any], to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+        """Append the regions of targets to `to` and those of saved pieces to `of`, as torch plans them."""
+        from torch.distributed.checkpoint.default_planner import create_default_local_load_plan  # noqa: PLC0415
+        from torch.distributed.checkpoint.metadata import (  # noqa: PLC0415
+            ChunkStorageMetadata,
+            Metadata,
+            TensorProperties,
+            TensorStorageMetadata,
+        )
+
+        known: dict[str, Any] = {}
+        for name in targets:
+            pieces = [piece for piece, _ in self._pieces[name].values()]
+            if sum(piece.elements for piece in pieces) < math.prod(self.shape(name)):
+                raise KeptStateError(f"{name} is not whole in the kept state")
+            chunks = [ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes)) for piece in pieces]
+            properties = TensorProperties(dtype=self.dtype(name))
+            known[name] = TensorStorageMetadata(properties, torch.Size(self.shape(name)), chunks)
+        for item in create_default_local_load_plan(targets, Metadata(known)).items:
+            offset = item.storage_index.offset
+            name = item.storage_index.fqn
+            _, view = self._pieces[name][tuple(offset) if offset is not None else (0,) * len(self.shape(name))]
+            to.append(narrow(local_part(targets[name]), item.dest_offsets, item.lengths))
+            of.append(narrow(view, item.storage_offsets, item.lengths))
+
+    def _any(self, name: str) -> Piece:
+        return next(iter(self._pieces[name].values()))[0]
+
+
+def _is_layout(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements with these strides have memory of their own each, and do not lie far apart."""
+    room = 1
+    for stride, size in sorted(zip(strides, shape, strict=False)):
+        if size > 1 and stride < room:
+            return False
+        room += stride * (size - 1)
+    return bool(strides) and room <= GAPS_MAX * math.prod(shape)
+
+
+def narrow(tensor: torch.Tensor, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
+    """Return a region of a tensor."""
+    for dimension, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
+        tensor = tensor.narrow(dimension, offset, length)
+    return tensor

@@ -1,0 +1,90 @@
+"""The hooks that call a keeper: those of optimizers and modules, `ctx.step`, a fork, and the end of the process.
+
+A process keeps one state at a time. With rounds in place, each round has another keeper, so the hooks of the one before
+are removed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._compile import _disable_dynamo
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from workerlib import progress
+from workerlib.keeping.pending_state import hooked
+
+
+class ProcessHooks:
+    """The calls of one keeper."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        """Each has a `remove`."""
+        self._in_child: Callable[[], None] | None = None
+        self._at_end: Callable[..., None] | None = None
+
+    def before_optimizers(self, call: Callable[..., Any]) -> None:
+        """Make a call before each step of any optimizer. Where the step is compiled, the call breaks its graph."""
+
+        @_disable_dynamo  # `torch.compiler.disable` would import torch._dynamo at once, which takes a second
+        def hook(*given: Any) -> Any:
+            return call(*given)
+
+        self._handles.append(register_optimizer_step_pre_hook(hook))
+
+    def after_forward(self, modules: Iterable[torch.nn.Module], call: Callable[..., Any]) -> None:
+        """Make a call after each forward of these modules."""
+        self._handles += [hooked(module).register_forward_hook(call) for module in modules]
+
+    def in_process(
+        self, step: Callable[[int], None], at_end: Callable[..., None], in_child: Callable[[], None]
+    ) -> None:
+        """Make calls with each step that is done, at the end of this process, and in children that it forks.
+
+        `at_end` takes `failed`: whether an error ends this process.
+        """
+        global _present  # noqa: PLW0603 - see the module
+        if _present is None:
+            os.register_at_fork(after_in_child=_call_in_child)  # which cannot be undone
+            atexit.register(_call_at_end)
+        _present = self
+        self._at_end, self._in_child = at_end, in_child
+        progress.notify(step)
+
+    def remove(self) -> None:
+        """Make no calls any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._in_child = self._at_end = None
+        progress.notify(None)
+
+    def call_in_child(self) -> None:
+        """Make the call in a child."""
+        if self._in_child is not None:
+            self._in_child()
+
+    def call_at_end(self) -> None:
+        """Make the call at the end of the process."""
+        if self._at_end is not None:
+            self._at_end(failed=hasattr(sys, "last_value"))
+
+
+_present: ProcessHooks | None = None
+"""The hooks of the keeper that this process has, or had last."""
+
+
+def _call_in_child() -> None:
+    if _present is not None:
+        _present.call_in_child()
+
+
+def _call_at_end() -> None:
+    if _present is not None:
+        _present.call_at_end()

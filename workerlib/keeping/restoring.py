@@ -1,0 +1,233 @@
+"""Brings the objects of `ctx.keep` to the state of a resume point, at any world size."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from workerlib.contract.arena import Arena, ArenaError, Commit, Place
+from workerlib.contract.channel_messages import AskRestore, Part, ResumeFrom, reason
+from workerlib.contract.manifest import ManifestError
+from workerlib.contract.packets import ChannelError
+from workerlib.keeping.adapter import KeptObject
+from workerlib.keeping.agent_channel import CLOSED, AgentChannel
+from workerlib.keeping.generations import read_generation
+from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
+from workerlib.keeping.pieces import SavedTensors, is_sharded
+from workerlib.keeping.random_state import reseed, restore
+from workerlib.keeping.small_state import SmallState, copy, read_small
+
+LOG = logging.getLogger("workerlib.keeping")
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """The parts of a step that are on this host, in memory."""
+
+    round: int
+    step: int
+    """-1 if there is nothing to resume from."""
+    parts: tuple[tuple[Part, Arena], ...]
+
+    @property
+    def places(self) -> list[tuple[Part, Place, Commit, bool]]:
+        """All whole places of the resume point, and whether each is a generation."""
+        places = []
+        for part, arena in self.parts:
+            for place in (*arena.generations, *arena.smalls):
+                commit = place.read()
+                if commit is not None and (commit.round, commit.step, commit.rank) == (
+                    self.round,
+                    self.step,
+                    part.rank,
+                ):
+                    places.append((part, place, commit, any(place is generation for generation in arena.generations)))
+        return places
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The world size of the round that saved it, and the number of its shards; zeros if there is nothing."""
+        bigs = ((commit.world_size, commit.shards) for _, _, commit, is_generation in self.places if is_generation)
+        return next(bigs, (0, 0))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether each rank had a state of its own, with no sharded tensor, as the stages of a pipeline have.
+
+        Raises `ManifestError`.
+        """
+        bigs = [(place, commit) for _, place, commit, is_generation in self.places if is_generation]
+        layouts = (read_generation(place, commit)[0] for place, commit in bigs if commit.shards > 1)
+        pieces = [piece for layout in layouts for piece in layout.pieces]
+        return bool(pieces) and all(piece.sizes == piece.whole for piece in pieces)
+
+
+def ask(channel: AgentChannel) -> RestorePoint:
+    """Ask nodeclient for the state to resume from, and wait until it is on this host. Raises `KeptStateError`.
+
+    An error never counts as "no state": a rank that begins anew beside others that go on would spoil the training.
+    """
+    parts: list[tuple[Part, Arena]] = []
+    try:
+        channel.send(AskRestore())
+        while True:
+            message, files = channel.receive()
+            try:
+                if not isinstance(message, ResumeFrom) or len(files) != len(message.parts):
+                    raise ChannelError(f"an answer was expected, and not {type(message).__name__}")
+                parts += [(part, _private(file)) for part, file in zip(message.parts, files, strict=True)]
+            finally:
+                for file in files:
+                    os.close(file)
+            if not message.more:
+                return RestorePoint(message.round, message.step, tuple(parts))
+    except (OSError, ChannelError, ArenaError) as error:
+        why = reason(error) if isinstance(error, OSError) else error
+        why = CLOSED if isinstance(error, ConnectionError) else why
+        raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {why}") from error
+
+
+def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int, world_size: int) -> Mapping[str, Any]:
+    """Bring objects and random state to the resume point; return the values that the objects took, by name.
+
+    Raises `KeptStateError`, after which the objects are of no use.
+    """
+    try:
+        return _bring_back(point, objects, rank, world_size)
+    except ManifestError as error:
+        raise KeptStateError(f"the state of step {point.step} that was kept is damaged: {error}") from error
+
+
+def _bring_back(
+    point: RestorePoint, objects: Mapping[str, KeptObject], rank: int, world_size: int
+) -> Mapping[str, Any]:
+    is_own = point.is_own and not any(is_sharded(tensor) for kept in objects.values() for _, tensor in kept.big())
+    if is_own and (ranks := point.shape[0]) != world_size:
+        raise UnfitStateError(
+            f"each of {ranks} ranks had a state of its own at step {point.step}, as the stages of a pipeline have: it "
+            f"comes back only to {ranks} ranks, and not to {world_size}"
+        )
+    saved, done, pending = _read(point, rank, only_own=is_own)
+    if not done:
+        raise KeptStateError(
+            f"step {point.step} was kept without the small state of any rank, so nothing can resume from it"
+        )
+    lowest = done[min(done)]
+    own = done.get(rank) or pending
+    if is_own and own is None:
+        raise KeptStateError(
+            f"rank {rank} had a state of its own at step {point.step}, and its buffers and numbers are not there: "
+            "those of another rank do not fit it"
+        )
+    values = {**lowest.values, **(own.values if own else {})}
+    _check_names(objects, values, own)
+    device = _device_of(objects.values())
+    for name, adapter in objects.items():
+        if name in values:
+            with _fitting(name):
+                adapter.make_missing(values[name], saved, device)
+    saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets(saved).items()})
+    _fill_buffers(objects, (own or lowest).buffers, device)
+    for name, adapter in objects.items():
+        if name in values:
+            with _fitting(name):
+                adapter.take_values(values[name])
+    if own is not None:
+        restore(own.random_tensors, dict(own.random))
+        return values
+    seed = reseed(point.round, point.step, rank)
+    LOG.info(
+        "rank %d has no small state of its own at step %d: it takes the buffers and numbers of rank %d, and random "
+        "numbers from the seed %d",
+        *(rank, point.step, min(done), seed),
+    )
+    return values
+
+
+def _read(
+    point: RestorePoint, rank: int, *, only_own: bool
+) -> tuple[SavedTensors, dict[int, SmallState], SmallState | None]:
+    """Return the big state, the small states at the end of the step by rank, and that of `rank` within the step.
+
+    The big state is that of all ranks, or `only_own` that of this rank.
+    """
+    saved = SavedTensors()
+    done: dict[int, SmallState] = {}
+    pending: tuple[int, SmallState] | None = None
+    for part, place, commit, is_generation in point.places:
+        if is_generation:
+            layout, data, small = read_generation(place, commit)
+            if part.big and (part.rank == rank or not only_own):
+                saved.add(layout, data)
+            if small is not None:
+                done.setdefault(part.rank, read_small(small))
+        elif not commit.pending:
+            done[part.rank] = read_small(place.data[: commit.length])
+        elif commit.rank == rank and (pending is None or commit.serial > pending[0]):
+            pending = commit.serial, read_small(place.data[: commit.length])
+    return saved, done, None if pending is None else pending[1]
+
+
+def _check_names(objects: Mapping[str, KeptObject], values: Mapping[str, Any], own: SmallState | None) -> None:
+    """Raise `UnfitStateError` unless the script gives the objects that were kept.
+
+    An object that is left as it is, beside others that go on, would make a state of two steps. A rank may keep an
+    object that other ranks do not have, so what a rank leaves out shows only in its `own` state.
+    """
+    for name, adapter in objects.items():
+        # An object without values has tensors alone, which `SavedTensors.fill` checks.
+        if name not in values and (adapter.iterates or adapter.values() is not None):
+            raise UnfitStateError(f"{name} is not in the kept state, which has {_in_words(values)}")
+    for name in own.values if own is not None else ():
+        if name not in objects:
+            raise UnfitStateError(f"{name} was kept, and keep() was not given it")
+
+
+def _in_words(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "no values"
+
+
+@contextmanager
+def _fitting(name: str) -> Iterator[None]:
+    """Raise `UnfitStateError` where an object cannot take what was kept by its name, perhaps of another kind."""
+    try:
+        yield
+    except KeptStateError:
+        raise
+    except Exception as error:
+        raise UnfitStateError(f"{name} does not take what was kept by that name: {error!r}") from error
+
+
+def _device_of(objects: Iterable[KeptObject]) -> torch.device:
+    """Return where the objects have their tensors."""
+    return next((tensor.device for kept in objects for _, tensor in kept.big()), torch.device("cpu"))
+
+
+def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    to, of, names = [], [], set(kept)
+    for name, mapping, key in (place for adapter in objects.values() for place in adapter.buffers()):
+        buffer, saved = mapping[key], kept.get(name)
+        if buffer is None:  # a forward makes some buffers, such as those that are as large as its input
+            mapping[key] = None if saved is None else saved.to(device, copy=True)
+            names.discard(name)
+            continue
+        if saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:
+            raise UnfitStateError(f"the buffer {name} was not kept, or has another size or type")
+        to.append(buffer.detach())
+        of.append(saved)
+        names.discard(name)
+    if names:
+        raise UnfitStateError(f"the buffer {min(names)} was kept, and no module has it")
+    copy(to, of)
+
+
+def _private(file: int) -> Arena:
+    """Return the arena of a descriptor as a private copy-on-write mapping."""
+    return Arena(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)))

@@ -1,0 +1,466 @@
+"""Saves the state of a step: the small one at its end, the big one when that is due or requested.
+
+The caller decides when, and makes sure that the state is that of a whole step: see `keeper`. If a save fails, the
+answer has the reason. An error ends the saving, not the training.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from workerlib.contract.arena import PENDING, Arena, Commit
+from workerlib.contract.channel_messages import FirstState, Message, NotSaved, Saved
+from workerlib.contract.env import WorkerEnvironment
+from workerlib.keeping.arena_request import ArenaRequest
+from workerlib.keeping.gate import TorchGroups
+from workerlib.keeping.generations import Generations, NotNowError
+from workerlib.keeping.intervals import DISK_SHARE, HEARD_S, SaveInterval
+from workerlib.keeping.kept_errors import KeptStateError
+from workerlib.keeping.pending_state import PendingStates
+from workerlib.keeping.pieces import digest_of, is_sharded, shard_of
+from workerlib.keeping.restoring import RestorePoint
+from workerlib.keeping.small_state import SmallStates, Taken
+
+LOG = logging.getLogger("workerlib.keeping")
+
+UNREPORTED = 100
+"""The steps of optimizers without a report of the script after which it is warned. No script has so many optimizers."""
+
+
+class StepNumbers:
+    """Finds the step to which a state of the training belongs; a state without a number of its own is not kept.
+
+    A step ends with `ctx.step`, where the state is new only if an optimizer has changed it. If gradients are
+    accumulated over several batches, the state between two steps of the optimizer includes gradients, which are not
+    kept.
+    """
+
+    def __init__(self) -> None:
+        self.done = -1
+        """The last step that can be kept."""
+        self.has_optimizer = False
+        """Whether an optimizer with hooks was seen; a script may use others."""
+        self._reported = -1
+        """The last number that the script has reported, whether the state was new or not."""
+        self._stride = 1
+        """The number of the next report less that of the last one."""
+        self._changed = 0
+        """The steps of optimizers since the last `ctx.step`."""
+        self._is_named = True
+        self._warned = False
+
+    @property
+    def next(self) -> int:
+        """The probable number of the current step."""
+        return self._reported + self._stride
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether an optimizer has begun a step since the last `ctx.step`."""
+        return self._changed > 0
+
+    @property
+    def problem(self) -> str:
+        """Why the present state is not that of the step `done`; empty if it is."""
+        if self.done < 0:
+            return "no step is done yet"
+        if self.is_changing:
+            return "a step is not whole"
+        return "" if self._is_named else "the last step has no number of its own"
+
+    def begin(self, step: int) -> None:
+        """Go on from a step."""
+        self.done = self._reported = step
+
+    def note_optimizer(self) -> None:
+        """Note that an optimizer begins a step."""
+        self.has_optimizer = True
+        self._changed += 1
+        if self._changed == UNREPORTED:
+            self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
+
+    def note_step(self, number: int) -> bool:
+        """Note that the script reports a step; return whether the state is new, and has this number."""
+        changed, self._changed = self.is_changing or not self.has_optimizer, 0
+        if number > self._reported >= 0:
+            self._stride = number - self._reported
+        self._reported = number
+        if number > self.done:
+            if changed:
+                self.done, self._is_named = number, True
+            return changed
+        if changed:
+            self._is_named = False
+            self._warn(f"step {number} was reported after step {self.done}: only a step with a higher number is kept")
+        return False
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            LOG.warning("%s", text)
+        self._warned = True
+
+
+class StepCommits:
+    """Commits steps before their state is written: the round, and the part of the state that this rank has."""
+
+    def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
+        """Look at all tensors of the state."""
+        self._environment = environment
+        all_ = list(tensors)
+        self.shard, self.shards = shard_of(all_, environment.rank, environment.world_size)
+        self.has_sharded = any(map(is_sharded, all_))
+        """Whether tensors are bound to the process group of this round, even if this rank has the whole of them."""
+        self.alone = environment.world_size == self.shards
+        """Whether no other rank has this state."""
+        self.is_compared = self.alone or self.has_sharded
+        """Whether it is known if other ranks have the same state. Until then, it is saved as that of this rank."""
+        if not self.is_compared:
+            self.shard, self.shards = environment.rank, environment.world_size
+        self._begun_at = -1
+        self._origin_round: int | None = None
+        """The round of the step that this round goes on from, if its parts are those of as many ranks."""
+
+    @property
+    def requested(self) -> tuple[int, int]:
+        """The shard for which memory is requested, and how many there are: until it is known, ranks count as alike."""
+        return (self.shard, self.shards) if self.is_compared else (0, 1)
+
+    @property
+    def problem(self) -> str:
+        """Why no state can be saved; empty if it can."""
+        return "" if self.is_compared else "it is not known yet whether all ranks have the same state"
+
+    def learn(self, *, alike: bool) -> None:
+        """Note whether all ranks have the same state, or each has its own."""
+        self.is_compared, self.alone = True, not alike
+        if alike:
+            self.shard, self.shards = 0, 1
+
+    def begin(self, round_: int, step: int, shape: tuple[int, int], *, own: bool) -> None:
+        """Go on from a step of a round with `shape`: its world size and the number of its shards.
+
+        All ranks have got the same state from it, unless each has got its `own`.
+        """
+        self._begun_at = step
+        if not self.is_compared:
+            self.learn(alike=not own)
+        if shape == (self._environment.world_size, self.shards):
+            self._origin_round = round_
+
+    def is_of_others(self, step: int) -> bool:
+        """Whether a step was done by other ranks than those of this round."""
+        return step == self._begun_at and self._origin_round is None
+
+    def of(self, step: int, flags: int = 0) -> Commit:
+        """Return the commit of a step, without its length and serial.
+
+        The step that a round goes on from keeps the number of the round that did it, since the arena may hold this
+        rank's own state of that time.
+        """
+        environment, round_ = self._environment, self._environment.round
+        if step == self._begun_at and self._origin_round is not None:
+            round_ = self._origin_round
+        place = (environment.rank, environment.world_size, self.shard, self.shards)
+        return Commit(step, round_, 0, *place, serial=0, flags=flags)
+
+
+SAVERS = 2
+"""How many workers of a node save state that all ranks share: one of them may be the one that died."""
+
+COMPARED_WITHIN_S = 5.0
+"""How long training waits after its first step for the states of the other ranks. A lease is as long: a coordinator
+that was started again is there by then."""
+
+COMPARED_AFTER = 32
+"""The steps after which states are compared although no change was seen: nobody sees what is written to `.data`, or by
+a collective. A gradient scaler leaves out fewer steps at first: it begins at 2**16, and halves that with each."""
+
+
+class StepSaver:
+    """Writes steps of one round into the memory that nodeclient holds for this worker."""
+
+    def __init__(
+        self,
+        environment: WorkerEnvironment,
+        generations: Generations,
+        small: SmallStates,
+        report: Callable[[Message], None],
+    ) -> None:
+        """Begin without memory; `report` sends a message to nodeclient, if that is still there."""
+        self._generations = generations
+        self._small = small
+        self._report = report
+        self._ring = threading.Lock()
+        """Held while a small state is written."""
+        self.numbers = StepNumbers()
+        self.commits = StepCommits(environment, [tensor for _, tensor in generations.tensors()])
+        self.memory = ArenaRequest(report, self.commits.requested)
+        self._pending = PendingStates(small, self._ring, lambda: self.commits.of(self.numbers.next, PENDING))
+        self.follows = self._saves = self.at_intervals = False
+        """Whether the small state of each step is kept (if buffers are on a GPU, each step waits for the GPU then);
+        whether this worker saves big states; and whether it does so at an interval, because a save at the break may
+        fail or come too late."""
+        self._is_saver = environment.local_rank < SAVERS
+        self._take_role()
+        self.compared = threading.Event()
+        """Set when it is known whether all ranks have the same state."""
+        self._first_is_sent = False
+        self.interval = SaveInterval()
+        if environment.group_world_size > 1:
+            self.interval.raise_least(HEARD_S)
+        self._collectives: int | None = None
+        """How many collectives had begun before parameters could change in this step: without an optimizer, at its
+        beginning. None if that is not known."""
+        self._newest: int | None = None
+        """The step that was saved last in this round; None if none was."""
+        self._count = 0
+        self._problem = ""
+        """Why nothing is kept any more; empty while state is kept."""
+        self._torn = False
+        """Whether the state may be that of no step."""
+
+    def _take_role(self) -> None:
+        self.memory.part = self.commits.requested
+        self.follows = not (self.alone and self._small.on_device)
+        self._saves |= self.alone or self._is_saver
+        self.at_intervals |= self.alone or self._generations.on_device
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other rank has this state."""
+        return self.commits.alone
+
+    @property
+    def done(self) -> int:
+        """The last step that can be saved; -1 if there is none."""
+        return self.numbers.done
+
+    @property
+    def has_saved_last(self) -> bool:
+        """Whether the big state of the last step is saved."""
+        return self._newest == self.done
+
+    @property
+    def finds_whole_steps(self) -> bool:
+        """Whether the state is that of a whole step, with its small state, whenever training is between two steps."""
+        return self.follows and (not self.alone or self.numbers.has_optimizer)
+
+    # The beginning and the end
+
+    def begin(self, point: RestorePoint) -> None:
+        """Go on from the state that was brought back."""
+        self.numbers.begin(point.step)
+        self.commits.begin(point.round, point.step, point.shape, own=point.is_own)
+        self._take_role()
+
+    def ask_for_memory(self, restored: Mapping[str, Any]) -> None:
+        """Request memory before the first step, and wait for it: this rank may die after its part in that step."""
+        self._look_at_sizes(self._small.take_first(restored), now=True)
+        self.memory.await_answer()
+
+    def attach(self, arena: Arena, *, lent: bool) -> None:
+        """Take the memory, and write the small state that has waited for it.
+
+        Memory that is `lent` is for the big state alone: the small states in it are those of a rank that has ended.
+        """
+        with self._ring:
+            self._generations.attach(arena)
+            if lent:
+                self._saves = True
+                self.memory.arena = arena
+                return
+            self._small.attach(arena)
+            waiting = self.memory.take(arena)
+            if waiting is not None and waiting.step == self.done >= 0:
+                commit = self.commits.of(waiting.step)
+                if self._small.find(commit) is None:
+                    self._small.write(waiting.state, commit)
+
+    def compare(self) -> None:
+        """Have the state after the first step compared with those of the other ranks, and wait for the answer.
+
+        Before an optimizer has changed it, ranks that will differ may still have the same state: a gradient scaler
+        often leaves out the first steps.
+        """
+        if self._problem or self.commits.is_compared or self._first_is_sent or not self._is_trained:
+            return
+        self._first_is_sent = True
+        try:
+            self._report(FirstState(digest_of(self._generations.tensors())))
+        except (KeptStateError, RuntimeError) as error:  # as in `keep_step`, or a layout of which torch has no bits
+            self._give_up(str(error))
+        else:
+            self.compared.wait(COMPARED_WITHIN_S)
+
+    def learn(self, *, alike: bool) -> None:
+        """Note whether all ranks have the same state; else this rank saves its own at an interval."""
+        if not self.commits.is_compared:
+            self.commits.learn(alike=alike)
+            self._take_role()
+        self.compared.set()
+
+    def expect_disk(self, every_s: float) -> None:
+        """Save state that all ranks share at intervals too: nodeclient writes it to a disk every `every_s` seconds."""
+        if not self.alone:
+            self.at_intervals = True
+            self.interval.raise_least(DISK_SHARE * every_s)
+
+    def end(self, *, in_step: bool) -> None:
+        """Note that training has ended, within a step or between two; within a step, the state is that of no step."""
+        self._torn = in_step
+
+    def leave_to_script(self) -> None:
+        """Note that the script may change the state from now on, without a sign of it."""
+        self._torn |= self.alone
+
+    # Events of training
+
+    def note_whole(self) -> None:
+        """Note that the present state is that of a whole step."""
+        self._generations.note_step()
+
+    def note_forward(self, *, with_gradients: bool, in_step: bool) -> None:
+        """Save the small state after a forward: from now on this rank may contribute to the step."""
+        # If a model runs while parameters change, the other ranks may wait there for one that died.
+        self.at_intervals |= in_step or self._generations.have_changed()
+        if self._keeps_small:
+            self._pending.note_forward(with_gradients=with_gradients, optimized=in_step)
+
+    def note_change(self) -> None:
+        """Save the small state of the step before its parameters change."""
+        if not self.numbers.is_changing:
+            self._collectives = TorchGroups().begun()
+        if self._keeps_small and not self.alone:
+            self._pending.write()
+
+    @property
+    def _keeps_small(self) -> bool:
+        return self.memory.arena is not None and not self._problem
+
+    def keep_step(self) -> bool:
+        """Write the small state at the end of a step, and the big one if it is due; return False if it is no step."""
+        if self._problem:
+            return True
+        self._count += 1
+        try:
+            if not self._generations.note_step():
+                self._torn = True
+                return False
+            # If ranks meet while parameters change, they may wait there for one that died, with no whole step to save.
+            self.at_intervals = self.at_intervals or (self._is_trained and self._have_met())
+            if not self.numbers.has_optimizer:
+                self._collectives = TorchGroups().begun()
+            if self.follows:
+                taken = self._small.take()
+                fits = self._write_small(taken)
+                self._look_at_sizes(taken, now=not fits or self.memory.awaited or self._generations.have_grown())
+            if self.at_intervals and self._saves:
+                self._save_if_due()
+        except KeptStateError as error:  # no state is worth the end of a training
+            self._give_up(str(error))
+        return True
+
+    @property
+    def _sees_changes(self) -> bool:
+        return self.numbers.has_optimizer or self._generations.is_trained
+
+    @property
+    def _is_trained(self) -> bool:
+        return self._sees_changes or self._count >= COMPARED_AFTER
+
+    def _have_met(self) -> bool:
+        """Whether ranks have met in a collective since parameters could change in this step, if that is known."""
+        return self._collectives is not None and self._collectives != TorchGroups().begun()
+
+    def _give_up(self, problem: str) -> None:
+        """Keep nothing any more."""
+        self._problem = problem
+        self.memory.refuse(problem)
+        self._report(NotSaved(problem))
+
+    def _save_if_due(self) -> None:
+        """Save the big state, if the interval is over."""
+        interval, arena = self.interval, self.memory.arena
+        is_due = interval.end_step(self.done, time.monotonic())
+        if arena is not None and is_due:
+            answer = self.save(0, last=False)
+            if isinstance(answer, NotSaved):
+                interval.note_skip()
+            elif answer.length:
+                interval.note_save(answer.seconds)
+            self._report(answer)
+            if (news := interval.news()) is not None:
+                self._report(news)
+        elif not self.follows and not self._count & (self._count - 1):
+            self._look_at_sizes(self._small.take())
+        interval.begin_step(self.done, time.monotonic())
+
+    # Saving
+
+    def save(self, asked: int, *, last: bool) -> Saved | NotSaved:
+        """Save the last step; `asked` is the number of the request or 0, and `last` marks the last save of a round.
+
+        If the small state is not kept at each step, it is taken now; the training thread calls this then.
+        """
+        if self.follows or self._torn:
+            return self._save_big(asked, last=last)
+        if why := self._obstacle():
+            return NotSaved(why, asked)
+        try:
+            taken = self._small.take()
+        except KeptStateError as error:  # a value has become one that cannot be kept
+            return NotSaved(str(error), asked)
+        self._write_small(taken)
+        answer = self._save_big(asked, last=last)
+        self._look_at_sizes(taken, now=not isinstance(answer, Saved))
+        return answer
+
+    def _write_small(self, taken: Taken) -> bool:
+        """Write the small state of the last step; return whether it fits."""
+        with self._ring:
+            return self._small.write(taken, self.commits.of(self.done))
+
+    def _save_big(self, asked: int, *, last: bool) -> Saved | NotSaved:
+        """Save the big state of the last step, with the small state that was written at its end."""
+        commit = self.commits.of(self.done)
+        if self.has_saved_last or self._generations.has(commit):
+            return Saved(self.done, 0.0, 0, asked)
+        if why := self._obstacle():
+            return NotSaved(why, asked)
+        began_at = time.monotonic()
+        try:
+            length = self._generations.write(commit, self._small.find(commit), last=last, watch=self.follows)
+        except (NotNowError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
+            return NotSaved(str(error), asked)
+        self._newest = self.done
+        return Saved(self.done, time.monotonic() - began_at, length, asked)
+
+    def _obstacle(self) -> str:
+        """Return why the last step cannot be saved; empty if it can."""
+        if self._torn:
+            return "training has ended within a step"
+        if why := self._problem or self.numbers.problem or self.commits.problem:
+            return why
+        if not self._saves:
+            return "other workers of this node save the same state"
+        if why := self.memory.obstacle():
+            return why
+        if self.commits.is_of_others(self.done):
+            return "no step was done since this round began, and what it began from is kept"
+        changed = self.follows and (self._generations.have_changed() or (not self._sees_changes and self._have_met()))
+        return "tensors have changed since the last step was done" if changed else ""
+
+    def _look_at_sizes(self, taken: Taken, *, now: bool = False) -> None:
+        """Request memory at the first step, and check now and then, or `now`, whether it still suffices."""
+        if not now and self._count & (self._count - 1):
+            return
+        small = self._small.bytes_needed(taken)
+        # Most optimizers make their state in the first step, and its size is not known before.
+        big = self._generations.bytes_needed(small) if self._saves and self.done >= 0 else 0
+        self.memory.want(big, small, self.done, taken)

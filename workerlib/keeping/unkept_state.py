@@ -1,0 +1,77 @@
+"""Finds what training depends on and `ctx.keep` does not keep, so that it is lost with the worker.
+
+* An optimizer that changes kept parameters and was not given. It may be within another one, as in minimisers of
+  sharpness, or within an object of the script's own. It is kept if an object that was given has all of its state.
+* An object that was given, and has nothing in its state dict: torchmetrics leaves its sums out by default.
+* What a hook of DDP keeps of the gradients, such as the errors that PowerSGD makes good in the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from weakref import WeakSet
+
+import torch
+from torch.distributed import ProcessGroup
+
+from workerlib.keeping.adapter import KeptObject
+from workerlib.keeping.kept_errors import KeptStateError
+from workerlib.keeping.kept_objects import KeptModule, KeptOptimizer, KeptStateful
+
+
+class UnkeptState:
+    """Looks at each optimizer once, after the first step that it has done, and at all objects after the first step."""
+
+    def __init__(self, objects: Mapping[str, KeptObject]) -> None:
+        """Take the adapters of the objects that were given."""
+        self._objects = objects
+        self._seen = WeakSet(kept.optimizer for kept in objects.values() if isinstance(kept, KeptOptimizer))
+        self._new: list[torch.optim.Optimizer] = []
+        self._named: set[str] = set()
+        self._has_looked = False
+
+    def note(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that an optimizer does its step."""
+        if optimizer not in self._seen:
+            self._seen.add(optimizer)
+            self._new.append(optimizer)
+
+    def look(self) -> Iterator[str]:
+        """Yield what is not kept, once for each object and each class of optimizers. A step has just been done."""
+        if not self._has_looked:
+            self._has_looked = True
+            yield from self._empty()
+            yield from self._of_hooks()
+        new, self._new = self._new, []
+        for optimizer in new:
+            name = type(optimizer).__name__
+            if name not in self._named and not self._is_kept(optimizer):
+                self._named.add(name)
+                yield f"the state of {name}, an optimizer that changes kept parameters and was not given to ctx.keep"
+
+    def _empty(self) -> Iterator[str]:
+        for name, kept in self._objects.items():
+            if isinstance(kept, KeptStateful) and kept.is_empty:
+                yield f"{name}, whose state_dict is empty: if it has a state, give that to ctx.keep by itself"
+
+    def _of_hooks(self) -> Iterator[str]:
+        for name, kept in self._objects.items():
+            module = kept.module if isinstance(kept, KeptModule) else None
+            # torch has no public name for them. Those without a state of their own get a process group, or None.
+            for _, state in getattr(module, "_comm_hooks", ()):
+                if state is not None and not isinstance(state, ProcessGroup):
+                    yield f"the {type(state).__name__} of a communication hook of {name}, which only its own rank has"
+
+    def _is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimizer changes nothing that is kept, or has no state but that of objects that were given."""
+        given = [kept.optimizer for kept in self._objects.values() if isinstance(kept, KeptOptimizer)]
+        groups = {id(group) for each in given for group in each.param_groups}
+        try:
+            tensors = {id(tensor) for kept in self._objects.values() for _, tensor in kept.big()}
+            tensors.update(*(kept.tensor_ids for kept in self._objects.values() if isinstance(kept, KeptStateful)))
+            state = {id(tensor) for _, tensor in KeptOptimizer("", optimizer, {}).big()}
+        except KeptStateError:  # no step is kept then, and the user is told why
+            return True
+        shares_groups = all(id(group) in groups for group in optimizer.param_groups)
+        changes = any(id(parameter) in tensors for group in optimizer.param_groups for parameter in group["params"])
+        return not changes or (state <= tensors and (shares_groups or bool(state)))
