@@ -19,7 +19,7 @@ from coordinatord.core.rounds.state import leases
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.run import Run, Wings
 from coordinatord.core.rounds.state.sleep_watch import SleepWatch
 from coordinatord.core.rounds.transitions import actions, admin, observations, releases
 from coordinatord.core.rounds.transitions.apply import apply
@@ -33,14 +33,17 @@ from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
 
+WINGS = Wings()
+"""Both wings."""
+
 
 class Coordinator:
     """Decides for every job who is in it, which round is on and who has which rank."""
 
-    def __init__(self, policy: Policy, epoch: str) -> None:
+    def __init__(self, policy: Policy, epoch: str, wings: Wings = WINGS) -> None:
         """Begin without jobs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
         self.policy = policy
-        self.cluster = Cluster()
+        self.cluster = Cluster(wings)
         self.store_error: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided; None while records can be written."""
         self._registry = Registry(self.cluster, policy, epoch)
@@ -96,7 +99,8 @@ class Coordinator:
         for at, record in past:
             apply(self.cluster.durable, record, at)
         for job, durable in self.cluster.durable.jobs.items():
-            run = self.cluster.jobs[job] = self._registry.live[durable.id] = Run(durable, self.policy)
+            run = Run(durable, self.policy, self.cluster.wings)
+            self.cluster.jobs[job] = self._registry.live[durable.id] = run
             run.take_up(now)
             for member in run.members.values():
                 # It may have gone before the first known failure, and caused it: that one must not be charged.

@@ -42,7 +42,7 @@ that only watches a script is in none of these."""
 
 _RESPONDER = "workerlib/responder.py"
 
-_WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:keep|in_place)/[^/]*")
+_WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:keeping|reuse)/[^/]*")
 """The modules of workerlib whose threads wait for word from nodeclient."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from coordinatord.core.machine import Coordinator
+from coordinatord.core.machine import WINGS, Coordinator
 from coordinatord.core.rounds.events import Tick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableMember, DurableRun
@@ -200,4 +200,4 @@ def a_member(node: str = "n1", *, peer: str = "10.0.0.1", local: str = "10.0.0.9
 def a_run(spec: JobSpec | None = None, *, job: str = "mnist", run: str = "e-1", opener: str = "first") -> Run:
     """Build a run without nodes, as the coordinator knows it."""
     durable = DurableRun(job, run, spec or a_spec(), opener, entered_at=0.0, ledger=Ledger(0.0))
-    return Run(durable, Policy())
+    return Run(durable, Policy(), WINGS)

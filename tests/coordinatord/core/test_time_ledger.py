@@ -6,6 +6,7 @@ The simulation's invariants have the rest.
 import pytest
 from msgspec.structs import asdict
 
+from coordinatord.core.machine import WINGS
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
@@ -235,7 +236,7 @@ def test_long_reasons_are_cut() -> None:
         a_stop_of(reason=reason),
         an_end_of(reason=reason),
     ]
-    run = Run(replay(Entry(0.0, record) for record in past)["job"], Policy())
+    run = Run(replay(Entry(0.0, record) for record in past)["job"], Policy(), WINGS)
     [round_] = rounds_view(run, run.durable.rounds, 0.0)
     assert round_.stopped == round_.ended == "x" * (REASON_MAX - 3) + "..."
 
@@ -249,7 +250,7 @@ def test_a_pruned_store_gives_the_same_ledger_and_the_same_rounds() -> None:
         database.append([entry])
         whole.append(entry)
     assert database.count() < len(whole)
-    pruned, unpruned = (Run(replay(entries)["job"], Policy()) for entries in (database.load(), whole))
+    pruned, unpruned = (Run(replay(entries)["job"], Policy(), WINGS) for entries in (database.load(), whole))
     now = whole[-1].at + 7.0
     assert spent(pruned, now) == spent(unpruned, now)
     assert spent(pruned, now).total == pytest.approx(now - whole[0].at)

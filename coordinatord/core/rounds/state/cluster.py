@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coordinatord.core.rounds.state.durable import DurableCluster
-from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.run import Run, Wings
 
 DRAINED_MAX = 20_000
 """The most names that are drained, as many as there may be nodes."""
@@ -16,6 +16,7 @@ DRAINED_MAX = 20_000
 class Cluster:
     """The runs of all jobs."""
 
+    wings: Wings
     durable: DurableCluster = field(default_factory=DurableCluster)
     jobs: dict[str, Run] = field(default_factory=dict)
     """The live or last run of each job, in the order in which they were opened."""

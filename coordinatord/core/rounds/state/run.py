@@ -8,10 +8,11 @@ the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from coordinatord.core.keeping.checkpoint_watch import CheckpointWatch
@@ -19,6 +20,7 @@ from coordinatord.core.keeping.kept_index import KeptIndex
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
+from coordinatord.core.rounds.state.wings import KeepingWing, NoKeeping, NoWatching, WatchingWing
 from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.ranks import order
 from coordinatord.core.rounds.values.root_cause import RoundVerdict, WorkerFailure, find_root_cause
@@ -85,15 +87,23 @@ STATES = tuple(MemberState)
 MAY_HAVE_WORKERS = tuple(state for state in STATES if state.may_have_workers)
 
 
+class Wings(Struct, frozen=True):
+    """The classes of the wings that each run gets; without any it trains all the same."""
+
+    keeping: Callable[[Run], KeepingWing] = NoKeeping
+    watching: Callable[[Run], WatchingWing] = NoWatching
+
+
 class Run:
     """One run as this life of the daemon knows it; `durable` is what outlives it.
 
     Members are indexed by their state, so that all counts below cost O(1).
     """
 
-    def __init__(self, durable: DurableRun, policy: Policy) -> None:  # noqa: PLR0915 - one field a line
+    def __init__(self, durable: DurableRun, policy: Policy, wings: Wings) -> None:  # noqa: PLR0915 - one field a line
         """Begin with what the records hold: all members are out of reach until they are heard."""
         self.durable = durable
+        self.keeping, self.watching = wings.keeping(self), wings.watching(self)
         self.job, self.id, self.spec = durable.job, durable.id, durable.spec
         """Three values of `durable` that never change, for short."""
         self.policy = policy

@@ -35,7 +35,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
     match record:
         case RunOpened():
             cluster.jobs.pop(record.job, None)
-            cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], policy)
+            cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], policy, cluster.wings)
         case JobForgotten():
             if record.job not in cluster.durable.jobs:
                 cluster.jobs.pop(record.job, None)
