@@ -71,9 +71,8 @@ FIELDS_MAX = 12
 """A class with more is several objects in one. Records may have more: they are lists of facts."""
 
 MANY_FIELDS = {
-    "Run": "kept state, hangs and lateness become objects of their own",
+    "Run": "kept state becomes an object of its own",
     "Member": "as Run",
-    "HangWatch": "the alarm and what was said of it part",
     "KeptIndex": "the agreement on a step becomes a machine with a table",
     "Persisting": "the life of a write to the disk becomes an enum with a table",
     "Round": "what is written once parts from what changes while it runs",

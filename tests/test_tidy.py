@@ -6,7 +6,14 @@ import pytest
 
 from tests.conftest import LONGEST
 from tests.support.docstrings import fragments, leaning_sentences, wordless_functions
-from tests.support.imports import coordinator_imports, imports_back_up, impure_imports, node_imports, worker_imports
+from tests.support.imports import (
+    coordinator_imports,
+    imports_apart,
+    imports_back_up,
+    impure_imports,
+    node_imports,
+    worker_imports,
+)
 from tests.support.pages import CELL_MAX, long_cells, wide_lines
 from tests.support.source import ROOT, Check, Rule, Source
 from tests.support.tidy import (
@@ -49,6 +56,8 @@ VIOLATIONS = [
         "rounds.state.run",
     ),
     (imports_back_up, "coordinatord/server/driver.py", "from coordinatord.server.http import jobs", 1, "http.jobs"),
+    (imports_apart, "coordinatord/core/rounds/policy.py", "from coordinatord.core.watching import a", 1, "watching.a"),
+    (imports_apart, "coordinatord/core/watching/a.py", "from coordinatord.core.shown import a", 1, "shown.a"),
     (stock_frozen_classes, "nodeclient/a.py", "@dataclass(frozen=True)\nclass A: ...", 2, "A is made by dataclass"),
     (unnamed_modules, "workerlib/__init__.py", MOST_OF_WORKERLIB, 1, "does not name `gloo`"),
     (coordinator_imports, "coordinatord/cli.py", "import nodeclient", 1, "imports nodeclient"),

@@ -28,12 +28,12 @@ from coordinatord.core.rounds.transitions.runs import Registry
 from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.records import AGE_MAX, Record
-from coordinatord.core.watching import looks
+from coordinatord.core.watching.run_watch import RunWatch
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
 
-WINGS = Wings()
+WINGS = Wings(watching=RunWatch)
 """Both wings."""
 
 
@@ -268,8 +268,8 @@ class Coordinator:
     def _take_in(self, event: events.Looked | events.Compared, decision: Decision) -> None:
         """Take in what workers of a run have answered; while nothing can be recorded, they are asked again later."""
         run = self._registry.live.get(event.run)
-        if run is not None and self.store_error is None:
-            for touched in looks.take_in(run, event, decision):
+        if run is not None and self.store_error is None and run.watching.take(event, decision.now):
+            for touched in (*releases.drain_laggard(run, decision), run):
                 self._advance(touched, decision)
 
     def _tick(self, _: events.Tick, decision: Decision) -> None:

@@ -65,6 +65,13 @@ SERVER_FLOORS: Floors = (
 FLOORS = {"coordinatord/core/rounds": KERNEL_FLOORS, "coordinatord/server": SERVER_FLOORS}
 """The rooms with floors: each file may import from its own floor and from lower ones. What is no floor is an edge."""
 
+APART = {
+    "coordinatord/core/rounds": ("coordinatord.core.watching", "coordinatord.core.shown"),
+    "coordinatord/core/watching": ("coordinatord.core.keeping", "coordinatord.core.shown"),
+}
+"""What each room of `coordinatord/core` must not import: the kernel can do without its wings, and each wing without the
+other."""
+
 TORCHRUN_ROOM = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
 
@@ -89,6 +96,14 @@ def imports_back_up(source: Source) -> Iterator[Finding]:
     higher = [f"{room.replace('/', '.')}.{above}" for floor in floors[own + 1 :] for above in floor]
     for imported in source.imports:
         if imported.within(*higher):
+            yield imported.line, f"imports {imported.module}"
+
+
+def imports_apart(source: Source) -> Iterator[Finding]:
+    """Find imports of a room that the file's own room has to do without."""
+    [apart] = [apart for room, apart in APART.items() if source.is_in(room)]
+    for imported in source.imports:
+        if imported.within(*apart):
             yield imported.line, f"imports {imported.module}"
 
 

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 
 from tests.support.docstrings import fragments, leaning_sentences, wordless_functions
 from tests.support.imports import (
+    APART,
     FLOORS,
     PURE_ROOMS,
     coordinator_imports,
+    imports_apart,
     imports_back_up,
     impure_imports,
     node_imports,
@@ -162,6 +164,12 @@ RULES = (
         imports_back_up,
         "Move what both floors need down, or have the lower one given a handler: see `watchers` in"
         " coordinatord/server/driver.py.",
+    ),
+    Rule(
+        "the kernel and its wings do without each other",
+        lambda source: source.is_python and source.is_in(*APART),
+        imports_apart,
+        "Give the wing a word in coordinatord/core/rounds/state/wings.py, or move what both need into the kernel.",
     ),
     Rule(
         "frozen classes of coordinatord and nodeclient are made by @frozen",

@@ -19,7 +19,9 @@ from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.core.rounds.values.training_progress import furthest_step
-from coordinatord.core.watching.arrivals import laggard_view, late_views
+from coordinatord.core.watching.lateness import RankLateness
+from coordinatord.core.watching.lateness_watch import sentence
+from coordinatord.core.watching.run_watch import lateness_of
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.http.api import (
     DrainedStatus,
@@ -27,6 +29,7 @@ from coordinatord.protocol.http.api import (
     FailureStatus,
     JobStatus,
     KeptStatus,
+    LaggardStatus,
     LateStatus,
     LedgerStatus,
     LostStatus,
@@ -67,7 +70,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     ledger = _ledger(run, now)
     steps_per_s = pace(run, now)
     lead = _FurthestWorker(run, steps_per_s)
-    late = late_views(run)
+    late = _late(run)
     since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
     return JobStatus(
         job=run.job,
@@ -90,7 +93,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         lost=_lost(run, now),
         earlier=tuple(_earlier(earlier, now) for earlier in run.durable.earlier),
         failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
-        laggard=laggard_view(run),
+        laggard=_laggard(run),
         nodes=tuple(_node_status(run, member, ready, lead, late.get(member.node), now) for member in _in_order(run)),
     )
 
@@ -326,6 +329,43 @@ def pace(run: Run, now: float) -> float | None:
     straggler = run.straggler
     stands = straggler is not None and straggler.lag > 1 and now - straggler.stepped_at >= run.progress.patience_s
     return None if stands else round(steps_per_s, 6)
+
+
+def laggard_s(run: Run) -> float | None:
+    """Return how late the laggard is; 0 if there is none, and None if that is not known."""
+    known = lateness_of(run)
+    if known is None:
+        return None
+    return 0.0 if known.laggard is None else known.laggard.late_s
+
+
+def _laggard(run: Run) -> LaggardStatus | None:
+    """Return the worker that holds up the others; None if none does."""
+    known = lateness_of(run)
+    laggard = None if known is None else known.laggard
+    if known is None or laggard is None:
+        return None
+    return LaggardStatus(
+        rank=laggard.rank,
+        node=laggard.node,
+        last=round(laggard.last, 3),
+        late_s=round(laggard.late_s, 6),
+        step_s=None if known.step_s is None else round(known.step_s, 6),
+        sentence=sentence(known, laggard),
+    )
+
+
+def _late(run: Run) -> dict[str, LateStatus]:
+    """Return the latest worker of each node, by node; nothing while the job does not train."""
+    known = lateness_of(run)
+    latest: dict[str, RankLateness] = {}
+    for worker in () if known is None else known.ranks:
+        if worker.node not in latest or worker.last > latest[worker.node].last:
+            latest[worker.node] = worker
+    return {
+        node: LateStatus(rank=worker.rank, last=round(worker.last, 3), late_s=round(max(0.0, worker.late_s), 6))
+        for node, worker in latest.items()
+    }
 
 
 def _state_of_ready(run: Run) -> str:

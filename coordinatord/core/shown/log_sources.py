@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import islice
 
 from msgspec import Struct
 
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.ranks import Ranks
+from coordinatord.core.rounds.values.ranks import Ranks, merged, ranks_of
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
@@ -99,27 +98,6 @@ def log_sources(
 def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) -> bool:
     host = offers[ranks.node].host if ranks.node in offers else ranks.node
     return not choice.nodes or not choice.nodes.isdisjoint({ranks.node, host})
-
-
-def merged(chosen: Iterable[range]) -> list[range]:
-    """Return the chosen ranks, each once, in order."""
-    merged: list[range] = []
-    for piece in sorted(chosen, key=lambda piece: piece.start):
-        if merged and piece.start <= merged[-1].stop:
-            merged[-1] = range(merged[-1].start, max(merged[-1].stop, piece.stop))
-        else:
-            merged.append(piece)
-    return merged
-
-
-def ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
-    """Return which of the wanted ranks a node has, or all of its ranks if none are named."""
-    first, end = ranks.first_rank, ranks.first_rank + ranks.workers
-    if not wanted:
-        return [range(first, end)]
-    near = wanted[max(0, bisect(wanted, first, key=lambda piece: piece.start) - 1) :]
-    overlapping = takewhile(lambda piece: piece.start < end, near)
-    return [range(max(first, piece.start), min(end, piece.stop)) for piece in overlapping if piece.stop > first]
 
 
 class _WantedRound:

@@ -1,15 +1,31 @@
-"""The looks at the workers of one stall. Nothing of it is recorded: a coordinator that was started again looks anew."""
+"""The looks at one stall, and what two of them have shown."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from coordinatord.core.watching.look_comparison import ANSWERED_WITHIN_S, APART_S, PAUSE_MAX_S, PAUSE_S
+from msgspec import Struct
+
+from coordinatord.core.watching.look_comparison import (
+    ANSWERED_WITHIN_S,
+    APART_S,
+    OUTSIDE_PATIENCE_S,
+    PAUSE_MAX_S,
+    PAUSE_S,
+    awaits_outside,
+    compare,
+    stands_since,
+)
 from coordinatord.hints.hang_verdict import HangVerdict
 from coordinatord.hints.seen_worker import SeenWorker
 
-Look = tuple[SeenWorker, ...]
+
+class TakenLook(Struct, frozen=True):
+    """The answers to one look."""
+
+    workers: tuple[SeenWorker, ...]
+    at: float
+    """When they were taken in."""
 
 
 @dataclass(slots=True)
@@ -18,30 +34,20 @@ class HangWatch:
 
     pending: int = 0
     """The number of the look that is on its way; 0 if none is."""
-    due_at: float = -math.inf
-    """When the next look is due, or the one on its way is given up."""
-    first: Look | None = None
+    due_at: float | None = None
+    """When the next look is due, or the one on its way is given up; None if that is not limited."""
+    first: TakenLook | None = None
     """The look that the next one is compared with; None if the next one is the first of two."""
     found: HangVerdict | None = None
     """The workers that hold up all others, by the last two looks; None if these have not shown any."""
-    second: Look = ()
+    second: TakenLook | None = None
     """The later of these two."""
-    notice: str = ""
-    """What the last looks have shown where nothing is done about it; empty if nothing."""
+    still: TakenLook | None = None
+    """The earliest look since which a worker that waits for something outside the job has stood still."""
+    is_tolerated: bool = False
+    """Whether that is the worker that holds up all others, and not for too long."""
     at_rest: bool = False
     """Whether no worker comes to a collective any more, in a round whose workers report no steps."""
-    is_tolerated: bool = False
-    """Whether the worker that holds up all others waits for something outside the job, and not for too long."""
-    still: Look = ()
-    """The earliest look since which that worker has stood still."""
-    still_at: float = 0.0
-    """When that look was taken in."""
-    first_at: float = 0.0
-    """When `first` was taken in."""
-    noted: bool = False
-    """Whether it is on record that the others wait for a worker that computes."""
-    remark: str = ""
-    """What users are warned of: no restart is left, and torch's own timeout is to end the round. Empty if nothing."""
     _numbers: int = 0
     _pause_s: float = PAUSE_S
 
@@ -53,22 +59,31 @@ class HangWatch:
         self.pending, self.due_at = self._numbers, now + ANSWERED_WITHIN_S
         return self.pending
 
-    def keep(self, look: Look, now: float, apart_s: float) -> None:
+    def keep(self, look: TakenLook, apart_s: float) -> None:
         """Keep the first of two looks; the other one comes so many seconds later."""
-        self.pending, self.first, self.first_at, self.due_at = 0, look, now, now + apart_s
+        self.pending, self.first, self.due_at = 0, look, look.at + apart_s
 
     def look_again(self, now: float) -> None:
         """Have a later look compared with the first: it is too early to judge by this one."""
         self.pending, self.due_at = 0, now + APART_S
 
+    def judge(self, first: TakenLook, second: TakenLook) -> None:
+        """Find out what two looks have shown, and wait before the next two."""
+        self.found, self.second = compare(first.workers, second.workers), second
+        if self.found is None or not awaits_outside(self.found, second.workers):
+            self.still = None
+        elif self.still is None or not stands_since(self.still.workers, self.found, second.workers):
+            self.still = first
+        self.is_tolerated = self.still is not None and second.at - self.still.at < OUTSIDE_PATIENCE_S
+        self.give_up(second.at)
+
     def give_up(self, now: float) -> None:
-        """Forget both looks, and wait before the next two."""
+        """Forget the first look and the one on its way, and wait before the next two."""
         self.pending, self.first, self.due_at = 0, None, now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 
     def clear(self) -> None:
         """Forget the stall: workers get on again, or their round is over. Answers to an old look no longer count."""
-        self.pending, self.first, self.found, self.second = 0, None, None, ()
-        self.notice, self.at_rest, self.noted, self.remark = "", False, False, ""
-        self.is_tolerated, self.still = False, ()
-        self.due_at, self._pause_s = -math.inf, PAUSE_S
+        self.pending, self.first, self.found, self.second = 0, None, None, None
+        self.still, self.is_tolerated, self.at_rest = None, False, False
+        self.due_at, self._pause_s = None, PAUSE_S

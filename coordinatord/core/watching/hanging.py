@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
+from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.core.watching.look_comparison import APART_S
-from coordinatord.protocol.messages import Launcher
+from coordinatord.core.watching.hang_watch import HangWatch, TakenLook
+from coordinatord.core.watching.look_comparison import APART_S, first_named
+from coordinatord.hints.hang_verdict import HangVerdict, longest_wait_s
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX
+from coordinatord.protocol.messages import Failure, HangKind, Launcher
+from coordinatord.protocol.stack_messages import unpack_stacks
+from coordinatord.protocol.text import clip
 
 
-def next_look(run: Run) -> float | None:
+def next_look(run: Run, watch: HangWatch) -> float | None:
     """Return when to look at the workers, or to give a look up; None unless training has stalled, or if none is wanted.
 
     A round without a step has not stalled. Its workers are looked at as well if `--hang-timeout` limits the time to the
@@ -19,15 +25,15 @@ def next_look(run: Run) -> float | None:
     workers are in a section, which has its own limit.
     """
     has_stalled = run.durable.ledger.activity is Activity.STALLED
-    at_rest = run.hang.at_rest and is_judged_by_rest(run)
+    at_rest = watch.at_rest and is_judged_by_rest(run)
     if run.durable.state is not State.RUNNING or not (has_stalled or at_rest or is_timed_without_steps(run)):
         return None
     if run.spec.hang_timeout_s == 0 or run.spec.launcher is Launcher.TORCHRUN:
         return None
     if any(member.session is None for member in run.inside):
         return None  # the node comes back, or is lost
-    first_at = run.durable.entered_at + looks_apart_s(run) if is_timed_without_steps(run) else -math.inf
-    return max(run.hang.due_at, section_until(run), first_at)
+    first_at = run.durable.entered_at + looks_apart_s(run) if is_timed_without_steps(run) else None
+    return max((at for at in (watch.due_at, section_until(run), first_at) if at is not None), default=NOW)
 
 
 def is_timed_without_steps(run: Run) -> bool:
@@ -65,37 +71,57 @@ def are_heard_since(run: Run, at: float) -> bool:
     return all(member.heard_at > at for member in run.inside)
 
 
-def section_until(run: Run) -> float:
-    """Return until when the section of the workers may go on; a time in the past if they are in none."""
+def section_until(run: Run) -> float | None:
+    """Return until when the section of the workers may go on; None if they are in none."""
     named = run.progress.sections.longest
-    return -math.inf if named is None else named.ends_at
+    return None if named is None else named.ends_at
 
 
-def is_hung(run: Run) -> bool:
+def is_hung(run: Run, watch: HangWatch) -> bool:
     """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
     A worker that waits for something outside the job is given some minutes. `--hang-timeout` is a time between steps:
     before the first one, a worker may compute for any time.
     """
-    found = run.hang.found
+    found = watch.found
     allows_no_more = bool(run.spec.hang_timeout_s) and run.durable.stepped
-    is_borne = run.hang.is_tolerated or is_left_to_torch(run)
+    is_borne = watch.is_tolerated or is_left_to_torch(run, found)
     return found is not None and ((found.is_hang and not is_borne) or allows_no_more)
 
 
-def is_left_to_torch(run: Run) -> bool:
+def is_left_to_torch(run: Run, found: HangVerdict | None) -> bool:
     """Whether a round that seems to hang goes on until torch's own timeout of collectives ends it.
 
     Where no restart is left, an alarm ends the job. A worker that has ended, or that waits in another collective than
     the others, proves a hang; one that stands still, or data that does not move, may only be slow. `--hang-timeout`
     says how slow is too slow.
     """
-    found = run.hang.found
     is_spent = run.durable.restarts_used >= run.spec.max_restarts
     return found is not None and found.rests_on_pace and is_spent and run.spec.hang_timeout_s is None
 
 
-def awaits_busy(run: Run) -> bool:
-    """Whether it is to be recorded that workers wait for one, though the round is not ended for that: see `is_hung`."""
-    is_new = not run.hang.noted or (is_left_to_torch(run) and not run.hang.remark)
-    return run.hang.found is not None and not is_hung(run) and is_new
+def failure_of(run: Run, found: HangVerdict, look: TakenLook) -> WorkerFailure:
+    """Return the hang as the failure of the first culprit: it failed when the others began to wait for it."""
+    culprit = first_named(found, look.workers)
+    age_s = longest_wait_s(look.workers)
+    names_several = len(found.ranks) > 1 and found.kind is not HangKind.NETWORK
+    failure = Failure(
+        rank=culprit.rank,
+        local_rank=culprit.rank - run.durable.order[culprit.node].first_rank,
+        exit_code=ExitCode.TIMED_OUT,
+        pid=0 if culprit.now is None else culprit.now.pid,
+        message=found.sentence,
+        error="",
+        last_lines=() if culprit.now is None else _frames(culprit.now.stacks),
+        followers=(),
+        age_s=age_s,
+        hang=found.kind,
+        hang_ranks=found.ranks[:CONSEQUENCES_MAX] if names_several else (),
+    )
+    return WorkerFailure(culprit.node, run.members[culprit.node].offer.host, look.at - age_s, failure)
+
+
+def _frames(stacks: bytes) -> tuple[str, ...]:
+    """Return the stack of the main thread, as lines of text."""
+    threads = unpack_stacks(stacks)
+    return tuple(clip(frame, LINE_MAX) for frame in threads[0][1][:LAST_LINES_MAX]) if threads else ()

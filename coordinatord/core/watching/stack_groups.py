@@ -8,8 +8,7 @@ from msgspec.structs import asdict
 
 from coordinatord.core.rounds.effects import StackSource
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.ranks import Ranks
-from coordinatord.core.shown.log_sources import merged, ranks_of
+from coordinatord.core.rounds.values.ranks import Ranks, merged, ranks_of
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus

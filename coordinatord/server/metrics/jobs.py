@@ -18,8 +18,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.core.shown.job_view import pace
-from coordinatord.core.watching.arrivals import laggard_s
+from coordinatord.core.shown.job_view import laggard_s, pace
 from coordinatord.protocol.messages import ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 

@@ -18,7 +18,6 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run, can_halt
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.core.watching.hanging import awaits_busy, is_hung, next_look
 from coordinatord.protocol.messages import Launcher, ScaleUp
 
 Condition = Callable[[Run], float | None]
@@ -180,17 +179,17 @@ def stalled(run: Run) -> float | None:
 
 def look_due(run: Run) -> float | None:
     """Training has stalled, and it is time to look where the workers stand."""
-    return next_look(run)
+    return run.watching.next_at()
 
 
 def hung(run: Run) -> float | None:
     """Two looks have shown a worker that all others wait for, and that will not come."""
-    return _when(is_hung(run))
+    return _when(run.watching.hang())
 
 
 def busy_awaited(run: Run) -> float | None:
     """Two looks have shown a worker that computes while all others wait for it, and it is not on record yet."""
-    return _when(awaits_busy(run))
+    return _when(run.watching.awaited())
 
 
 def resumed(run: Run) -> float | None:

@@ -282,19 +282,19 @@ class Reasons:
 
     def _noticed(self, text: str) -> str:
         """Return a text with what the last looks have shown where nothing is done about it."""
-        is_on = self._run.hang.notice and self._run.durable.state is State.RUNNING
-        return f"{text}; {self._run.hang.notice}" if is_on else text
+        notice = self._run.watching.notice() if self._run.durable.state is State.RUNNING else ""
+        return f"{text}; {notice}" if notice else text
 
     @property
-    def notice(self) -> str:
+    def awaited(self) -> str:
         """Which worker the others wait for, and what it does."""
-        return self._run.hang.notice
+        return self._run.watching.awaited()
 
     @property
     def hung(self) -> str:
         """Which worker the others wait for in vain, and where they wait."""
-        found = self._run.hang.found
-        return "" if found is None else found.sentence
+        hang = self._run.watching.hang()
+        return "" if hang is None else hang.failure.message
 
     @property
     def _section(self) -> str:

@@ -32,8 +32,6 @@ from coordinatord.core.rounds.values.training_progress import (
     furthest_step,
     least_step,
 )
-from coordinatord.core.watching.hang_watch import HangWatch
-from coordinatord.core.watching.lateness_watch import LatenessWatch
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure
 
@@ -153,7 +151,6 @@ class Run:
         """Why an operator wants another round at once; empty if none does."""
 
         self.progress = TrainingProgress(self.spec.hang_timeout_s or None)
-        self.hang, self.lateness = HangWatch(), LatenessWatch()
         self.steps_announced = False
         """Whether a worker of the current round has announced steps; nodes repeat that after a restart."""
         self.lost_at = math.inf
@@ -218,8 +215,6 @@ class Run:
         """Begin the round that was recorded, with these nodes; nothing is known against any of them yet."""
         self.missing.clear()
         self.progress.clear()
-        self.hang.clear()
-        self.lateness.clear()
         self.steps_announced = False
         self.failures, self.lost_at, self.restart_asked = {}, math.inf, ""
         self.ready_first = None

@@ -47,8 +47,6 @@ from coordinatord.core.rounds.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.watching import looks
-from coordinatord.core.watching.hanging import is_left_to_torch
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import PROTECTED_MAX
@@ -100,7 +98,6 @@ def stall(run: Run, reason: Reason, decision: Decision) -> None:
 
 def end_stall(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time since the newest step as training again."""
-    run.hang.clear()
     decision.record(
         TrainingResumed(run.job, run.id, reason.sentence, run.durable.round, spent_with_steps_again(run, decision.now))
     )
@@ -109,22 +106,21 @@ def end_stall(run: Run, reason: Reason, decision: Decision) -> None:
 def look(run: Run, reason: Reason, decision: Decision) -> None:
     """Have the workers looked at; that is no record, since it changes nothing."""
     del reason
-    looks.begin(run, decision)
+    asked = run.watching.look(decision.now)
+    if asked is not None:
+        decision.looks.append(asked)
 
 
 def note_busy(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that the others wait for a worker; nothing else is done, because it may be an evaluation.
-
-    Where no restart is left for one that seems to hang, all nodes warn of it.
-    """
-    run.hang.noted = True
-    run.hang.remark = reason.sentence if is_left_to_torch(run) else ""
+    """Record that the others wait for a worker; nothing else is done, because it may be an evaluation."""
     decision.record(BusyWorkerAwaited(run.job, run.id, reason.sentence, run.durable.round))
 
 
 def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
     """End a round of which one worker holds up all others: that is its failure, and charged as any."""
-    looks.count_as_failure(run, decision.now)
+    hang = run.watching.hang()
+    assert hang is not None  # noqa: S101 - it is the row's condition
+    run.failures[hang.node] = hang
     _stop(run, reason, decision, planned=False)
 
 

@@ -43,6 +43,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
             run = cluster.jobs.get(record.job)
             if run is not None:
                 run.revision += 1
+                run.watching.follow(record)
                 _CHANGES.get(type(record), _nothing)(run, record)
 
 

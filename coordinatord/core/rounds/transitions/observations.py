@@ -213,7 +213,6 @@ def _note_first_step(run: Run, members: list[Member], decision: Decision) -> Non
     spent = spent_with_steps(run, began_at, step, decision.now)
     reason = f"a worker of node {node} has reported step {step}"
     run.progress.note_start(run.durable.entered_at)
-    run.hang.clear()  # from here on there are looks only when training stalls
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 

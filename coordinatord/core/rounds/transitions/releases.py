@@ -10,6 +10,7 @@ import math
 from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.handover import HAND_OVER_S, has_to_give, last_holders, member_given_by
 from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.state.cluster import DRAINED_MAX, apply_drains
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
@@ -107,3 +108,12 @@ def _in_vain(run: Run, member: Member) -> Outcome:
         text = f"no round within {waited}: {why}"
     goes_on = run.kept.disk.work is not None and not persistence.writes(run, member)
     return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text if goes_on else text + reasons.unwritten))
+
+
+def drain_laggard(run: Run, decision: Decision) -> list[Run]:
+    """Drain the node of a laggard; return the runs in which something may follow, since it may be in several."""
+    drain = run.watching.laggard()
+    if drain is None or len(decision.cluster.durable.drained) >= DRAINED_MAX:
+        return []
+    decision.record(drain)
+    return apply_drains(decision.cluster)

@@ -125,7 +125,7 @@ def _stall_rows() -> list[Transition]:
         Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
         Transition(running, when.resumed, running, do.end_stall, "workers do steps again"),
         Transition(running, when.hung, stopping, do.stop_hung, "{reasons.hung}"),
-        Transition(running, when.busy_awaited, running, do.note_busy, "{reasons.notice}"),
+        Transition(running, when.busy_awaited, running, do.note_busy, "{reasons.awaited}"),
         Transition(running, when.look_due, running, do.look, "it is time to look where the workers stand"),
     ]
 

@@ -10,10 +10,11 @@ node whose user asks for a group rank gets it, or the next that is left; in the 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, count
+from itertools import chain, count, takewhile
 
 from msgspec import Struct
 
@@ -124,3 +125,24 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
         for part in _DIGITS.split(text)
         if part
     )
+
+
+def merged(chosen: Iterable[range]) -> list[range]:
+    """Return the chosen ranks, each once, in order."""
+    merged: list[range] = []
+    for piece in sorted(chosen, key=lambda piece: piece.start):
+        if merged and piece.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, piece.stop))
+        else:
+            merged.append(piece)
+    return merged
+
+
+def ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
+    """Return which of the wanted ranks a node has, or all of its ranks if none are named."""
+    first, end = ranks.first_rank, ranks.first_rank + ranks.workers
+    if not wanted:
+        return [range(first, end)]
+    near = wanted[max(0, bisect(wanted, first, key=lambda piece: piece.start) - 1) :]
+    overlapping = takewhile(lambda piece: piece.start < end, near)
+    return [range(max(first, piece.start), min(end, piece.stop)) for piece in overlapping if piece.stop > first]

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
+from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.values.records import NodeDrained
 from coordinatord.core.shown.job_view import job_view
-from coordinatord.core.watching import looks
 from coordinatord.core.watching.arrivals import EVERY_S, ask_at
 from coordinatord.core.watching.lateness_watch import AGREEING
 from coordinatord.protocol.http.api import LateStatus
@@ -76,7 +76,7 @@ def test_without_steps_nobody_is_drained() -> None:
 
 
 def test_nobody_is_drained_while_as_many_are_drained_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "DRAINED_MAX", 0)
+    monkeypatch.setattr(releases, "DRAINED_MAX", 0)
     job = Job()
     job.play(*[LATE] * 10)
     assert job.drained == []
