@@ -34,7 +34,7 @@ BY_CHECK = {rule.findings: rule for rule in RULES}
 
 MOST_OF_WORKERLIB = (
     '"""`agreement` `checkpoints` `contract` `elastic` `init` `integrations` `keeping` `kept_storage` `reuse` '
-    '`progress` `record` `recorders` `responder` `sampler` `stop` `store`"""'
+    '`progress` `record` `responder` `sampler` `stop` `store`"""'
 )
 
 CONTRACT_TORCH = "def f():\n    import torch"

@@ -11,16 +11,17 @@ when a script writes a checkpoint of its own, `stop` notes a signal that asks th
 workers agree on that. `keeping` keeps state that outlives the workers, also for `kept_storage`, which takes the place
 of a disk under `torch.distributed.checkpoint`. `reuse` lets a worker outlive its round, for `elastic`, which calls a
 script's function again with each. `responder` answers nodeclient where the worker stands, from the import of this
-package on, and `recorders` reads in which collectives. `gloo` lets gloo's threads end before Python does, and `store`
+package on. `gloo` lets gloo's threads end before Python does, and `store`
 is for scripts that expect a launcher's store. `integrations` has callbacks for frameworks. Importing this package
 imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from workerlib import recorders, responder
+from workerlib import responder
 from workerlib.agreement import should_stop
 from workerlib.checkpoints import checkpointed, should_checkpoint
+from workerlib.contract import recorders
 from workerlib.contract.env import NotLaunchedError, WorkerEnvironment
 from workerlib.elastic import elastic, rounds
 from workerlib.init import Context, init

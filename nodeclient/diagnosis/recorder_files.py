@@ -20,7 +20,7 @@ from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks
 from nodeclient.diagnosis.stack_text import locate
-from workerlib import recorders
+from workerlib.contract import recorders
 
 FILES_MAX = 16_384
 """The same number as that of the workers that `nodeclient stacks` asks at once."""

@@ -19,8 +19,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import workerlib.contract.recorders
 import workerlib.gloo
-import workerlib.recorders
 import workerlib.responder
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
@@ -286,7 +286,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
         "hook": _as_bytes(str(HOOK)),
         "gloo": _as_bytes(workerlib.gloo.__file__),
         "responder": _as_bytes(workerlib.responder.__file__),
-        "recorder": _as_bytes(workerlib.recorders.__file__),
+        "recorder": _as_bytes(workerlib.contract.recorders.__file__),
         "pythonpath": None if pythonpath is None else _as_bytes(pythonpath),
         "room": " " * ROOM_BYTES,
     }

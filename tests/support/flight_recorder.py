@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from workerlib import recorders
+from workerlib.contract import recorders
 
 FIRST = (2, 13)
 """The first release of torch whose recorder is known to work."""

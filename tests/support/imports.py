@@ -120,7 +120,7 @@ def node_imports(source: Source) -> Iterator[Finding]:
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
     shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
-    allowed = [*shared, "workerlib.contract", "workerlib.gloo", "workerlib.recorders", "workerlib.responder"]
+    allowed = [*shared, "workerlib.contract", "workerlib.gloo", "workerlib.responder"]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
     for imported in source.imports:

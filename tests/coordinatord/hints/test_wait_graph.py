@@ -18,7 +18,7 @@ from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks
 from nodeclient.diagnosis.stack_text import locate
-from workerlib.recorders import by_group, in_order
+from workerlib.contract.recorders import by_group, in_order
 
 STEPS = 2
 

@@ -33,7 +33,8 @@ import ctypes, json, os, signal, subprocess, sys, threading, time
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
-from workerlib import recorders, responder
+from workerlib import responder
+from workerlib.contract import recorders
 
 CULPRIT = 2
 

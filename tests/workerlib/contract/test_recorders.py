@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore
 from tests.support.condensed_dumps import dumps_of
 from tests.support.flight_recorder import Recorder, entry, install, needs_flight_recorder
 from tests.support.programs import TIMEOUT_S, wait_until
-from workerlib import recorders
+from workerlib.contract import recorders
 
 pytestmark = pytest.mark.slow
 
