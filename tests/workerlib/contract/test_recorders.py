@@ -19,7 +19,7 @@ from workerlib.contract import recorders
 
 pytestmark = pytest.mark.slow
 
-REAL_HANG = Path(__file__).parents[1] / "nodeclient" / "diagnosis" / "gpu_error_1st.json"
+REAL_HANG = Path(__file__).parents[2] / "nodeclient" / "diagnosis" / "gpu_error_1st.json"
 
 
 def answered() -> list[tuple[str, int, str]]:
