@@ -91,7 +91,6 @@ MANY_FIELDS = {
     "StepSaver": "the state of a save becomes an enum",
     "KeptOptimizer": "its tensors and its small values part",
     "StayingWorkers": "as Agent",
-    "StayingWorker": "sockets of groups part from the round",
     "WorkerStarter": "reasons for cold starts part from starts",
     "LogService": "files part from requests",
     "Output": "files and the terminal part",

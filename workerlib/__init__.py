@@ -5,32 +5,32 @@
     with workerlib.init() as ctx:
         model = DistributedDataParallel(Model().to(ctx.device))
 
-`contract` is what a worker and nodeclient agree on. `init` reads its environment and prepares torch. `sampler` deals
-out the samples of an epoch. `progress` reports steps and sections, and `record` an exception. `checkpoints` decides
-when a script writes a checkpoint of its own, `stop` notes a signal that asks the worker to end, and `agreement` has all
-workers agree on that. `keeping` keeps state that outlives the workers, also for `kept_storage`, which takes the place
-of a disk under `torch.distributed.checkpoint`. `reuse` lets a worker outlive its round, for `elastic`, which calls a
-script's function again with each. `responder` answers nodeclient where the worker stands, from the import of this
-package on. `gloo` lets gloo's threads end before Python does, and `store`
-is for scripts that expect a launcher's store. `integrations` has callbacks for frameworks. Importing this package
-imports no torch.
+Importing this package only defines names: it starts no thread, hooks into nothing, and imports no torch. What a script
+does not use is not loaded.
+
+`init` reads the environment of a worker and prepares torch. `progress` reports steps and sections, and `record` an
+exception. `sampler` deals out the samples of an epoch. `stop` notes a signal that asks the worker to end, and
+`agreement` has all workers agree on that. `store` is for scripts that expect a launcher's store, and `gloo` lets gloo's
+threads end before Python does. `responder` answers nodeclient where the worker stands, from the first call of this
+package on. `keeping` keeps state that outlives the workers, and decides when a script writes a checkpoint of its own.
+`reuse` lets a process take part in several rounds. Both say what they do in the process, and how to do without. What a
+worker and nodeclient agree on is in `contract`. `integrations` has callbacks for frameworks.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from workerlib import responder
 from workerlib.agreement import should_stop
-from workerlib.checkpoints import checkpointed, should_checkpoint
-from workerlib.contract import recorders
 from workerlib.contract.env import NotLaunchedError, WorkerEnvironment
-from workerlib.elastic import elastic, rounds
 from workerlib.init import Context, init
 from workerlib.progress import section, step
 from workerlib.record import record
-from workerlib.sampler import ElasticDistributedSampler
 
 if TYPE_CHECKING:
-    from workerlib.kept_storage import KeptReader, KeptWriter
+    from workerlib.keeping.checkpoints import checkpointed, should_checkpoint
+    from workerlib.keeping.kept_storage import KeptReader, KeptWriter
+    from workerlib.reuse.elastic import elastic, rounds
+    from workerlib.sampler import ElasticDistributedSampler
 
 __all__ = [
     "Context",
@@ -51,13 +51,21 @@ __all__ = [
 ]
 
 
-responder.start(recorders)
+_AT_FIRST_USE = {
+    "ElasticDistributedSampler": "workerlib.sampler",
+    "KeptReader": "workerlib.keeping.kept_storage",
+    "KeptWriter": "workerlib.keeping.kept_storage",
+    "checkpointed": "workerlib.keeping.checkpoints",
+    "elastic": "workerlib.reuse.elastic",
+    "rounds": "workerlib.reuse.elastic",
+    "should_checkpoint": "workerlib.keeping.checkpoints",
+}
+"""The module of each name that is loaded when a script first uses it."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return `KeptReader` or `KeptWriter`. They derive from classes of torch, which is imported only here."""
-    if name not in ("KeptReader", "KeptWriter"):
+    """Load a name at its first use."""
+    if name not in _AT_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from workerlib import kept_storage  # noqa: PLC0415 - see above
-
-    return getattr(kept_storage, name)
+    value = globals()[name] = getattr(import_module(_AT_FIRST_USE[name]), name)
+    return value

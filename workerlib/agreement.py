@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from workerlib import gloo
+from workerlib import gloo, responder
 from workerlib.stop import REQUEST
 
 
@@ -29,6 +29,7 @@ def should_stop() -> bool:
 
 def any_of(mine: bool) -> bool:
     """Return whether `mine` is true on any worker, by a collective of torch's default process group if there is one."""
+    responder.begin()
     import torch.distributed
 
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():

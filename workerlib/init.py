@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from workerlib import agreement, checkpoints, gloo, progress
+from workerlib import agreement, gloo, progress, responder
 from workerlib.contract.env import DEFAULTS, ERROR_HANDLING, KEEP, WorkerEnvironment
 from workerlib.stop import REQUEST
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
     from workerlib.keeping.keeper import StepKeeper
-    from workerlib.reuse.staying_worker import StayingWorker
 
 
 _keeper: StepKeeper | None = None
@@ -31,6 +31,19 @@ _keeper: StepKeeper | None = None
 
 _begun: WorkerEnvironment | None = None
 """The environment of the last round in which this process has made its process group."""
+
+
+class Reuse(Protocol):
+    """What `workerlib.reuse` does for a context whose process may take part in further rounds."""
+
+    def making_group(self) -> AbstractContextManager[None]:
+        """Watch the block that makes a process group. Raises `LeftRoundError` if the round ends in it."""
+
+    def record_keeper(self, keeper: StepKeeper) -> None:
+        """Record the keeper of this round's state."""
+
+    def leaves(self, error: BaseException) -> bool:
+        """Leave the round if this error ends it; return whether it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +54,8 @@ class Context:
     """All that the launcher has set, such as the reason for this round."""
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
-    staying: StayingWorker | None = field(default=None, repr=False, compare=False)
-    """The part of this process that can go on in another round; None if it cannot."""
+    reuse: Reuse | None = field(default=None, repr=False, compare=False)
+    """What takes this process into another round; None if it ends with this one."""
 
     @property
     def rank(self) -> int:
@@ -86,10 +99,14 @@ class Context:
 
         See `workerlib.should_checkpoint`.
         """
+        from workerlib.keeping import checkpoints
+
         return checkpoints.should_checkpoint()
 
     def checkpointed(self, step: int) -> None:
         """Report that this rank has written its part of a checkpoint; see `workerlib.checkpointed`."""
+        from workerlib.keeping import checkpoints
+
         checkpoints.checkpointed(step)
 
     def keep(self, **objects: Any) -> int:
@@ -105,7 +122,7 @@ class Context:
         Raises `KeptStateError` for state that cannot be kept or brought back, and if it is called a second time.
         """
         global _keeper  # one process keeps one state
-        from workerlib.keeping import keeper
+        from workerlib.keeping import checkpoints, keeper
         from workerlib.keeping.kept_errors import KeptStateError
 
         if _keeper is not None:
@@ -114,15 +131,16 @@ class Context:
         done, _keeper = keeper.keep(self.environment, objects)
         if _keeper is not None:
             checkpoints.connect(_keeper.planned_end, "ctx.keep")
-            if self.staying is not None:
-                self.staying.note_keeper(_keeper)
+            if self.reuse is not None:
+                self.reuse.record_keeper(_keeper)
         return done
 
     def close(self) -> None:
         """Destroy the process group and restore the signal handlers; further calls do nothing."""
         import torch
 
-        checkpoints.end()
+        if (checkpoints := sys.modules.get("workerlib.keeping.checkpoints")) is not None:
+            checkpoints.end()
         if _keeper is not None:
             _keeper.close(failed=False)
         REQUEST.close()
@@ -150,7 +168,7 @@ class Context:
         # The worker has to exit instead, so that its node sees the failure.
         if kind is None or (kind is SystemExit and REQUEST.agreed):
             self.close()
-        elif error is not None and self.staying is not None and self.staying.leaves(error):
+        elif error is not None and self.reuse is not None and self.reuse.leaves(error):
             _keeper = None
             return True
         elif _keeper is not None:
@@ -174,14 +192,13 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     return begin(backend, timeout, steps=steps)
 
 
-def begin(
-    backend: str | None, timeout: timedelta | None, *, steps: bool, staying: StayingWorker | None = None
-) -> Context:
-    """Do the same as `init`, in a process that may be `staying` for further rounds.
+def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse: Reuse | None = None) -> Context:
+    """Do the same as `init`, in a process that `reuse` may take into further rounds.
 
-    Raises `LeftRoundError` as well if a `staying` process leaves the round meanwhile.
+    Raises `LeftRoundError` as well if such a process leaves the round meanwhile.
     """
     global _begun  # noqa: PLW0603 - one process has one default process group
+    responder.begin()
     environment = WorkerEnvironment.from_environ(os.environ)
     if environment == _begun:
         raise RuntimeError(
@@ -205,7 +222,7 @@ def begin(
         from workerlib import store  # not before: `python -m workerlib.store` would find it imported, and warn
 
         store.await_listener(environment)
-    with nullcontext() if staying is None else staying.making_group():
+    with nullcontext() if reuse is None else reuse.making_group():
         torch.distributed.init_process_group(
             backend,
             timeout=timeout,
@@ -214,7 +231,7 @@ def begin(
             device_id=device if backend == "nccl" else None,
         )
     _begun = environment
-    return Context(environment, device, staying)
+    return Context(environment, device, reuse)
 
 
 def _outlive_errors() -> None:

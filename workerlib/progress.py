@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from workerlib import responder
 from workerlib.contract.env import PROGRESS, SECTION_AT, SLOT_BYTES, SLOTS_NAME, STEP_MAX, STEPS_TO_COME, pack_section
 
 _slot: memoryview | None = None
@@ -91,6 +92,7 @@ def _own_slot() -> memoryview:
     """Return the words of this worker's slot. It is opened at first use: warm workers inherit this loaded module."""
     global _slot  # noqa: PLW0603 - one process has one slot
     if _slot is None:
+        responder.begin()
         _slot = _open_slot(os.environ.get(PROGRESS))
     return _slot
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import ref
 
+from workerlib import responder
+
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 P = ParamSpec("P")
@@ -36,6 +38,7 @@ def record(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+        responder.begin()
         with suppress(Exception):  # faulthandler cannot write to a stderr that is no file
             faulthandler.enable(all_threads=True)
         try:

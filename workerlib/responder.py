@@ -14,7 +14,7 @@ comes the read end of a pipe. There are two ways to ask, neither of which the sc
 * The signal, if there is no answer because code in C holds the interpreter's lock. faulthandler then writes the stacks
   to the pipe, without that lock. Meanwhile no thread runs Python, so no stack changes.
 
-`workerlib` calls `start` when it is imported, and so does the hook of `--preload`, which loads this file by its path.
+The functions of `workerlib` call `begin`. The hook of `--preload` loads this file by its path, and calls `start`.
 """
 
 from __future__ import annotations
@@ -74,10 +74,18 @@ _held: list[Any] = []
 """The connection and the two ends of the pipe, for the round that this process is in."""
 
 _recorder: Any = None
-"""The module `recorders`."""
+"""The module `recorders`, once `start` was called."""
 
 _hooked = False
 """Whether the functions for forks and for the end of the process are registered."""
+
+
+def begin() -> None:
+    """Begin to answer, where nodeclient has started this process and this is its first use of `workerlib`."""
+    if STACKS in os.environ:
+        from workerlib.contract import recorders  # noqa: PLC0415 - only where nodeclient may ask for it
+
+        start(recorders)
 
 
 def start(recorder: Any) -> None:
@@ -131,8 +139,10 @@ def address(path: str) -> Iterator[str]:
 
 def begin_round() -> None:
     """Answer in another round from now on, without the process groups of earlier rounds."""
-    _recorder.begin_round()
-    start(_recorder)
+    from workerlib.contract import recorders  # noqa: PLC0415 - as above
+
+    recorders.begin_round()
+    begin()
 
 
 def _withdraw() -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sized
 from hashlib import shake_128
 from typing import Any, Literal, get_args
 
+from workerlib import responder
+
 Remainder = Literal["exact", "pad", "drop"]
 """What happens to the samples at the end of an epoch that do not fill a batch."""
 
@@ -72,6 +74,7 @@ class ElasticDistributedSampler:
         seed: int = 0,
         remainder: Remainder = "exact",
     ) -> None:
+        responder.begin()
         self._rank, self._world_size = _place(rank, world_size)
         self._batch_size = batch_size
         self._shuffle = shuffle

@@ -65,7 +65,7 @@ MEASURED_S = 0.2
 """The least time over which the use of the CPU is measured: the kernel counts it in hundredths of a second. It is also
 how long a second request waits for the answer to a question that has waited for `ANSWER_WITHIN_S` already."""
 
-NO_RESPONDER = "it does not answer: its script has not come to `import workerlib`, or starts without --preload"
+NO_RESPONDER = "it does not answer: its script has called nothing of workerlib, and was started without --preload"
 
 DUMP_BYTES_MAX = 256 * 1024
 

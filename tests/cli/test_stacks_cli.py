@@ -39,7 +39,9 @@ def groups(cluster: Cluster) -> list[dict[str, Any]]:
     return list(json.loads(text)["groups"]) if code == 0 else []
 
 
-@pytest.mark.parametrize(("flags", "imports"), [(("--preload", "json"), ""), ((), "import workerlib")])
+@pytest.mark.parametrize(
+    ("flags", "imports"), [(("--preload", "json"), ""), ((), "import workerlib; workerlib.step(0)")]
+)
 def test_the_workers_that_stand_alike_are_shown_once(cluster: Cluster, flags: tuple[str, ...], imports: str) -> None:
     command = (sys.executable, "-c", imports + SCRIPT)
     for name in "ab":

@@ -23,7 +23,7 @@ PLACES: dict[str, tuple[str, ...]] = {
         "workerlib/contract/channel_messages.py",
     ),
     "restore": ("workerlib/keeping/restoring.py", "workerlib/keeping/pieces.py", "workerlib/keeping/kept_objects.py"),
-    "worker": ("workerlib/keeping/", "workerlib/contract/", "workerlib/kept_storage.py"),
+    "worker": ("workerlib/keeping/", "workerlib/contract/"),
     "arenas": ("nodeclient/keeping/parts/arenas.py", "nodeclient/keeping/parts/digests.py"),
     "transfer": ("nodeclient/keeping/parts/part_",),
     "restoration": (

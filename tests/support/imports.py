@@ -76,8 +76,8 @@ TORCHRUN_ROOM = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
 
 
-LATE_PLACES = ("workerlib/keeping", "workerlib/kept_storage.py")
-"""The places of workerlib that are loaded only by who uses them, and may import torch when they are."""
+LATE_ROOMS = ("workerlib/keeping", "workerlib/reuse")
+"""The rooms of workerlib that are loaded only when a script uses them, and may import torch when they are."""
 
 
 def impure_imports(source: Source) -> Iterator[Finding]:
@@ -139,9 +139,9 @@ def worker_imports(source: Source) -> Iterator[Finding]:
         yield from ((each.line, f"imports {each.module}") for each in source.imports if not each.within(*own))
         return
     library = [source.path.stem] if source.is_in("workerlib/integrations") else []
-    is_late = source.is_in(*LATE_PLACES)
+    is_late = source.is_in(*LATE_ROOMS)
     for imported in source.imports:
-        if imported.within("torch", "workerlib.keeping", "workerlib.kept_storage"):
+        if imported.within("torch", "workerlib.keeping", "workerlib.reuse"):
             if not imported.deferred and not is_late:
                 yield imported.line, f"imports {imported.module} when it is loaded"
         elif imported.within("workerlib.integrations") or not imported.within(

@@ -9,6 +9,13 @@ import pytest
 
 from tests.support.flight_recorder import Recorder, entry, install
 from workerlib import responder
+from workerlib.contract import recorders
+
+
+@pytest.fixture(autouse=True)
+def begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the responder read flight recorders, as in a worker that nodeclient has started."""
+    monkeypatch.setattr(responder, "_recorder", recorders)
 
 
 def test_bytes_that_come_and_go_on_connections_are_counted() -> None:

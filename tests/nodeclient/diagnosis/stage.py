@@ -73,7 +73,7 @@ def ready():
 {call}()
 """
 
-KNOWN = "import workerlib"
+KNOWN = "import workerlib; workerlib.step(0)"
 
 TORCH = f"import site; site.main(); import torch; {KNOWN}"
 

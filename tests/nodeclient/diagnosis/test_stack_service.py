@@ -103,7 +103,7 @@ async def test_of_a_worker_that_knows_nothing_of_it_the_kernel_tells(tmp_path: P
         stage.start("lock", imports="")
         found = await stage.look(lambda found: found.state == "sleeping")
         assert found.origin is StackOrigin.NONE
-        why = "it does not answer: its script has not come to `import workerlib`, or starts without --preload"
+        why = "it does not answer: its script has called nothing of workerlib, and was started without --preload"
         assert found.problem == why
 
 

@@ -8,7 +8,7 @@ from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans
 from torch.distributed.checkpoint.default_planner import create_default_global_save_plan, create_default_local_save_plan
 from torch.distributed.checkpoint.planner import SavePlan
 
-from workerlib.kept_storage import PartNumber, number_parts, own_items
+from workerlib.keeping.kept_storage import PartNumber, number_parts, own_items
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.support.programs import TIMEOUT_S
-from workerlib.checkpoints import checkpointed
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
     Checkpointed,
@@ -24,6 +23,7 @@ from workerlib.contract.channel_messages import (
 )
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
 from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.checkpoints import checkpointed
 from workerlib.keeping.planned_end import PlannedEnd
 
 

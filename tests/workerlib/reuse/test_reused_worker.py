@@ -22,7 +22,7 @@ from tests.support.keeping import Keep
 from tests.support.nccl_like import NCCL_LIKE, register
 from tests.support.programs import TIMEOUT_S, wait_until
 from tests.workerlib.test_init import SOLO
-from workerlib import checkpoints, progress
+from workerlib import progress
 from workerlib.contract.env import KEEP
 from workerlib.contract.packets import PACKET_BYTES
 from workerlib.contract.round_messages import (
@@ -36,9 +36,10 @@ from workerlib.contract.round_messages import (
     Refusing,
     RoundMessage,
 )
+from workerlib.keeping import checkpoints
 from workerlib.keeping.keeper import StepKeeper, keep
 from workerlib.keeping.kept_errors import LeftRoundError
-from workerlib.reuse.staying_worker import VAIN_MAX, RoundChannel, StayingWorker
+from workerlib.reuse.reused_worker import VAIN_MAX, ReusedWorker, RoundChannel
 
 pytestmark = pytest.mark.slow
 
@@ -82,10 +83,10 @@ def test_a_round_that_is_over_before_the_worker_has_taken_it_is_left(tmp_path: P
     """Its node would wait for `--abort-timeout`, and end a worker that could have stayed."""
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
+        worker = ReusedWorker(line, 1)
         send_to(node, NextRound(2, {}), 1, 2)  # the streams that this process has already
         send_to(node, AskToLeave(2))
-        staying.take_next_round()
+        worker.take_next_round()
         answer = ROUND_CODEC.decode(node.recv(PACKET_BYTES))
         assert isinstance(answer, Refusing), "nothing was given to ctx.keep"
         assert answer.round == 2
@@ -105,28 +106,28 @@ def test_a_worker_is_not_trusted_with_a_further_round_after_three_without_a_step
 ) -> None:
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         lost = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
         for number in range(1, VAIN_MAX):
-            assert staying.leaves(lost)
+            assert worker.leaves(lost)
             assert isinstance(received(node), Failed)
             assert received(node) == Left(number)
             send_to(node, NextRound(number + 1, {}), 1, 2)
-            staying.take_next_round()
-        assert not staying.leaves(lost)
+            worker.take_next_round()
+        assert not worker.leaves(lost)
         assert received(node) == Refusing(VAIN_MAX, f"{VAIN_MAX} rounds in a row have ended without a step")
         progress.step(7)
-        assert staying.leaves(lost), "the round that ends has done a step"
+        assert worker.leaves(lost), "the round that ends has done a step"
 
 
 def test_a_round_that_ends_where_gradients_are_off_does_not_leave_them_off(tmp_path: Path, keeper: StepKeeper) -> None:
     line, node = connected(tmp_path)
     with node, torch.enable_grad():
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         torch.set_grad_enabled(False)
-        assert staying.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+        assert worker.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
         assert torch.is_grad_enabled()
 
 
@@ -136,19 +137,19 @@ def test_a_script_that_writes_checkpoints_begins_to_do_so_anew_in_its_next_round
     """A worker that is new in that round agrees with this one on how they are asked for, by a collective."""
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         checkpoints.connect(keeper.planned_end)
         assert not checkpoints.should_checkpoint()
-        assert staying.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+        assert worker.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
         checkpoints.check_unused("ctx.keep")  # of the next round, which is called before
 
 
 def test_an_error_of_the_script_is_said_to_the_node(tmp_path: Path) -> None:
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
-        assert not staying.leaves(ValueError("a mistake"))
+        worker = ReusedWorker(line, 1)
+        assert not worker.leaves(ValueError("a mistake"))
         assert received(node) == Refusing(1, "ValueError ended the script in a worker")
 
 
@@ -158,15 +159,15 @@ def test_who_saves_at_a_step_of_its_own_choice_refuses_in_a_planned_end_alone(
 ) -> None:
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         monkeypatch.setattr(checkpoints, "_by_collective", False)
         send_to(node, AskToLeave(1, planned))
         if planned:
             assert received(node) == Refusing(1, "the script saves at a step of its own choice, and ends there")
         else:
-            wait_until("the worker is asked to leave", staying._asked.is_set)
-        assert staying.leaves(LeftRoundError())
+            wait_until("the worker is asked to leave", worker._round.asked.is_set)
+        assert worker.leaves(LeftRoundError())
         if not planned:
             assert received(node) == Left(1)
 
@@ -174,14 +175,14 @@ def test_who_saves_at_a_step_of_its_own_choice_refuses_in_a_planned_end_alone(
 def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_path: Path, keeper: StepKeeper) -> None:
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         store = HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
         send_to(node, AskToLeave(1))
-        wait_until("the worker is asked to leave", staying._asked.is_set)
-        assert staying.leaves(LeftRoundError())
+        wait_until("the worker is asked to leave", worker._round.asked.is_set)
+        assert worker.leaves(LeftRoundError())
         refusal = received(node)
         assert isinstance(refusal, Refusing)
         assert refusal.why.startswith("the script holds a device mesh")
@@ -205,22 +206,22 @@ def test_a_worker_gets_out_of_a_collective_of_a_group_that_the_script_has_made(
     line, node = connected(tmp_path)
     place = str(tmp_path / "store")
     with node, subprocess.Popen([sys.executable, "-c", PEER, place], stdin=subprocess.PIPE) as peer:
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         patience = timedelta(hours=1)
-        with staying.making_group():
+        with worker.making_group():
             store = FileStore(place, 2)
             torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=2, timeout=patience)
         group = torch.distributed.new_group(timeout=patience)
         send_to(node, AskToLeave(1))
         with pytest.raises(RuntimeError, match="gloo") as failed:
             torch.distributed.all_reduce(torch.ones(1), group=group)
-        assert staying.leaves(failed.value)
+        assert worker.leaves(failed.value)
         assert received(node) == Left(1)
         peer.kill()
         send_to(node, NextRound(2, {}), 1, 2)
-        staying.take_next_round()  # lets the connections go
-        staying.end()
+        worker.take_next_round()  # lets the connections go
+        worker.end()
 
 
 def main_thread_waits_for_the_abort() -> bool:
@@ -235,12 +236,12 @@ def test_groups_are_destroyed_when_they_are_aborted_and_the_node_hears_how_long_
     line, node = connected(tmp_path)
     register(lambda: wait_until("the main thread waits", main_thread_waits_for_the_abort))
     with node:
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         torch.distributed.init_process_group(NCCL_LIKE, store=HashStore(), rank=0, world_size=1)
         send_to(node, AskToLeave(1))
         assert received(node) == Aborting(1)
-        assert staying.leaves(LeftRoundError())
+        assert worker.leaves(LeftRoundError())
         aborted = received(node)
         assert isinstance(aborted, Aborted)
         assert aborted.took_s > 0
@@ -252,10 +253,10 @@ def test_a_worker_whose_collective_failed_aborts_its_groups_by_itself(tmp_path: 
     line, node = connected(tmp_path)
     register(lambda: None)
     with node:
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         torch.distributed.init_process_group(NCCL_LIKE, store=HashStore(), rank=0, world_size=1)
-        assert staying.leaves(RuntimeError("NCCL error: remote process exited"))
+        assert worker.leaves(RuntimeError("NCCL error: remote process exited"))
         said = [type(received(node)) for _ in range(4)]
         assert said == [Failed, Aborting, Aborted, Left]
 
@@ -263,14 +264,14 @@ def test_a_worker_whose_collective_failed_aborts_its_groups_by_itself(tmp_path: 
 def test_a_mesh_that_is_dropped_with_its_round_is_no_obstacle(tmp_path: Path, keeper: StepKeeper) -> None:
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
-        staying.note_keeper(keeper)
+        worker = ReusedWorker(line, 1)
+        worker.record_keeper(keeper)
         store = HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         error = error_of_a_round_with_a_mesh()
         send_to(node, AskToLeave(1))
-        wait_until("the worker is asked to leave", staying._asked.is_set)
-        assert staying.leaves(error)
+        wait_until("the worker is asked to leave", worker._round.asked.is_set)
+        assert worker.leaves(error)
         assert received(node) == Left(1)
 
 
@@ -295,19 +296,19 @@ def received(node: socket.socket) -> RoundMessage:
 def test_a_worker_that_takes_no_further_round_says_so_of_one_that_it_was_given(tmp_path: Path) -> None:
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
+        worker = ReusedWorker(line, 1)
         send_to(node, NextRound(2, {}), 1, 2)
         send_to(node, AskToLeave(2))
-        staying.end()
+        worker.end()
         assert ROUND_CODEC.decode(node.recv(PACKET_BYTES)) == Refusing(2, "the script has left its loop of rounds")
 
 
 def test_a_round_that_the_worker_has_left_behind_is_not_left_again(tmp_path: Path) -> None:
     line, node = connected(tmp_path)
     with node:
-        staying = StayingWorker(line, 1)
+        worker = ReusedWorker(line, 1)
         send_to(node, NextRound(2, {}), 1, 2)
-        staying.take_next_round()
+        worker.take_next_round()
         send_to(node, AskToLeave(1))
         send_to(node, AskToLeave(2))
         answer = ROUND_CODEC.decode(node.recv(PACKET_BYTES))

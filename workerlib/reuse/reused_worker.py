@@ -18,10 +18,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from workerlib import checkpoints, progress, responder
+from workerlib import progress, responder
 from workerlib.contract.env import ROUNDS, WorkerEnvironment
 from workerlib.contract.packets import PACKET_BYTES, WORDS_MAX, ChannelError, last_that_fit
 from workerlib.contract.round_messages import (
@@ -37,6 +38,8 @@ from workerlib.contract.round_messages import (
     Refusing,
     RoundMessage,
 )
+from workerlib.keeping import checkpoints
+from workerlib.keeping.kept_errors import LeftRoundError
 from workerlib.responder import address
 from workerlib.reuse import leftovers
 from workerlib.reuse.group_sockets import GroupSockets
@@ -109,35 +112,46 @@ VAIN_MAX = 3
 """The rounds in a row without a step after which this process goes into no further one."""
 
 
-class StayingWorker:
+@dataclass(eq=False, slots=True)
+class PresentRound:
+    """The round that this process takes part in, as both threads know it."""
+
+    number: int
+    sockets: GroupSockets = field(default_factory=GroupSockets)
+    asked: threading.Event = field(default_factory=threading.Event)
+    """Set when nodeclient has asked to leave the round."""
+    out: threading.Event = field(default_factory=threading.Event)
+    """Set when the main thread is out of the round."""
+    keeper: StepKeeper | None = None
+    """What keeps the state of the round, once the script has called `ctx.keep`."""
+    gradients: bool = True
+    """Whether gradients were enabled in the main thread when the round began."""
+
+
+class ReusedWorker:
     """This process as a worker of several rounds. Two threads use it: the main one, and one that reads messages."""
 
     def __init__(self, channel: RoundChannel, round_number: int) -> None:
         """Begin in a round."""
         self._channel = channel
-        self._round = round_number
-        self._sockets = GroupSockets()
-        self._asked = threading.Event()
-        """Set when nodeclient has asked to leave the round."""
-        self._out = threading.Event()
-        """Set when the main thread is out of the round."""
-        self._aborting = threading.Lock()
-        """Held while communicators are aborted: no group of them may be destroyed meanwhile."""
+        self._round = PresentRound(round_number)
         self._turn = threading.Condition()
         """Notified when the main thread has taken a round, or will take no more."""
-        self._keeper: StepKeeper | None = None
+        self._aborting = threading.Lock()
+        """Held while communicators are aborted: no group of them may be destroyed meanwhile."""
         self._keeps = False
         """Whether `ctx.keep` brings this process to the state of the others at the beginning of a round."""
         self._ended = False
         self._vain = 0
         """The rounds in a row without a step that have ended."""
-        self._gradients = True
-        """Whether gradients were enabled in the main thread when the round began."""
         self._make_group: Callable[..., Any] | None = None
         """torch's own function that makes a group, once `making_group` was called."""
-        self.has_left = False
-        """Whether this process is out of the round, and waits for the next one."""
         channel.listen(self._leave_round)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether this process is out of the round, and waits for the next one."""
+        return self._round.out.is_set()
 
     # The main thread
 
@@ -146,13 +160,11 @@ class StayingWorker:
         """Note the connections of the group that the block makes. Raises `LeftRoundError` if the round ends in it."""
         import torch
 
-        from workerlib.keeping.kept_errors import LeftRoundError
-
-        self._gradients = torch.is_grad_enabled()
+        self._round.gradients = torch.is_grad_enabled()
         self._watch_groups()
-        with self._sockets.gathering():
+        with self._round.sockets.gathering():
             yield
-        if self._asked.is_set():
+        if self._round.asked.is_set():
             raise LeftRoundError
 
     def _watch_groups(self) -> None:
@@ -165,16 +177,16 @@ class StayingWorker:
 
         @functools.wraps(make)
         def make_group(*args: Any, **kwargs: Any) -> Any:
-            with self._sockets.gathering():
+            with self._round.sockets.gathering():
                 return make(*args, **kwargs)
 
         distributed_c10d._new_process_group_helper = make_group  # noqa: SLF001 - as above
 
-    def note_keeper(self, keeper: StepKeeper) -> None:
-        """Note the keeper of this round's state."""
-        self._keeper, self._keeps = keeper, True
+    def record_keeper(self, keeper: StepKeeper) -> None:
+        """Record the keeper of this round's state."""
+        self._round.keeper, self._keeps = keeper, True
         keeper.may_stay = True
-        if self._asked.is_set():
+        if self._round.asked.is_set():
             keeper.let_leave()
 
     def end(self) -> None:
@@ -186,7 +198,7 @@ class StayingWorker:
             from torch.distributed import distributed_c10d
 
             distributed_c10d._new_process_group_helper = self._make_group  # noqa: SLF001 - see `_watch_groups`
-        self._sockets.close()
+        self._round.sockets.close()
         leftovers.take_back()
 
     def leaves(self, error: BaseException) -> bool:
@@ -195,35 +207,35 @@ class StayingWorker:
 
         from workerlib.keeping.gate import TorchGroups
 
-        is_asked = self._asked.is_set()
+        here = self._round
+        is_asked = here.asked.is_set()
         end = leftovers.end_of_round(error, asked=is_asked)
         if end is None:
             text = f"{type(error).__name__} ended the script in a worker"
-            self._channel.send(Refusing(self._round, text[:WORDS_MAX]))
+            self._channel.send(Refusing(here.number, text[:WORDS_MAX]))
             return False
         if not is_asked and (why := self._obstacle(planned=False)):
-            self._channel.send(Refusing(self._round, why))
+            self._channel.send(Refusing(here.number, why))
             return False
         if not is_asked:
             self._report(error, end)
             if TorchGroups().of_nccl():  # its end lets collectives of peers end as if they were done: they save first
-                self._asked.wait(PEERS_SAVE_S)
+                here.asked.wait(PEERS_SAVE_S)
         del end
-        self._out.set()
+        here.out.set()
         self._vain = self._vain_rounds()
         if not is_asked:  # peers may still wait for this worker in a collective
-            self._sockets.shut(socket.SHUT_WR)
+            here.sockets.shut(socket.SHUT_WR)
         leftovers.forget_frames(error)
-        if self._keeper is not None:
-            self._keeper.leave_round()
-        self._keeper = None
+        if here.keeper is not None:
+            here.keeper.leave_round()
+        here.keeper = None
         checkpoints.begin_round()
         self._abort_collectives()
         leftovers.end_groups()
-        torch.set_grad_enabled(self._gradients)
-        self.has_left = True
+        torch.set_grad_enabled(here.gradients)
         problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
-        self._channel.send(Refusing(self._round, problem) if leftovers.holds_mesh() else Left(self._round))
+        self._channel.send(Refusing(here.number, problem) if leftovers.holds_mesh() else Left(here.number))
         return True
 
     def take_next_round(self) -> None:
@@ -238,25 +250,22 @@ class StayingWorker:
         _take_environment(message)
         responder.begin_round()
         progress.begin_round(*slots)
-        self._sockets.close()
-        self._asked.clear()
-        self._out.clear()
-        self.has_left = False
+        self._round.sockets.close()
         with self._turn:
-            self._round, self._sockets = message.round, GroupSockets()
+            self._round = PresentRound(message.round)
             self._turn.notify()
 
     def _report(self, error: BaseException, end: BaseException) -> None:
         """Save state if possible, and then report the failed collective, whose error is `end`."""
-        if self._keeper is not None:
-            self._keeper.close(failed=True)
+        if self._round.keeper is not None:
+            self._round.keeper.close(failed=True)
         text = "".join(traceback.format_exception_only(end)).strip()
         lines = "".join(traceback.format_exception(error)).splitlines()
-        self._channel.send(Failed(self._round, text[:WORDS_MAX], last_that_fit(lines)))
+        self._channel.send(Failed(self._round.number, text[:WORDS_MAX], last_that_fit(lines)))
 
     def _obstacle(self, *, planned: bool) -> str:
         """Return why this process cannot go on in another round; empty if it can. Both threads call this."""
-        keeper = self._keeper  # the main thread may set it to None meanwhile
+        keeper = self._round.keeper  # the main thread may set it to None meanwhile
         if self._ended:
             return "the script has left its loop of rounds"
         if not self._keeps:
@@ -277,10 +286,10 @@ class StayingWorker:
         with self._aborting:
             if not TorchGroups().of_nccl():
                 return
-            self._channel.send(Aborting(self._round))
+            self._channel.send(Aborting(self._round.number))
             began = time.monotonic()
             leftovers.abort_collectives()
-            self._channel.send(Aborted(self._round, time.monotonic() - began))
+            self._channel.send(Aborted(self._round.number, time.monotonic() - began))
 
     def _vain_rounds(self) -> int:
         """Return how many rounds in a row had no step, including the one that ends now."""
@@ -291,23 +300,24 @@ class StayingWorker:
     def _leave_round(self, request: AskToLeave) -> None:
         number = request.round
         with self._turn:  # the main thread may not have taken this round yet
-            self._turn.wait_for(lambda: self._ended or self._round >= number)
-        if self._round > number or (self._round == number and self._out.is_set()):
+            self._turn.wait_for(lambda: self._ended or self._round.number >= number)
+        here = self._round
+        if here.number > number or (here.number == number and here.out.is_set()):
             return  # the main thread is out of this round already
         if why := self._obstacle(planned=request.planned):
             self._channel.send(Refusing(number, why))
             return
-        self._asked.set()
-        keeper = self._keeper
+        here.asked.set()
+        keeper = here.keeper
         if keeper is not None:
             keeper.let_leave()
         self._abort_collectives()
-        while not self._out.is_set():
-            self._sockets.shut()
-            self._out.wait(AGAIN_S)
+        while not here.out.is_set():
+            here.sockets.shut()
+            here.out.wait(AGAIN_S)
 
 
-def connect() -> StayingWorker | None:
+def connect() -> ReusedWorker | None:
     """Connect to nodeclient for further rounds of this process; return None if nodeclient does not offer them."""
     path = os.environ.pop(ROUNDS, None)  # children must not use it
     if path is None:
@@ -319,7 +329,7 @@ def connect() -> StayingWorker | None:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None
     leftovers.set_aside()
-    return StayingWorker(channel, environment.round)
+    return ReusedWorker(channel, environment.round)
 
 
 def _take_streams(streams: list[int]) -> None:

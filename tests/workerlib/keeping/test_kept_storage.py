@@ -21,8 +21,8 @@ from tests.support.kept_checkpoint import (
     without_memory,
 )
 from tests.support.programs import TIMEOUT_S, wait_until
-from workerlib import kept_storage
 from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Interval, Saved
+from workerlib.keeping import kept_storage
 from workerlib.keeping.kept_errors import KeptStateError
 
 pytestmark = pytest.mark.slow

@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.support.keeping import Keep, environment
-from workerlib import Context, KeptReader, KeptWriter, checkpoints, kept_storage
+from workerlib import Context, KeptReader, KeptWriter
 from workerlib.contract.env import KEEP
-from workerlib.keeping import restoring
+from workerlib.keeping import checkpoints, kept_storage, restoring
 from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
 

@@ -1,25 +1,23 @@
 """Checkpoints that a script writes by itself before a planned end.
 
-If nodeclient offers its channel, all ranks get the same step through it, see `keep.planned_end`. Under another launcher
+If nodeclient offers its channel, all ranks get the same step through it, see `planned_end`. Under another launcher
 they agree on a step by a collective, after the signal that asks them to stop.
 """
-
-# ruff: noqa: PLC0415  # importing workerlib stays cheap: few scripts need the channel
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING
 
-from workerlib import progress
+from workerlib import progress, responder
 from workerlib.agreement import any_of, should_stop
+from workerlib.contract.channel_messages import Hello
 from workerlib.contract.env import KEEP, WorkerEnvironment
+from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.kept_errors import KeptStateError
+from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.stop import REQUEST
-
-if TYPE_CHECKING:
-    from workerlib.keeping.planned_end import PlannedEnd
 
 LOG = logging.getLogger(__name__)
 
@@ -72,6 +70,7 @@ def checkpointed(step: int) -> None:
     another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. Raises `ValueError` for
     a number that is no step.
     """
+    responder.begin()
     whole = progress.whole_step(step)
     if _by_collective is None:
         _connect_if_offered()
@@ -114,8 +113,6 @@ def are_asked_for_by_script() -> bool:
 
 def check_unused(what: str) -> None:
     """Raise `KeptStateError` if the connection that `what` needs is in use: nodeclient takes one of each worker."""
-    from workerlib.keeping.kept_errors import KeptStateError
-
     if _keeps_by:
         raise KeptStateError(f"{what} came after {_keeps_by}: keep state by ctx.keep, or by KeptReader and KeptWriter")
     if _planned_end is not None or _by_collective is not None:
@@ -126,10 +123,6 @@ def _connect_if_offered() -> None:
     path = os.environ.get(KEEP)
     if _planned_end is not None or path is None:
         return
-    from workerlib.contract.channel_messages import Hello
-    from workerlib.keeping.agent_channel import AgentChannel
-    from workerlib.keeping.planned_end import PlannedEnd
-
     environment = WorkerEnvironment.from_environ(os.environ)
     try:
         channel = AgentChannel(path)

@@ -49,7 +49,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from workerlib import checkpoints, progress
+from workerlib import progress, responder
 from workerlib.contract.arena import CHOSEN, WHOLE, Arena, Commit
 from workerlib.contract.channel_messages import (
     Hello,
@@ -65,7 +65,7 @@ from workerlib.contract.channel_messages import (
 )
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
-from workerlib.keeping import restoring
+from workerlib.keeping import checkpoints, restoring
 from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.generations import after, read_generation
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
@@ -93,6 +93,7 @@ class _Link:
 
     def __init__(self) -> None:
         """Connect, and wait until the state that the round resumes from is on this host. Raises `KeptStateError`."""
+        responder.begin()
         self.environment = WorkerEnvironment.from_environ(os.environ)
         self.point = restoring.RestorePoint(0, -1, ())
         self.arena: Arena | None = None

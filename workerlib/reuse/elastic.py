@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from workerlib.init import Context, begin
-from workerlib.reuse import staying_worker
+from workerlib.reuse import reused_worker
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -36,24 +36,24 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
     with. So the result does not depend on whether a round begins in the same process or in a new one. The same process
     is only faster; docs/rounds-in-place.md has the conditions.
     """
-    staying = staying_worker.connect()
+    reuse = reused_worker.connect()
     try:
         while True:
             try:
-                ctx = begin(backend, timeout, steps=steps, staying=staying)
+                ctx = begin(backend, timeout, steps=steps, reuse=reuse)
             except BaseException as error:
-                if staying is None or not staying.leaves(error):
+                if reuse is None or not reuse.leaves(error):
                     raise
             else:
                 yield ctx
-                if staying is None or not staying.has_left:
+                if reuse is None or not reuse.has_left:
                     ctx.close()
                     return
                 del ctx
-            staying.take_next_round()
+            reuse.take_next_round()
     finally:
-        if staying is not None:
-            staying.end()
+        if reuse is not None:
+            reuse.end()
 
 
 @overload
