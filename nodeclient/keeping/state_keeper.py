@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -33,24 +32,25 @@ from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, Unrea
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
 from nodeclient.keeping.copier import Copier
+from nodeclient.keeping.disk.complaints import Notify
+from nodeclient.keeping.disk.known_steps import KnownSteps
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.keeping.disk.persister import Persister
-from nodeclient.keeping.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, named_parts
+from nodeclient.keeping.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, named_parts
 from nodeclient.keeping.parts.digests import Digests
-from nodeclient.keeping.parts.part_messages import Kind, PartName
+from nodeclient.keeping.parts.part_messages import Kind
 from nodeclient.keeping.parts.part_server import PartServer
-from nodeclient.keeping.resources import THREADS, KeepResources, Notify
-from nodeclient.keeping.resuming import Resuming
-from nodeclient.keeping.round_workers import ArenaGiver, RoundWorkers
+from nodeclient.keeping.resources import THREADS, KeepResources, KeepSettings
+from nodeclient.keeping.restoration import Resuming
+from nodeclient.keeping.round_memory import ArenaGiver
+from nodeclient.keeping.round_workers import RoundWorkers, SaveRequests
 from nodeclient.keeping.worker_channel import WorkerChannel
 from workerlib.contract.channel_messages import (
-    BEFORE_NAMED,
     AskRestore,
     Checkpointed,
     Checkpointing,
     Comparison,
     FirstState,
-    HaltAt,
     Halted,
     Interval,
     Message,
@@ -84,50 +84,34 @@ class StateKeeper:
         persist: PersistSettings | None = None,
     ) -> None:
         """Begin with nothing. If the limit is 0, nothing is kept, and no port is needed."""
-        self._settings = settings
-        self._workers = workers
-        self._submit = submit
-        self._notify = notify
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
-        self._digests = Digests(self._threads)
-        self._tasks = tasks
         uses_disk, changed = persist is not None and settings.limit_bytes > 0, partial(submit, KeptChanged())
         copies = COPIES_WITH_DISK if uses_disk else COPIES
-        self._arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available, copies)
-        self._disk = Persister(persist, self._arenas, notify, changed, tasks) if persist and uses_disk else None
+        threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
+        arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available, copies)
         self._resources = KeepResources(
             settings,
             node,
             workers,
-            arenas=self._arenas,
-            digests=self._digests,
-            threads=self._threads,
+            arenas=arenas,
+            digests=Digests(threads),
+            threads=threads,
             tasks=tasks,
             submit=submit,
             notify=notify,
-            disk=self._disk,
+            disk=Persister(persist, arenas, notify, changed, tasks) if persist and uses_disk else None,
         )
         self._channel = WorkerChannel(self._take_message, self._lose)
-        self._key = secrets.token_hex(16)
-        self._server = PartServer(self._key, self, settings.address) if settings.limit_bytes else None
-        self.run = ""
-        """The run whose state is kept."""
-        self._protected: tuple[str, set[tuple[int, int]]] = "", set()
-        """The rounds and steps to protect, and their run, which may be one of which nothing is kept yet."""
-        self._round = RoundWorkers()
-        self._giver = ArenaGiver(self._resources, self._channel, self._round, self._note_given)
-        self._resuming = Resuming(self._resources, self._channel.send)
+        self._server = PartServer(self._resources, settings.address) if settings.limit_bytes else None
         self._copier = Copier(self._resources)
-        self._asked = 0
-        """The number of the last request to save."""
-        self._request: SaveNow | HaltAt | None = None
-        """That request."""
+        self._round = RoundWorkers()
+        self._giver = ArenaGiver(self._resources, self._channel, self._round, self._on_given)
+        self._resuming = Resuming(self._resources, self._channel.send)
         self._save_s: float | None = None
         """How many seconds the last save of a worker took."""
-        self._is_used = self._disk is None
+        self._is_used = not uses_disk
         """Whether a worker has asked for what is kept, or for memory; else the user is told of a disk without a use."""
         self._unkept: list[str] = []
-        """What training of this run depends on and its workers do not keep."""
+        """What training of this run depends on, though its workers do not keep it."""
         self._may_listen = True
         """Whether no attempt to listen has failed: the user is warned of the first one."""
 
@@ -136,53 +120,54 @@ class StateKeeper:
         """How other nodes get what is kept here; None if nothing is kept."""
         if self._server is None:
             return None
-        limit, copies = self._settings.limit_bytes, self._settings.copy_rate > 0
-        persist = None if self._disk is None else self._disk.offer
-        return Keeper(self._server.port, self._key, limit, persist, takes_copies=copies)
+        settings, disk = self._resources.settings, self._resources.disk
+        persist = None if disk is None else disk.offer
+        copies = settings.copy_rate > 0
+        return Keeper(self._server.port, self._server.key, settings.limit_bytes, persist, takes_copies=copies)
 
     def persisting(self) -> PersistReport | None:
         """Return how far this node is with what it writes to the disk; None if it writes nothing."""
-        return None if self._disk is None else self._disk.report
+        return None if self._resources.disk is None else self._resources.disk.report
 
     async def look_at_disk(self) -> None:
         """Look for steps on the disk, before this node joins: the first round may resume from one."""
-        if self._disk is not None:
-            await self._disk.steps.keep_looking()
+        if self._resources.disk is not None:
+            await self._resources.disk.steps.keep_looking()
 
     async def claim_disk(self, probe: Probe) -> Unreached | None:
         """Claim the folder of steps for the run of a round; return why the round must not begin, None if it may."""
-        obstacle = "" if self._disk is None else await self._disk.claim(probe.run)
+        disk = self._resources.disk
+        obstacle = "" if disk is None else await disk.claim(probe.run)
         return Unreached(probe.run, probe.round, obstacle) if obstacle else None
 
     def close(self) -> None:
         """Drop all kept state, and stop all that works on it."""
         self._resuming.give_up()
         self._copier.close()
-        if self._disk is not None:
-            self._disk.close()
+        if self._resources.disk is not None:
+            self._resources.disk.close()
         if self._server is not None:
             self._server.close()
         self._channel.close()
-        self._arenas.drop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._resources.arenas.drop()
+        self._resources.threads.shutdown(wait=False, cancel_futures=True)
 
     # Effects of the agent
 
     def carry_out(self, order: KeptOrder) -> None:
         """Carry out an effect of the agent."""
+        disk = self._resources.disk
         match order:
             case Restore():
                 self._restore(order)
             case Protect(run, steps):
-                self._protected = run, {(at.round, at.step) for at in steps}
-                if run == self.run:
-                    self._arenas.protect(self._protected[1])
+                self._resources.arenas.protect(run, {(at.round, at.step) for at in steps})
             case CopyKept(run, copies):
                 self._enter(run)
                 self._copier.want(run, copies)
             case Persist(run, persist_order):
-                if self._disk is not None and run == self.run:
-                    self._disk.carry_out(run, persist_order)
+                if disk is not None and run == self._resources.run:
+                    disk.carry_out(run, persist_order)
             case TellAlike(alike):
                 self._tell_alike(alike)
             case SaveKept() | HaltWorkers():
@@ -192,29 +177,27 @@ class StateKeeper:
         self._round.alike = alike
         self._channel.send_all(self._round.first_states.keys() & self._channel.connected, Comparison(alike))
         if not alike:
-            self._notify(Level.INFO, notices.DIFFERENT_STATES, "different_states")
+            self._resources.notify(Level.INFO, notices.DIFFERENT_STATES, "different_states")
 
     def _restore(self, order: Restore) -> None:
         """Get what the workers of a round resume from; the first order for a round begins that round."""
         run, number = order.run, order.round
-        if (run, number) != (self.run, self._round.number):
+        if (run, number) != (self._resources.run, self._round.number):
             self._resuming.give_up()
             self._giver.give_up()
-            self._round = RoundWorkers(number)
-            self._giver = ArenaGiver(self._resources, self._channel, self._round, self._note_given)
-            unkept = self._unkept if run == self.run else []
+            self._round = RoundWorkers(number, saves=SaveRequests(self._round.saves.number))
+            self._giver = ArenaGiver(self._resources, self._channel, self._round, self._on_given)
+            unkept = self._unkept if run == self._resources.run else []
             self._resuming = Resuming(self._resources, self._channel.send, run, number, " and ".join(unkept))
         self._enter(run)
         self._resuming.pursue(order.resume)
 
     def _enter(self, run: str) -> None:
         """Keep the state of this run from now on, and drop that of another run."""
-        if run != self.run:
+        if run != self._resources.run:
             self._copier.want(run, ())
-            self._arenas.drop()
-            self.run, self._save_s, self._unkept = run, None, []
-            if self._protected[0] == run:
-                self._arenas.protect(self._protected[1])
+            self._resources.arenas.enter(run)
+            self._save_s, self._unkept = None, []
 
     def listen(self, folder: Path, round_number: int) -> dict[str, str]:
         """Let the workers of a round connect; return the variable with the socket's path, none if nothing is kept."""
@@ -222,47 +205,45 @@ class StateKeeper:
             return {}
         self._round.may_connect = True
         try:
-            return {KEEP: self._channel.listen(folder, self._workers, round_number)}
+            return {KEEP: self._channel.listen(folder, self._resources.workers, round_number)}
         except OSError as error:
             if self._may_listen:
                 text = f"no state of workers can be kept: they cannot connect to this node: {error.strerror}"
-                self._notify(Level.WARNING, text, "state_not_kept")
+                self._resources.notify(Level.WARNING, text, "state_not_kept")
             self._may_listen = False
             return {}
 
     def _ask_to_save(self, order: SaveKept | HaltWorkers) -> None:
         """Ask the workers to save, now or after a step; `KeptSaved` follows."""
-        self._asked += 1
-        saving = self._round.halting & self._channel.connected
-        if isinstance(order, HaltWorkers):
-            self._request = HaltAt(self._asked, BEFORE_NAMED if order.step is None else order.step)
-        else:
-            self._request = SaveNow(self._asked, order.planned, order.late)
+        saves, connected = self._round.saves, self._channel.connected
+        request = saves.make(order)
+        saving = self._round.halting & connected
+        if isinstance(order, SaveKept) and not order.planned:
             # A worker that a signal has stopped does not answer. Before a planned end it may be continued in time.
-            saving -= frozenset() if order.planned else self._channel.stopped
-        self._round.ask(self._asked, saving | self._round.memory.awaited(self._channel.connected))
-        self._channel.send_all(saving, self._request)
-        if not self._round.saving:
-            self._submit(KeptSaved())
+            saving -= self._channel.stopped
+        saves.await_answers(saving | self._giver.memory.awaited(connected))
+        self._channel.send_all(saving, request)
+        if saves.answered:
+            self._resources.submit(KeptSaved())
 
     def note_exit(self, local_rank: int) -> None:
-        """Note that a worker has ended. One that is left may need its memory to save the same state."""
+        """Let go of a worker that has ended. One that is left may need its memory to save the same state."""
         if self._channel.is_open:  # else it was held from an earlier round, and another one takes its place
-            self._round.memory.end(local_rank)
+            self._giver.memory.end(local_rank)
         self._giver.lend()
         self._lose(local_rank)
 
     async def note_end(self) -> None:
-        """Note that all workers of the round have ended: what they kept does not change any more.
+        """Close the round, whose workers have all ended: what they kept does not change any more.
 
         Wait until the digests of shared states are known: the coordinator compares them before it forms a round.
         """
         self._channel.close()
-        noting = self._note_digests(Kind.BIG, Kind.SMALL)
+        computing = self._resources.compute_digests(Kind.BIG, Kind.SMALL)
         if not self._is_used and self._round.may_connect:
-            self._notify(Level.WARNING, notices.keeps_nothing(self._round.number), "state_not_kept")
+            self._resources.notify(Level.WARNING, notices.keeps_nothing(self._round.number), "state_not_kept")
             self._is_used = True
-        await asyncio.gather(*map(asyncio.wrap_future, noting))
+        await asyncio.gather(*map(asyncio.wrap_future, computing))
 
     def complete(self, observed: Observed) -> Observed:
         """Return the node's report completed with what is kept of its run, and with the steps of any run on the disk.
@@ -270,44 +251,35 @@ class StateKeeper:
         A node that waits for its first round of a run keeps nothing of that run yet, but the round may resume from the
         disk.
         """
-        if observed.run != self.run:
-            steps = None if self._disk is None else self._disk.steps
-            if steps is None or not (steps.found or steps.unusable):
+        resources = self._resources
+        steps = KnownSteps() if resources.disk is None else resources.disk.steps.known
+        if observed.run != resources.run:
+            if not (steps.found or steps.unusable):
                 return observed
             return replace(observed, kept=Holding((), persisted=steps.found, unusable=steps.unusable))
         current, resuming = self._round, self._resuming
         here = observed.round == current.number
-        parts = kept_groups.merged(named_parts(self._arenas, self._digests, with_small=not observed.phase.has_workers))
+        parts = named_parts(resources.arenas, resources.digests, with_small=not observed.phase.has_workers)
         holding = Holding(
-            parts=kept_groups.grouped(parts),
+            parts=kept_groups.grouped(kept_groups.merged(parts)),
             restoring=resuming.restoring if here else Restoring.NOTHING,
             problem=clip(resuming.problem, MESSAGE_MAX) if here else "",
             interval_steps=current.interval_steps,
             save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
-            used_bytes=self._arenas.used_bytes,
+            used_bytes=resources.arenas.used_bytes,
             skipped=current.skipped,
-            can_halt=here and len(current.halting) == self._workers,
+            can_halt=here and len(current.halting) == resources.workers,
             halts_after=current.halts_after if here else None,
             writes_checkpoints=here and bool(current.writers),
             checkpointed=current.checkpointed if here else None,
-            persisted=() if self._disk is None else self._disk.steps.found,
-            unusable="" if self._disk is None else self._disk.steps.unusable,
+            persisted=steps.found,
+            unusable=steps.unusable,
             persisting=self.persisting(),
-            first_states=current.named_first_states(self._workers) if here else (),
+            first_states=current.named_first_states(resources.workers) if here else (),
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
             unkept=clip(" and ".join(self._unkept), MESSAGE_MAX),
         )
         return observed if holding == Holding(()) else replace(observed, kept=holding)
-
-    # Requests of other agents
-
-    def find(self, name: PartName) -> Held | None:
-        """Return a part of the present run if it is held."""
-        return self._arenas.find(name.rank, name.round, name.step, name.kind)
-
-    def note_damage(self, held: Held) -> None:
-        """Empty the place of a part that is not what was saved."""
-        self._resources.note_damage(held)
 
     # Messages of workers
 
@@ -321,11 +293,11 @@ class StateKeeper:
                 self._resuming.ask(local_rank)
             case Saved():
                 self._save_s = message.seconds
-                self._arenas.drop_superseded()
-                self._note_digests(Kind.BIG)
-                self._go_on(all_answered=current.note_saved(local_rank, message.asked))
+                self._resources.arenas.drop_superseded()
+                self._resources.compute_digests(Kind.BIG)
+                self._go_on(all_answered=current.saves.record_save(local_rank, message.asked))
             case NotSaved():
-                self._go_on(all_answered=current.note_not_saved(local_rank, message))
+                self._go_on(all_answered=current.saves.record_refusal(local_rank, message))
             case Interval():
                 current.intervals[local_rank] = message
             case FirstState() | Unkept():
@@ -340,11 +312,11 @@ class StateKeeper:
                 current.first_states[local_rank] = digest % 2**32
                 if current.alike is not None:
                     self._channel.send(local_rank, Comparison(current.alike))
-                elif current.named_first_states(self._workers):
-                    self._submit(KeptChanged())
+                elif current.named_first_states(self._resources.workers):
+                    self._resources.submit(KeptChanged())
             case Unkept(what) if what not in self._unkept and len(self._unkept) < UNKEPT_MAX:
                 self._unkept.append(what)
-                self._notify(Level.WARNING, notices.unkept(what), "state_not_kept")
+                self._resources.notify(Level.WARNING, notices.unkept(what), "state_not_kept")
 
     def _take_planned_end(
         self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed
@@ -354,41 +326,46 @@ class StateKeeper:
             case Halted(step):
                 current.promised[local_rank] = min(step, STEP_MAX)
                 if current.halts_after is not None:
-                    self._submit(KeptChanged())
+                    self._resources.submit(KeptChanged())
             case Checkpointing():
                 self._add_halting(current, current.checkpointing, local_rank)
             case Checkpointed(step, asked):
-                self._go_on(all_answered=current.note_checkpoint(local_rank, asked, step))
+                current.checkpoints[local_rank] = min(step, STEP_MAX)
+                self._go_on(all_answered=current.saves.record_answer(local_rank, asked))
 
     def _lose(self, local_rank: int) -> None:
-        """Note that a worker's connection is gone. Its end may follow, and may let another worker save."""
+        """Record that a worker's connection is gone.
+
+        While its process has not ended, and a worker that is left waits for its memory, a request to save stays open.
+        """
         self._resuming.lose(local_rank)
-        self._go_on(all_answered=self._round.lose(local_rank, self._channel.connected))
+        self._round.lose(local_rank)
+        is_awaited = local_rank in self._giver.memory.awaited(self._channel.connected)
+        self._go_on(all_answered=not is_awaited and self._round.saves.lose(local_rank))
 
     def _go_on(self, *, all_answered: bool) -> None:
         """Submit `KeptSaved` if all workers that were asked to save have answered, or are gone."""
         if not all_answered:
             return
-        current = self._round
-        if current.why_not and not current.put_off:
-            text = f"round {current.number} ends with what was saved before: {current.why_not}"
-            self._notify(Level.INFO, text, "state_not_saved")
-        self._submit(KeptSaved(current.put_off))
+        saves = self._round.saves
+        if saves.why_not and not saves.put_off:
+            text = f"round {self._round.number} ends with what was saved before: {saves.why_not}"
+            self._resources.notify(Level.INFO, text, "state_not_saved")
+        self._resources.submit(KeptSaved(saves.put_off))
 
-    def _note_given(self, local_rank: int, lent: bool) -> None:
+    def _on_given(self, local_rank: int, lent: bool) -> None:
         self._add_halting(self._round, self._round.keepers, local_rank)
+        request = self._round.saves.last
         # One that had no memory has refused to save, or was not asked.
-        if lent and isinstance(self._request, SaveNow) and self._round.ask_again(local_rank):
-            self._channel.send(local_rank, self._request)
+        if lent and isinstance(request, SaveNow) and self._round.saves.repeat(local_rank):
+            self._channel.send(local_rank, request)
 
     def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:
         """Add a worker to one of the two sets of workers that can halt after a named step."""
         before = len(current.halting)
         workers.add(local_rank)
-        within_s = self._settings.save_within_s(self._arenas.used_bytes)
-        self._submit(Keeping(within_s, writes_checkpoints=bool(current.checkpointing)))
-        if before < len(current.halting) == self._workers:
-            self._submit(KeptChanged())  # so that a round that is stopped within its first second loses no step
-
-    def _note_digests(self, *kinds: Kind) -> list[Future[bool]]:
-        return self._digests.note(held.place for held in self._arenas.held() if held.kind in kinds)
+        within_s = self._resources.settings.save_within_s(self._resources.arenas.used_bytes)
+        self._resources.submit(Keeping(within_s, writes_checkpoints=bool(current.checkpointing)))
+        if before < len(current.halting) == self._resources.workers:
+            # So that a round that is stopped within its first second loses no step.
+            self._resources.submit(KeptChanged())

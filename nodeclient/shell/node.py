@@ -57,7 +57,7 @@ from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.host.gpu_memory import look_at_gpus
 from nodeclient.host.ports import PortReservation, reached_at
-from nodeclient.keeping.parts.arenas import KeepSettings
+from nodeclient.keeping.resources import KeepSettings
 from nodeclient.keeping.state_keeper import StateKeeper
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output

@@ -20,13 +20,14 @@ from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.effects import Level
 from nodeclient.core.persist_attempt import PersistAttempt, superfluous
 from nodeclient.keeping.disk import step_folder
+from nodeclient.keeping.disk.complaints import Complaints, Notify
 from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread, retrieve
 from nodeclient.keeping.disk.durable_file import GivenUpError, Progress
 from nodeclient.keeping.disk.folder_claim import FolderClaim, FolderInUseError
 from nodeclient.keeping.disk.part_writer import DamagedPartError, file_name, write_big, write_small
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.keeping.disk.step_folder import BUFFERS_FILE, StepName, UnusableError
-from nodeclient.keeping.disk.steps_on_disk import Complaints, Notify, StepsOnDisk
+from nodeclient.keeping.disk.steps_on_disk import StepsOnDisk
 from nodeclient.keeping.parts.arenas import Arenas, Held
 from nodeclient.keeping.parts.digests import withdraw
 from nodeclient.keeping.parts.part_messages import Kind
@@ -178,7 +179,7 @@ class Persister:
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
         await self.steps.look()
-        dropped = superfluous(self.steps.whole, self.offer.keep, attempt.order.in_use) | unfinished
+        dropped = superfluous(self.steps.known.whole, self.offer.keep, attempt.order.in_use) | unfinished
         try:
             await in_thread(lambda: step_folder.drop(folder, dropped), THREAD)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Which whole steps are on the disk: looks there from time to time, and reads the one that a round resumes from.
+"""Looks from time to time which whole steps are on the disk, and reads the one that a round resumes from.
 
 All that touches the disk runs in daemon threads: a network file system may hang for ever.
 """
@@ -7,76 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.kept_state import (
-    PERSISTED_MAX,
-    PERSISTED_PARTS_MAX,
-    DiskStep,
-    KeptStep,
-    PersistedStep,
-    Resume,
-)
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.kept_state import DiskStep, Resume
 from coordinatord.runtime.tasks import Tasks, in_thread
-from nodeclient.core import kept_groups
 from nodeclient.core.effects import Level
-from nodeclient.core.persist_attempt import StepOnDisk
 from nodeclient.keeping.disk import disk_thread, step_folder
+from nodeclient.keeping.disk.complaints import Complaints, Notify
 from nodeclient.keeping.disk.disk_thread import THREAD, Result, read_in_thread
 from nodeclient.keeping.disk.durable_file import Progress, try_out
+from nodeclient.keeping.disk.known_steps import KnownSteps
 from nodeclient.keeping.disk.part_reader import Room, read_part
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.keeping.disk.step_folder import Contents, Manifest, UnusableError
 from nodeclient.keeping.parts.part_messages import Kind
 from workerlib.contract.arena import Commit
-
-AGAIN_S = 30.0
-"""The first pause after an error of the file system; each further one is twice as long."""
-
-AGAIN_MAX_S = 600.0
-
-Key = tuple[str, KeptStep]
-"""A step by the run that did it."""
-
-
-class UnusableSteps:
-    """The steps that could not be read, each with the reason, and when they are tried again.
-
-    A step that is damaged is never tried again in the life of this process. A file system that fails may soon work
-    again. A whole round is begun for each attempt, so the pauses grow. The caller passes the time, in seconds.
-    """
-
-    def __init__(self) -> None:
-        self._barred_until: dict[Key, float] = {}
-        self._pause_s: dict[Key, float] = {}
-        self._why: dict[Key, str] = {}
-
-    def note(self, key: Key, why: str, now: float, *, may_pass: bool) -> None:
-        """Note that a step could not be read; with `may_pass` the file system has failed, and not the step."""
-        pause_s = min(2 * self._pause_s.get(key, AGAIN_S / 2), AGAIN_MAX_S)
-        self._pause_s[key], self._why[key] = pause_s, why
-        self._barred_until[key] = now + pause_s if may_pass else math.inf
-
-    def forget_gone(self, there: Collection[Key]) -> None:
-        """Forget the steps that are not on the disk any more."""
-        for key in self._why.keys() - {*there}:
-            del self._barred_until[key], self._pause_s[key], self._why[key]
-
-    def is_barred(self, key: Key, now: float) -> bool:
-        """Whether a step is not to be tried now."""
-        return now < self._barred_until.get(key, -math.inf)
-
-    def why(self, there: Iterable[Key], now: float) -> str:
-        """Return why the first of these steps that is not to be tried now is of no use; empty if all can be tried."""
-        return next((self._why[key] for key in there if self.is_barred(key, now)), "")
-
 
 LOOK_WITHIN_S = 10.0
 """How long the first look at the disk may take before the user is warned. The node does not join before that look."""
@@ -94,27 +43,6 @@ MISTAKEN = frozenset(
 """The errors of a directory that is not the right one, or may not be written: these do not pass by themselves."""
 
 AGAIN = f"this is tried again every {LOOK_EVERY_S:g} s"
-
-Notify = Callable[[Level, str, str], None]
-
-
-class Complaints:
-    """Warns the user of what is wrong with the disk, and of nothing twice in a row."""
-
-    def __init__(self, notify: Notify) -> None:
-        """Begin without a complaint."""
-        self._notify = notify
-        self._last = ""
-
-    def complain(self, text: str) -> None:
-        """Warn the user, unless the last warning was the same. Texts that differ only before `: ` are the same."""
-        if text.partition(": ")[2] != self._last.partition(": ")[2] or not self._last:
-            self._notify(Level.WARNING, text, "state_not_persisted")
-        self._last = text
-
-    def forget(self) -> None:
-        """Note that all went well: the next complaint is shown even if it is the same."""
-        self._last = ""
 
 
 class OtherCommandError(OperationalError):
@@ -147,19 +75,10 @@ class StepsOnDisk:
         self._complaints = complaints
         self._changed = changed
         self._tasks = tasks
-        self._manifests: dict[Key, Manifest] = {}
-        """The manifests of the steps that may be read, the newest first."""
-        self._unusable = UnusableSteps()
         self._looking = asyncio.Lock()
         self._look_now = asyncio.Event()
-        self._problems: set[str] = set()
-        """What was wrong with steps at the last look."""
-        self.whole: tuple[StepOnDisk, ...] = ()
-        """All whole steps on the disk at the last look."""
-        self.found: tuple[PersistedStep, ...] = ()
-        """The newest whole steps on the disk, without those that could not be read."""
-        self.unusable = ""
-        """Why something on the disk is of no use to this node."""
+        self.known = KnownSteps()
+        """What the last look found."""
 
     async def keep_looking(self) -> None:
         """Try the disk out and look at it until that succeeds; then have it looked at from time to time.
@@ -173,7 +92,8 @@ class StepsOnDisk:
             text = f"{self._settings.root} does not answer within {LOOK_WITHIN_S:g} s: this node joins when it does"
             self._notify(Level.WARNING, text, "disk_hangs")
         await first
-        if not self.whole and not self.unusable:  # by a mistyped directory or job, all would begin anew unseen
+        # By a mistyped directory or job, all would begin anew unseen.
+        if not self.known.whole and not self.known.unusable:
             self._notify(Level.INFO, f"no step of this job is on the disk yet, in {self.folder}", "disk_empty")
         self._compare_commands()
         self._tasks.spawn(self._look_on(), name="look")
@@ -183,7 +103,7 @@ class StepsOnDisk:
 
         Raises `OtherCommandError` if nobody has named the job: then only the command tells trainings apart.
         """
-        newest, command = next(iter(self._manifests.values()), None), self._settings.command
+        newest, command = self.known.newest, self._settings.command
         if newest is None or "" in {newest.command, command} or newest.command == command:
             return
         text = f"step {newest.of.step:,} in {self.folder} was written by a training with another command"
@@ -226,46 +146,26 @@ class StepsOnDisk:
     async def look(self) -> bool:
         """Look which steps are whole; return whether the disk could be read. One look is made at a time."""
         async with self._looking:
-            known = {manifest.of.folder: manifest for manifest in self._manifests.values()}
+            work = partial(step_folder.find_whole, self.folder, self.known.by_folder())
             try:
-                whole, problems = await self._in_thread(partial(step_folder.find_whole, self.folder, known))
+                whole, problems = await self._in_thread(work)
             except OSError as error:
                 self._complaints.complain(f"{self.folder} cannot be read: {error.strerror or error}; {AGAIN}")
                 return False
-        self._take_in(whole, problems)
+        self._record(whole, problems)
         return True
 
-    def _take_in(self, whole: list[Manifest], problems: list[str]) -> None:
-        """Take in what a look has found: the whole steps, the newest first, and what is wrong with others."""
-        for problem in problems:
-            if problem not in self._problems:
-                self._notify(Level.WARNING, problem, "state_not_persisted")
-        self._problems = {*problems}
-        serial_before = self.newest_serial
-        now = asyncio.get_running_loop().time()
-        manifests: dict[Key, Manifest] = {}
-        for manifest in whole:
-            manifests.setdefault(_key(manifest), manifest)  # two attempts may write one step
-        self._unusable.forget_gone(manifests.keys())
-        self._manifests = {
-            key: manifest for key, manifest in manifests.items() if not self._unusable.is_barred(key, now)
-        }
-        self.whole = tuple(
-            StepOnDisk(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
-            for manifest in whole
-        )
-        if self.newest_serial < serial_before and not problems:
+    def _record(self, whole: list[Manifest], problems: list[str]) -> None:
+        """Record what a look found, and report it if it is new."""
+        known = self.known
+        for problem in known.new_problems(problems):
+            self._notify(Level.WARNING, problem, "state_not_persisted")
+        serial_before, before = known.newest_serial, (known.found, known.unusable)
+        known.update(whole, problems, asyncio.get_running_loop().time())
+        if known.newest_serial < serial_before and not problems:
             self._complain_of_loss()
-        before = self.found, self.unusable
-        self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
-        self.unusable = clip(self._unusable.why(manifests, now) or next(iter(problems), ""), MESSAGE_MAX)
-        if (self.found, self.unusable) != before:
+        if (known.found, known.unusable) != before:
             self._changed()
-
-    @property
-    def newest_serial(self) -> int:
-        """The highest serial of a whole step on the disk at the last look; 0 if there was none."""
-        return max((step.serial for step in self.whole), default=0)
 
     def _complain_of_loss(self) -> None:
         """Warn the user that the newest step is gone: no node deletes it before a newer one is whole.
@@ -298,8 +198,7 @@ class StepsOnDisk:
 
         Raises `OSError`, `UnusableError` and `DiskHangsError`, and what `room` raises.
         """
-        disk = resume.disk
-        manifest = None if disk is None else self._manifests.get((disk.run, KeptStep(disk.round, resume.step)))
+        manifest = self.known.manifest(resume.disk, resume.step)
         if manifest is None:
             raise UnusableError(f"step {resume.step} is not on the disk any more")
         contents = Contents.SHARD if kind is Kind.BIG else Contents.SMALL
@@ -309,17 +208,4 @@ class StepsOnDisk:
 
     def withdraw(self, disk: DiskStep, step: int, why: str, *, may_pass: bool) -> None:
         """Stop reporting a step that cannot be read. With `may_pass` it is tried again after a pause."""
-        key = disk.run, KeptStep(disk.round, step)
-        self._unusable.note(key, why, asyncio.get_running_loop().time(), may_pass=may_pass)
-        self._manifests.pop(key, None)  # so that the next look reads its manifest anew
-        self.found = tuple(persisted for persisted in self.found if (persisted.run, persisted.at) != key)
-        self.unusable = clip(why, MESSAGE_MAX)
-
-
-def _key(manifest: Manifest) -> Key:
-    return manifest.of.run, manifest.of.at
-
-
-def _summary(manifest: Manifest) -> PersistedStep:
-    parts = kept_groups.grouped(kept_groups.merged(manifest.parts()))[:PERSISTED_PARTS_MAX]
-    return PersistedStep(manifest.serial, manifest.of.run, parts)
+        self.known.withdraw(disk, step, why, asyncio.get_running_loop().time(), may_pass=may_pass)

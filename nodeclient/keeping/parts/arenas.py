@@ -25,7 +25,6 @@ from nodeclient.keeping.parts.digests import Digests, is_comparable
 from nodeclient.keeping.parts.part_messages import Kind
 from nodeclient.workers import syscalls
 from workerlib.contract.arena import (
-    GENERATIONS,
     HEADER_BYTES,
     MEMORY_NAME,
     Arena,
@@ -54,32 +53,6 @@ to take its place."""
 
 COPIES_WITH_DISK = 3
 """The same where nodes write to a disk: a step that is being written is protected as well."""
-
-PATIENCE_S = 30.0
-"""How long a holder that does not send a part is asked again. The coordinator knows much sooner whether the holder is
-lost: a lease is 5 s by default."""
-
-SAVE_BASE_S = 1.0
-SAVE_RATE = 0.5e9
-"""A save may take `SAVE_BASE_S`, and a second more for each `SAVE_RATE` bytes: half of what a busy host copies."""
-
-
-class KeepSettings(Struct, frozen=True):
-    """How much may be kept, and how long a save may take."""
-
-    limit_bytes: int
-    timeout_s: float
-    """The longest time to save; the size decides how much of it workers get."""
-    patience_s: float = PATIENCE_S
-    """How long the coordinator has to name another holder, if one does not send its part."""
-    address: str = ""
-    """The address of this host at which other nodes reach what is kept; empty for all."""
-    copy_rate: float = 0.0
-    """How many bytes a second of other nodes' state may be copied to this node; 0 if nothing is."""
-
-    def save_within_s(self, kept_bytes: int) -> float:
-        """Return how long workers that keep so many bytes, in all generations, have to save one generation."""
-        return min(SAVE_BASE_S + kept_bytes / GENERATIONS / SAVE_RATE, self.timeout_s)
 
 
 class NoMemoryError(OperationalError):
@@ -128,7 +101,10 @@ class Arenas:
         """The arenas of each local rank; the last one is in use."""
         self._copies: dict[int, list[_Owned]] = {}
         """Copies of what other nodes keep, by rank; the last one is in use."""
-        self._protected: Collection[tuple[int, int]] = ()
+        self.run = ""
+        """The run whose parts are held."""
+        self._protected: dict[str, Collection[tuple[int, int]]] = {}
+        """The rounds and steps to protect, of this run and of one that may be entered next."""
         self._lock = Lock()
         self._coming_bytes = 0
         """The bytes that are being allocated: `available` may still count them."""
@@ -190,7 +166,7 @@ class Arenas:
             os.close(file)
             self.give_back(size)
             raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
-        arena.protect(self._protected)
+        arena.protect(self._protected.get(self.run, ()))
         return _Owned(file, arena, size)
 
     def _free(self, allocated: asyncio.Future[int], size: int) -> None:
@@ -299,16 +275,22 @@ class Arenas:
         ]
         return max(candidates, key=lambda held: (not held.commit.pending, held.commit.serial), default=None)
 
-    def protect(self, steps: Collection[tuple[int, int]]) -> None:
-        """Let no worker overwrite the generations of these rounds and steps."""
-        self._protected = steps
-        for owned in self._all():
-            owned.arena.protect(steps)
-        self.drop_superseded()
+    def enter(self, run: str) -> None:
+        """Drop the parts of the present run, and hold those of another one from now on."""
+        self.drop()
+        self.run, self._protected = run, {run: self._protected.get(run, ())}
+
+    def protect(self, run: str, steps: Collection[tuple[int, int]]) -> None:
+        """Let no worker overwrite the generations of these rounds and steps, once this run is entered."""
+        self._protected = {self.run: self._protected.get(self.run, ()), run: steps}
+        if run == self.run:
+            for owned in self._all():
+                owned.arena.protect(steps)
+            self.drop_superseded()
 
     def is_protected(self, commit: Commit) -> bool:
         """Whether the generation of a commit is not to be overwritten."""
-        return (commit.round, commit.step) in self._protected
+        return (commit.round, commit.step) in self._protected.get(self.run, ())
 
     def drop_superseded(self) -> None:
         """Drop arenas that were replaced by larger ones, once the larger ones have a whole generation.
@@ -331,7 +313,6 @@ class Arenas:
         self._close(self._all())
         self._owned.clear()
         self._copies.clear()
-        self._protected = ()
 
     def _all(self) -> list[_Owned]:
         return [owned for of_rank in (*self._owned.values(), *self._copies.values()) for owned in of_rank]

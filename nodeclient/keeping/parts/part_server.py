@@ -64,19 +64,17 @@ class Holder(Protocol):
     def find(self, name: PartName) -> Held | None:
         """Return a part if it is held."""
 
-    def note_damage(self, held: Held) -> None:
-        """Note that the bytes of a part are not what was saved."""
+    def withdraw_damaged(self, held: Held) -> None:
+        """Offer a part no longer whose bytes are not what was saved."""
 
 
 class PartServer:
     """Listens at a port of its own until `close`. Must be made in the running loop. Raises `OSError` without a port."""
 
-    def __init__(self, key: str, holder: Holder, address: str) -> None:
-        """Begin to serve the parts of `holder` to peers that know the key.
-
-        `address` is the one of this host to listen at; empty for all.
-        """
-        self._key = key
+    def __init__(self, holder: Holder, address: str) -> None:
+        """Begin to serve the parts of `holder` at an address of this host; empty for all addresses."""
+        self.key = secrets.token_hex(16)
+        """The key that peers have to know."""
         self._holder = holder
         self._loop = asyncio.get_running_loop()
         self._socket = listening_socket(address, BACKLOG)
@@ -141,10 +139,10 @@ class PartServer:
             except (OSError, EOFError):  # no agent, or one that gave up; a timeout is an OSError
                 return
             packed, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
-            exchange = Exchange(self._key, nonce, packed)
+            exchange = Exchange(self.key, nonce, packed)
             if not is_tag(tag, exchange.request_tag()):
                 return
-            self._note_proven()
+            self._record_proof()
             try:
                 name = read_request(packed, self._holder.run)
             except ValueError:  # the peer knows the key, so it is an agent of another release
@@ -158,8 +156,8 @@ class PartServer:
             if held is not None:
                 await self._send(connection, exchange, held)
 
-    def _note_proven(self) -> None:
-        """Note that the peer of the current task has proved that it knows the key."""
+    def _record_proof(self) -> None:
+        """Record that the peer of the current task has proved that it knows the key."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in one
         self._unproven.pop(task, None)
@@ -171,7 +169,7 @@ class PartServer:
         finally:
             self._sending.discard(connection)
         if damaged:
-            self._holder.note_damage(held)
+            self._holder.withdraw_damaged(held)
 
     async def _receive(self, connection: socket.socket, length: int) -> bytes:
         data = b""

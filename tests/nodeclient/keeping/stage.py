@@ -17,7 +17,7 @@ from nodeclient.core.agent_settings import KEEP_TIMEOUT_S
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import Event
 from nodeclient.keeping.disk.persist_settings import PersistSettings
-from nodeclient.keeping.parts.arenas import KeepSettings
+from nodeclient.keeping.resources import KeepSettings
 from nodeclient.keeping.state_keeper import StateKeeper
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import Arena, Commit, Place

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import DiskStep, PersistedStep, PersistOrder, PersistState, Restoring, WantedParts
 from nodeclient.core.effects import Persist
-from nodeclient.keeping.disk import steps_on_disk
+from nodeclient.keeping.disk import known_steps, steps_on_disk
 from nodeclient.keeping.disk.step_folder import find_whole
 from nodeclient.keeping.disk.steps_on_disk import UnwritableError
 from tests.nodeclient.keeping.disk.writing import BIG, PART, SMALL, an_order, report, train, write
@@ -201,7 +201,7 @@ async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypat
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
         await train(writer, 4)
         await write(writer, an_order(commit=True))
-        monkeypatch.setattr(steps_on_disk, "AGAIN_S", 2.0)
+        monkeypatch.setattr(known_steps, "AGAIN_S", 2.0)
         monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.05)
         await node.keeper.look_at_disk()
         with monkeypatch.context() as broken:

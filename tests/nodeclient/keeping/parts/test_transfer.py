@@ -338,7 +338,7 @@ async def test_a_holder_that_stops_in_the_middle_is_given_up_with_the_round(tmp_
             await b.until(lambda: (holding := b.holding(workers=True)) is not None and holding.used_bytes > 0)
             worker = b.worker(b.begin(3))
             assert (await worker.resume())[0].step == -1
-            await b.until(lambda: b.keeper._arenas.used_bytes == 0)
+            await b.until(lambda: b.keeper._resources.arenas.used_bytes == 0)
 
 
 async def test_a_holder_that_dies_in_the_middle_is_given_up_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Who gets the memory of a worker that has ended, where several end at nearly the same moment."""
 
-from nodeclient.keeping.round_workers import Loan, RoundMemory
+from nodeclient.keeping.round_memory import Loan, RoundMemory
 from workerlib.contract.channel_messages import Reserve
 
 WANTED = Reserve(3_000_000, 1_000, 0, 1)

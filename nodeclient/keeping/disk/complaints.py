@@ -1,0 +1,29 @@
+"""Warns the user of a disk that does not do what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nodeclient.core.effects import Level
+
+Notify = Callable[[Level, str, str], None]
+"""Shows the user a line: its log level, the text, and the name of the event."""
+
+
+class Complaints:
+    """Warns the user of what is wrong with the disk, and of nothing twice in a row."""
+
+    def __init__(self, notify: Notify) -> None:
+        """Begin without a complaint."""
+        self._notify = notify
+        self._last = ""
+
+    def complain(self, text: str) -> None:
+        """Warn the user, unless the last warning was the same. Texts that differ only before `: ` are the same."""
+        if text.partition(": ")[2] != self._last.partition(": ")[2] or not self._last:
+            self._notify(Level.WARNING, text, "state_not_persisted")
+        self._last = text
+
+    def forget(self) -> None:
+        """Note that all went well: the next complaint is shown even if it is the same."""
+        self._last = ""
