@@ -83,7 +83,6 @@ MANY_FIELDS = {
     "Agent": "the end of workers becomes one ladder",
     "WorkerGroup": "as Agent",
     "ConnectionState": "what the user was shown parts from the session",
-    "CoordinatorConnection": "the search for a coordinator parts from the session",
     "TorchrunNode": "as Node",
     "StepSaver": "the state of a save becomes an enum",
     "KeptOptimizer": "its tensors and its small values part",

@@ -16,18 +16,16 @@ import random
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from http import HTTPStatus
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from coordinatord.protocol.access_token import AccessToken, Role
+from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
-    PROTOCOL_VERSION,
     SESSION_PATH,
     Degraded,
     Desired,
@@ -41,7 +39,6 @@ from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.logs import fields
-from coordinatord.runtime.tasks import in_thread
 from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import BINARY
@@ -51,7 +48,7 @@ from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from nodeclient.access.contact_points import ELSEWHERE, ContactPoint, ContactPoints, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CLEAR, AccessSettings
-from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt, WrongTokenError
+from nodeclient.access.secured_attempt import AccessError, ClearError, JoinAttempts, SecuredAttempt, WrongTokenError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
 
@@ -63,9 +60,6 @@ CONNECT_WITHIN_S = 5.0
 REACH_WITHIN_S = 1.0
 """How long to wait for a host's kernel where another coordinator may be tried: a host that is gone does not answer, and
 the kernel of a busy one still accepts connections."""
-
-LOOK_WITHIN_S = 5.0
-"""How long to wait for the files of tokens and certificates: a file system that takes longer is as good as gone."""
 
 CLOSE_WITHIN_S = 0.5
 """How long to wait for the other side's close frame. A silent coordinator sends none, and the next attempt must not
@@ -117,6 +111,26 @@ def _without_arrivals(wanted: AskArrivals, answer: Callable[[Arrivals], None]) -
     answer(Arrivals(wanted.request, 0.0, 0.0, (), "this node cannot ask its workers: torchrun has started them"))
 
 
+class LocalReads(Struct, frozen=True):
+    """Reads what a coordinator asks for on this host; a node without files and workers of its own says so."""
+
+    logs: ReadLogs = _without_logs
+    stacks: ReadStacks = _without_workers
+    arrivals: ReadArrivals = _without_arrivals
+
+    def begin(self, wanted: ReadLog | AskStacks | AskArrivals, session: _CoordinatorSession) -> None:
+        """Begin to read; the answer goes to the session in which the request came."""
+        match wanted:
+            case ReadLog():
+                self.logs(wanted, session.answer)
+            case AskStacks():
+                self.stacks(wanted, session.answer)
+            case AskArrivals():
+                self.arrivals(wanted, session.answer)
+
+
+NOTHING_TO_READ = LocalReads()
+
 CUT_SHORT = (HandshakeError, ConnectionError)
 """The errors of a node that connects in the clear to a coordinator that serves TLS."""
 
@@ -136,30 +150,19 @@ class CoordinatorConnection:
         *,
         make_join: Callable[[], Join],
         submit: Callable[[Event], None],
-        read_log: ReadLogs = _without_logs,
-        read_stacks: ReadStacks = _without_workers,
-        read_arrivals: ReadArrivals = _without_arrivals,
+        reads: LocalReads = NOTHING_TO_READ,
     ) -> None:
         """Begin unconnected.
 
         `access` says where a token may be. `make_join` returns the node's present `Join`. The coordinator's messages go
-        to `submit`, and its requests for logs, stacks and arrivals to `read_log`, `read_stacks` and `read_arrivals`.
+        to `submit`, and its requests for logs, stacks and arrivals to `reads`.
         """
         self._contacts = ContactPoints(coordinators)
-        self._access = access
+        self._attempts = JoinAttempts(access)
         self._make_join = make_join
         self._submit = submit
-        self._read_log = read_log
-        self._read_stacks = read_stacks
-        self._read_arrivals = read_arrivals
+        self._reads = reads
         self._session: _CoordinatorSession | None = None
-        self._version = PROTOCOL_VERSION
-        """The protocol version of the present session."""
-        self._proven: AccessToken | None = None
-        """The token by which this node was last let in: while it is valid, the coordinator refuses the node with any
-        other."""
-        self._looking: asyncio.Future[SecuredAttempt] | None = None
-        """The look at the files of tokens and certificates that is in progress."""
         self._why_closed = ""
         self._welcome = False
         """Whether the coordinator has let the node in. One that only accepts and closes is not tried again at once."""
@@ -175,7 +178,7 @@ class CoordinatorConnection:
     def send(self, observed: Observed) -> None:
         """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
         if self._session is not None:
-            self._session.put(encode(observed, self._version))
+            self._session.put(encode(observed, self._session.version))
 
     def close(self, reason: str) -> None:
         """End the present connection; another follows."""
@@ -208,8 +211,8 @@ class CoordinatorConnection:
         coordinator = contact.coordinator
         refused: Refused | None = None
         try:
-            for self._version in SUPPORTED:
-                ended = await self._carry(contact, parting)
+            for version in SUPPORTED:
+                ended = await self._carry(contact, version, parting)
                 if isinstance(ended, str):
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
@@ -240,47 +243,32 @@ class CoordinatorConnection:
         self._submit(TurnedAway(refused, left_s if wrong else math.inf))
         return reason
 
-    async def _carry(self, contact: ContactPoint, parting: Patience[WebSocket]) -> str | Refused:
+    async def _carry(self, contact: ContactPoint, version: int, parting: Patience[WebSocket]) -> str | Refused:
         """Carry messages both ways until the session ends; return why, or the refusal of the version.
 
         Raises `AccessError` where this node must not hold a session there, and errors of connections.
         """
         coordinator = contact.coordinator
-        attempt = await self._prepare(coordinator)
+        attempts = self._attempts
+        attempt = await attempts.prepare(coordinator)
         try:
-            return await self._hold(_CoordinatorSession(self, coordinator, self._version, parting, attempt), contact)
+            return await self._hold(_CoordinatorSession(self, coordinator, version, parting, attempt), contact)
         except (HandshakeError, OSError) as error:
-            if self._proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
-                self._proven = None  # it was revoked, and there may be a newer one in its place
-                return await self._carry(contact, parting)
+            if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
+                attempts.proven = None  # it was revoked, and there may be a newer one in its place
+                return await self._carry(contact, version, parting)
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.locked_out() from error
             explained = attempt.explain(error)
-            if not isinstance(explained, ClearError) or not self._access.clear_allowed or self._access.is_given:
+            if (
+                not isinstance(explained, ClearError)
+                or not attempts.settings.clear_allowed
+                or attempts.settings.is_given
+            ):
                 raise explained or error from error
         in_the_clear = SecuredAttempt(CLEAR, coordinator, Role.JOIN)
-        session = _CoordinatorSession(self, coordinator, self._version, parting, in_the_clear)
+        session = _CoordinatorSession(self, coordinator, version, parting, in_the_clear)
         return await self._hold(session, contact, has_token=True)
-
-    async def _prepare(self, coordinator: Endpoint) -> SecuredAttempt:
-        """Return an attempt with tokens and certificates, whose files may be on a file system that hangs.
-
-        One thread at most waits for such a file system. Raises `AccessError`, and `OSError` if there is no thread.
-        """
-        if self._looking is not None:
-            await asyncio.wait([self._looking], timeout=LOOK_WITHIN_S)
-        if self._looking is None or self._looking.done():
-            look = partial(SecuredAttempt, self._access, coordinator, Role.JOIN, self._proven)
-            self._looking = in_thread(look, "access")
-            self._looking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            await asyncio.wait([self._looking], timeout=LOOK_WITHIN_S)
-        if not self._looking.done():
-            raise AccessError(
-                f"the files of tokens and certificates were not read within {LOOK_WITHIN_S:g} s: their file system "
-                "hangs, or a token is in a pipe that nobody writes to; copy them to a local disk"
-            )
-        attempt, self._looking = self._looking.result, None
-        return attempt()
 
     async def _hold(
         self, session: _CoordinatorSession, contact: ContactPoint, *, has_token: bool = False
@@ -322,11 +310,11 @@ class CoordinatorConnection:
     def begin(self, session: _CoordinatorSession, coordinator: Endpoint) -> None:
         """Send the first message of a session that is open now."""
         self._session = session
-        session.put(encode(structs.replace(self._make_join(), version=self._version), self._version))
+        session.put(encode(structs.replace(self._make_join(), version=session.version), session.version))
         self._submit(SessionOpened(str(coordinator)))
 
     def receive(self, session: _CoordinatorSession, kind: int, message: bytes) -> str | Refused | None:
-        """Take in a message; return why the session ends by it, if it does."""
+        """Carry a message to the node; return why the session ends by it, if it does."""
         if kind != BINARY:
             return "the coordinator sent a text frame"
         try:
@@ -341,14 +329,10 @@ class CoordinatorConnection:
             self._submit(TurnedAway(received))
             return received.message
         match received:
-            case ReadLog():
-                self._read_log(received, session.answer)
-            case AskStacks():
-                self._read_stacks(received, session.answer)
-            case AskArrivals():
-                self._read_arrivals(received, session.answer)
+            case ReadLog() | AskStacks() | AskArrivals():
+                self._reads.begin(received, session)
             case Desired() | Degraded():
-                self._welcome, self._proven = True, session.attempt.shown
+                self._welcome, self._attempts.proven = True, session.attempt.shown
                 self._submit(
                     DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received)
                 )
@@ -389,7 +373,7 @@ class _CoordinatorSession(WebSocketClient):
         self._owner.begin(self, self.coordinator)
 
     def received(self, kind: int, message: bytes) -> None:
-        """Take in one message; end the session if it ends by that."""
+        """Carry one message to the node; end the session if it ends by that."""
         self.ending = self._owner.receive(self, kind, message)
         if self.ending is not None:
             self.close()

@@ -63,7 +63,7 @@ from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
 from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.console import REDRAW_S, Console
-from nodeclient.shell.coordinator_connection import CoordinatorConnection
+from nodeclient.shell.coordinator_connection import CoordinatorConnection, LocalReads
 from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
 from nodeclient.shell.introduction import Introduction
 from nodeclient.shell.log_service import LogService
@@ -143,9 +143,7 @@ class Node:
             config.access,
             make_join=self._join,
             submit=submit,
-            read_log=self._logs.read,
-            read_stacks=self._stacks.read,
-            read_arrivals=self._stacks.read_arrivals,
+            reads=LocalReads(self._logs.read, self._stacks.read, self._stacks.read_arrivals),
         )
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
