@@ -22,6 +22,8 @@ __all__ = ["cluster", "coordinator"]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "integrations"
 
+PACED = Path(__file__).with_name("paced.py")
+
 EVERY = 100
 """Most examples save after each so many steps."""
 
@@ -126,7 +128,7 @@ def train(cluster: Cluster) -> Train:
     """Start a training: the example's name and arguments, the modules to preload, and other flags of nodeclient."""
 
     def start(example: str, *arguments: str | Path, preload: str, flags: tuple[str, ...] = ()) -> Training:
-        command = (sys.executable, str(EXAMPLES / example), *map(str, arguments))
+        command = (sys.executable, str(PACED), str(EXAMPLES / example), *map(str, arguments))
         return Training(cluster, ("--preload", preload, *flags), command)
 
     return start
