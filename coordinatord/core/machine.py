@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from coordinatord.core.keeping.run_keeping import RunKeeping
 from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
 from coordinatord.core.rounds.policy import FORGIVEN_EVERY_S, Policy
@@ -33,7 +34,7 @@ from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
 
-WINGS = Wings(watching=RunWatch)
+WINGS = Wings(keeping=RunKeeping, watching=RunWatch)
 """Both wings."""
 
 
@@ -343,13 +344,12 @@ class Coordinator:
             self._lose(run, known, reason, decision)
 
     def _observe(self, run: Run, member: Member, observed: Observed, decision: Decision) -> None:
-        now, alike = decision.now, run.kept.alike
+        now = decision.now
         if run.all_silent:
             self._leases.renew_all(run, self._heartbeat_s, now)
         self._note_heard(run, member, observed, self._heartbeat_s, now)
-        observations.observe(run, member, observed)
-        if run.kept.alike is not alike:
-            decision.notify_all(run)  # the workers of all nodes wait for it
+        if observations.observe(run, member, observed):
+            decision.notify_all(run)
 
     def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
         """Note that a member lives; return whether it reports steps or a section of its workers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import RestartJob, StopJob
 from coordinatord.core.rounds.values.records import RoundFormed, RoundStopped
@@ -263,7 +264,7 @@ def _holder_misses_a_round(world: World) -> None:
 def has_steps(world: World) -> bool:
     """Whether all workers of the present round have done steps, and all shards of one of these are known to be kept."""
     training = world.trainings.get((world.run.id, world.run.durable.round))
-    whole = world.run.kept.newest_whole
+    whole = kept_of(world.run).index.newest_whole
     kept = world.scenario.keeps is Keeps.SHARED or (whole is not None and whole.round == world.run.durable.round)
     return kept and training is not None and training.stepped() is not None
 

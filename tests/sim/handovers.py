@@ -11,6 +11,7 @@ import random
 from dataclasses import replace
 
 from coordinatord.core.keeping.handover import HAND_OVER_S
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.values.admin_requests import DrainNode, UndrainNode
@@ -138,4 +139,8 @@ def _leave_alone(world: World) -> None:
     def leave() -> None:
         world.queue.plan(world.chance.uniform(0.0, LEAVES_WITHIN_S), world.chance.choice(in_round(world)).leave)
 
-    once(world, lambda: trains(world) and len(in_round(world)) == world.scenario.hosts and world.run.kept.copied, leave)
+    once(
+        world,
+        lambda: trains(world) and len(in_round(world)) == world.scenario.hosts and kept_of(world.run).index.copied,
+        leave,
+    )

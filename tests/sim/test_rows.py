@@ -41,17 +41,14 @@ RARE_ROWS = frozenset(
         "preparing: the goal is to stop a round that this node has not begun",
         "stopping -> failed: given_up",
         "starting -> stopping: unrestorable",
-        "running -> running: persist_due",  # no node of these histories has a disk for kept state
-        "forming -> forming: last_step_due",
-        "running -> running: persist_written",
-        "running -> running: persist_over",
-        "forming -> forming: persist_written",
-        "forming -> forming: persist_over",
+        "running -> running: keeping_due",  # no node of these histories has a disk for kept state
+        "forming -> forming: keeping_due_first",
+        "forming -> forming: keeping_due",
         "running -> running: first_step_overdue",  # it takes ten minutes
         "stopping: the workers have saved what they keep, or had the time to",  # no worker of these histories keeps any
         "stopping: the workers have not come to a step of their own choice in half of the time that they have to end",
         "running -> stopping: unrestorable",
-        "stopping -> stopping: all_promised",
+        "stopping -> stopping: keeping_due",
         "forming -> forming: given",
         "starting -> starting: given",
         "running -> running: given",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
 from tests.sim.kept_copies import Keeps
 from tests.sim.scenario import Scenario, Workers
@@ -27,8 +28,8 @@ SHARDS = Scenario(
 def test_nodes_and_their_coordinator_are_asked_to_end_at_once(seed: int) -> None:
     world = World(seed, SHARDS)
     world.boot()
-    world.until(lambda: world.is_running() and world.run.kept.whole is not None, within=60)
-    kept = world.run.kept.whole
+    world.until(lambda: world.is_running() and kept_of(world.run).index.whole is not None, within=60)
+    kept = kept_of(world.run).index.whole
     for end in (world.daemon.end, *(host.leave for host in world.hosts.values())):
         world.queue.plan(world.chance.uniform(0.0, APART_S), end)
     world.until(lambda: not world.daemon.up and all(host.exit for host in world.hosts.values()), within=60)

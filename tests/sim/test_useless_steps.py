@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.events import Reported
 from coordinatord.core.rounds.values.records import RoundFormed
 from tests.sim.crash_point import CrashPoint
@@ -29,7 +30,7 @@ def test_a_step_is_useless_to_the_next_coordinator_only_if_that_was_recorded(rec
     world.boot()
     world.until(world.is_running, within=30)
     early = world.run.members["n1"].observed
-    world.until(lambda: world.run.kept.whole is not None, within=10)
+    world.until(lambda: kept_of(world.run).index.whole is not None, within=10)
     world.daemon.disk.break_down(Fault.HANGS)
     world.hosts["n1"].workers.fail()
     world.until(lambda: world.run.durable.round == 2, within=5)

@@ -25,8 +25,8 @@ NO_VERBS = re.compile(
 )
 """Words that begin no request: articles, pronouns, conjunctions, verbs in the third person, and no word at all."""
 
-STATEMENTS = ("coordinatord/core/rounds/queries/conditions.py",)
-"""Modules whose functions are statements about a run: the docstring is the statement."""
+STATEMENTS = ("coordinatord/core/keeping/table.py", "coordinatord/core/rounds/queries/conditions.py")
+"""Modules whose conditions are statements about a run: the docstring is the statement."""
 
 
 def fragments(source: Source) -> Iterator[tuple[int, str]]:

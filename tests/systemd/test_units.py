@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.keeping.persistence import END_S
-from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.policy import END_S, Policy
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.server.sessions.connections import BACKLOG

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from coordinatord.core.keeping.copy_plan import Buddy, CopyPlan, buddies, plan_copies
+from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resumption import is_reachable
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptSource, KeptStep
 from coordinatord.protocol.text import clip
@@ -16,41 +16,41 @@ NAMED_MAX = 3
 """The most nodes whose problems one text names."""
 
 
-def plan_for(run: Run, at: KeptStep) -> CopyPlan:
+def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
     """Plan the copies of a step, among the nodes of the current round and their spares."""
-    takers = [member for member in run.members.values() if is_reachable(member) and _takes_copies(member)]
+    takers = [member for member in kept.run.members.values() if is_reachable(member) and _takes_copies(member)]
     inside = sorted(
         (member for member in takers if member.durable.assignment is not None),
         key=lambda member: member.durable.assignment.group_rank if member.durable.assignment else 0,
     )
     spares = [member for member in takers if member.durable.assignment is None and not member.leaves]
-    domains = _domains(run)
+    domains = _domains(kept)
     pairs = buddies(
         [Buddy(member.node, domains[member.node]) for member in inside],
         [Buddy(member.node, domains[member.node]) for member in spares],
     )
-    held = {node: parts for node, parts in run.kept.holders(at).items() if node in domains}
+    held = {node: parts for node, parts in kept.index.holders(at).items() if node in domains}
     return plan_copies(held, domains, pairs)
 
 
-def _domains(run: Run) -> dict[str, str]:
+def _domains(kept: KeptState) -> dict[str, str]:
     """Return the failure domain of each member: its topology key, or its host where the round has one key alone."""
-    keys = {member.offer.topology for member in run.inside}
+    keys = {member.offer.topology for member in kept.run.inside}
     by_host = len(keys) < 2  # noqa: PLR2004 - two domains
     return {
         node: f"host {member.offer.host}" if by_host or not member.offer.topology else member.offer.topology
-        for node, member in run.members.items()
+        for node, member in kept.run.members.items()
     }
 
 
-def copies_for(run: Run, member: Member) -> tuple[KeptCopy, ...]:
+def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
     """Return the copies that a node is to get and does not have; it keeps those that it has while protected."""
-    if run.durable.state is not State.RUNNING or not _takes_copies(member):
+    if kept.run.durable.state is not State.RUNNING or not _takes_copies(member):
         return ()
     copies = []
-    for at, plan in run.kept.copies.items():
-        for node, wanted in plan.missing(member.node, run.kept.holders(at).get(member.node, ())).items():
-            holder = run.members.get(node)
+    for at, plan in kept.index.copies.items():
+        for node, wanted in plan.missing(member.node, kept.index.holders(at).get(member.node, ())).items():
+            holder = kept.run.members.get(node)
             if holder is not None and holder.keeper is not None and is_reachable(holder):
                 address = master_address(holder, (holder, member))
                 source = KeptSource(node, address, holder.keeper.port, holder.keeper.key, wanted)
@@ -58,15 +58,14 @@ def copies_for(run: Run, member: Member) -> tuple[KeptCopy, ...]:
     return tuple(sorted(copies, key=lambda copy: copy.at, reverse=True)[:COPIES_MAX])
 
 
-def copy_problem(run: Run) -> str:
+def copy_problem(kept: KeptState) -> str:
     """Return why state that only one host has is not copied; empty if it is, is about to be, or there is one host."""
-    kept = run.kept
-    refusals = [f"node {node}: {why}" for node, why in kept.no_copies.items() if node in run.members]
+    refusals = [f"node {node}: {why}" for node, why in kept.index.no_copies.items() if node in kept.run.members]
     if refusals:
         return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
-    if not any(plan.uncopied for plan in kept.copies.values()) or len({*_domains(run).values()}) == 1:
+    if not any(plan.uncopied for plan in kept.index.copies.values()) or len({*_domains(kept).values()}) == 1:
         return ""
-    without = [member.node for member in run.inside if not _takes_copies(member)]
+    without = [member.node for member in kept.run.inside if not _takes_copies(member)]
     if without:
         return f"node {without[0]} takes no copies, by its --keep-memory or --keep-rate"
     return "there is no node on another host"

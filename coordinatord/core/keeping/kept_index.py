@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from coordinatord.core.keeping.copy_plan import CopyPlan, are_protected_twice
-from coordinatord.core.keeping.persisting import Persisting
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import Coverage
 from coordinatord.core.rounds.state.durable import DurableRun
-from coordinatord.protocol.kept_state import Holding, KeptParts, KeptStep
+from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
 Parts = tuple[KeptParts, ...]
 
@@ -128,7 +127,6 @@ class KeptIndex:
         """The digests of the states after the first step of the round, by node."""
         self.alike: bool | None = None
         """Whether all ranks of the round had the same state then; None before that is known."""
-        self.disk = Persisting()
         self.pinned: KeptStep | None = None
         """The step that is being written to the disk, and stays protected meanwhile."""
         self.is_ending = False
@@ -189,10 +187,9 @@ class KeptIndex:
             self.no_copies[node] = why
         return why != before
 
-    def drop(self, node: str, held: Holding | None = None) -> None:
-        """Forget a node that is gone, except for what it has found on the disk; the copies are planned anew."""
+    def drop(self, node: str) -> None:
+        """Forget a node that is gone; the copies are planned anew."""
         self.note(node, ())
-        self.disk.miss(node, () if held is None else held.persisted)
         self.no_copies.pop(node, None)
         self.void_plans()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import BACK_S, RETRY_S, STUCK_S, Persisting, PersistWork, StepWriter
 from coordinatord.core.keeping.resume_plan import grouped
 from coordinatord.core.keeping.shards import are_whole
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import (
     ATTEMPTS_MAX,
@@ -23,10 +24,6 @@ from coordinatord.protocol.kept_state import (
     WantedParts,
 )
 
-END_S = 120.0
-"""The longest time that nodes which leave stay to write, however the write goes on: a host that is to be taken away is
-given two minutes at most."""
-
 END_IDLE_S = 40.0
 """How long they stay while no node writes a byte. A node reports after 30 s that its disk hangs, which ends the
 attempt: until then the disk may only be slow. This limit is for a node that cannot report it."""
@@ -36,76 +33,59 @@ WAITS_S = 10.0
 workers need all places for their own steps."""
 
 
-def step_to_write(run: Run) -> KeptStep | None:
+def step_to_write(kept: KeptState) -> KeptStep | None:
     """Return the newest whole step that no node overwrites; None if the disk has it, or there is none.
 
     While no worker lives, nothing is overwritten. A step of round 0 came from the disk.
     """
-    kept, done = run.kept, run.kept.disk.step
-    if run.durable.state is State.FORMING or has_failed(run):
-        at = kept.newest_whole
+    index, done = kept.index, kept.disk.step
+    if kept.run.durable.state is State.FORMING or kept.run.has_failed:
+        at = index.newest_whole
     else:  # a node that reported late that it has the step may overwrite it until it protects it
-        at = kept.whole if kept.whole is not None and kept.is_protected_by_holders(kept.whole) else None
+        at = index.whole if index.whole is not None and index.is_protected_by_holders(index.whole) else None
     return None if at is None or at.round == 0 or (done is not None and at <= done) else at
 
 
-def next_at(run: Run) -> float | None:
+def next_at(kept: KeptState) -> float | None:
     """Return when the next step is to be written; None if nothing is to be.
 
     A coordinator that was started again waits until it has heard all nodes: the small state of each belongs to a step.
     """
-    persisting, every_s = run.kept.disk, run.kept.disk.every_s
-    if persisting.work is not None or every_s is None or not run.kept.all_heard or step_to_write(run) is None:
+    persisting, every_s = kept.disk, kept.disk.every_s
+    if persisting.work is not None or every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
         return None
     return persisting.retry_at if persisting.wanted else max(persisting.since + every_s, persisting.retry_at)
 
 
-def last_step_at(run: Run) -> float | None:
+def last_step_at(kept: KeptState) -> float | None:
     """Return from when the newest step is to be written before nodes go; None if it is not, or one is being written."""
-    disk = run.kept.disk
-    if disk.work is not None or disk.every_s is None or not run.kept.all_heard or step_to_write(run) is None:
+    disk = kept.disk
+    if disk.work is not None or disk.every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
         return None
     return disk.retry_at
 
 
-def has_failed(run: Run) -> bool:
-    """Whether no worker lives, and the budget allows for no other round or none would help: the job has failed."""
-    return run.durable.state is State.STOPPING and not run.with_workers and run.exhausted
-
-
-def is_ending(run: Run) -> bool:
-    """Whether nodes are about to go while no worker lives, and memory with them."""
-    if run.durable.state is State.FORMING:
-        return bool(run.durable.stop_asked or run.count(MemberState.GIVING))
-    return has_failed(run)
-
-
-def has_ending_nodes(run: Run) -> bool:
-    """Whether nodes that are here end their workers, write to the disk before they go, or go."""
-    here = [member for member in run.members.values() if member.session is not None and not member.expired]
-    ends = run.durable.state is State.STOPPING or run.durable.state.ended or is_ending(run)
-    return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))
-
-
-def work_for(run: Run, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:
+def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:
     """Return a new attempt to write the newest whole step; None if the nodes that may write do not hold all of it.
 
     The nodes in `without` are to write nothing, since they have just failed to.
     """
-    at = step_to_write(run)
+    at = step_to_write(kept)
     if at is None:
         return None
-    held = run.kept.holders(at)
-    holders = {node: parts for node, parts in held.items() if _may_write(run.members[node]) and node not in without}
-    leaving = [node for node in holders if run.members[node].leaves]
+    held = kept.index.holders(at)
+    holders = {
+        node: parts for node, parts in held.items() if _may_write(kept.run.members[node]) and node not in without
+    }
+    leaving = [node for node in holders if kept.run.members[node].leaves]
     plan = _plan_writes(holders, leaving)
     if not plan:
         return None
     first = next(iter(holders.values()))[0]
     committer = min(plan, key=lambda node: node in leaving)
-    writers = {node: StepWriter(run.members[node].incarnation, parts) for node, parts in plan.items()}
+    writers = {node: StepWriter(kept.run.members[node].incarnation, parts) for node, parts in plan.items()}
     return PersistWork(
-        _next_attempt(run),
+        _next_attempt(kept),
         at,
         first.world_size,
         first.shards,
@@ -117,22 +97,22 @@ def work_for(run: Run, now: float, without: tuple[str, ...] = ()) -> PersistWork
     )
 
 
-def work_instead(run: Run, failed: PersistWork, now: float) -> PersistWork | None:
+def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWork | None:
     """Return an attempt to make at once after one that failed, if nodes are about to go and others hold the step.
 
     Otherwise the next attempt comes after a pause, and with all nodes: a disk that was full may have room by then.
     """
-    if not is_ending(run):
+    if not kept.run.is_ending:
         return None
-    return work_for(run, now, (*failed.without, *([] if failed.failed is None else [failed.failed[0]])))
+    return work_for(kept, now, (*failed.without, *([] if failed.failed is None else [failed.failed[0]])))
 
 
-def _next_attempt(run: Run) -> int:
+def _next_attempt(kept: KeptState) -> int:
     """Return a number that no attempt has had: nodes may still report one that an earlier life of the daemon began."""
-    kept = (member.observed.kept for member in run.members.values())
-    reports = (holding.persisting for holding in kept if holding is not None)
+    held = (member.observed.kept for member in kept.run.members.values())
+    reports = (holding.persisting for holding in held if holding is not None)
     reported = (report.attempt for report in reports if report is not None)
-    return 1 + max(run.kept.disk.attempts, *(number for number in reported if number <= ATTEMPTS_MAX), 0)
+    return 1 + max(kept.disk.attempts, *(number for number in reported if number <= ATTEMPTS_MAX), 0)
 
 
 def _may_write(member: Member) -> bool:
@@ -144,9 +124,9 @@ def _is_able(member: Member) -> bool:
     return is_here and member.keeper is not None and member.keeper.persist is not None
 
 
-def order_for(run: Run, member: Member) -> PersistOrder | None:
+def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
     """Return what a node is to write; None if nothing."""
-    work = run.kept.disk.work
+    work = kept.disk.work
     if work is None or not _is_writer(member, work):
         return None
     commit = work.committing and member.node == work.committer
@@ -157,45 +137,45 @@ def order_for(run: Run, member: Member) -> PersistOrder | None:
         work.shards,
         work.writers[member.node].parts,
         commit,
-        _in_use(run, member) if commit else None,
+        _in_use(kept, member) if commit else None,
         small=work.small_states if commit else 0,
         attempt=work.attempt,
-        in_vain=run.kept.disk.in_vain,
+        in_vain=kept.disk.in_vain,
     )
 
 
-def _in_use(run: Run, member: Member) -> int | None:
+def _in_use(kept: KeptState, member: Member) -> int | None:
     """Return the serial of the step on the disk that the round resumes from, and so may still have to read."""
-    point = run.durable.resume
-    if point is None or point.disk is None or run.durable.stepped:
+    point = kept.run.durable.resume
+    if point is None or point.disk is None or kept.run.durable.stepped:
         return None
     return next((persisted.serial for persisted in found_by(member) if _is_same(persisted, point)), None)
 
 
-def over_at(run: Run) -> float | None:
+def over_at(kept: KeptState) -> float | None:
     """Return when the attempt is over: it has succeeded or failed, or no node writes a byte for too long."""
-    work = run.kept.disk.work
+    work = kept.disk.work
     if work is None:
         return None
-    return -math.inf if work.committed or work.failed or _gone(run, work) else work.moved_at + STUCK_S
+    return -math.inf if work.committed or work.failed or _gone(kept, work) else work.moved_at + STUCK_S
 
 
-def why_failed(run: Run, work: PersistWork) -> str:
+def why_failed(kept: KeptState, work: PersistWork) -> str:
     """Return why an attempt that is over has failed; empty if it has not."""
     if work.committed:
         return ""
     if work.failed is not None:
         return f"node {work.failed[0]}: {work.failed[1]}"
-    gone = _gone(run, work)
+    gone = _gone(kept, work)
     return _gone_text(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
 
 
-def why_none(run: Run) -> str:
+def why_none(kept: KeptState) -> str:
     """Return why the step to write cannot be written by the nodes that are here."""
-    at = step_to_write(run)
-    held = {} if at is None else run.kept.holders(at)
-    away = (node for node in held if _is_able(run.members[node]) and not _may_write(run.members[node]))
-    first = next(away, None) if _is_in_reach(run) else None
+    at = step_to_write(kept)
+    held = {} if at is None else kept.index.holders(at)
+    away = (node for node in held if _is_able(kept.run.members[node]) and not _may_write(kept.run.members[node]))
+    first = next(away, None) if _is_in_reach(kept) else None
     return "not all of the step is held by nodes with --persist" if first is None else _gone_text(first)
 
 
@@ -203,15 +183,15 @@ def _gone_text(node: str) -> str:
     return f"node {node} is gone"
 
 
-def pause_s(run: Run, failed: PersistWork | None = None) -> float:
+def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
     """Return the pause in seconds after an attempt that failed, or that the nodes which are here cannot make."""
-    has_disk_failed = failed is not None and (failed.failed is not None or not _gone(run, failed))
-    return BACK_S if is_ending(run) and not has_disk_failed else RETRY_S
+    has_disk_failed = failed is not None and (failed.failed is not None or not _gone(kept, failed))
+    return BACK_S if kept.run.is_ending and not has_disk_failed else RETRY_S
 
 
-def _gone(run: Run, work: PersistWork) -> list[str]:
+def _gone(kept: KeptState, work: PersistWork) -> list[str]:
     """Return the nodes that were to write, and cannot any more."""
-    members = {node: run.members.get(node) for node in work.writers}
+    members = {node: kept.run.members.get(node) for node in work.writers}
     return [
         node
         for node, member in members.items()
@@ -224,30 +204,30 @@ def _is_writer(member: Member, work: PersistWork) -> bool:
     return writer is not None and writer.incarnation == member.incarnation
 
 
-def writes(run: Run, member: Member) -> bool:
+def writes(kept: KeptState, member: Member) -> bool:
     """Whether a node takes part in an attempt to write a step."""
-    work = run.kept.disk.work
+    work = kept.disk.work
     return work is not None and _is_writer(member, work)
 
 
-def is_unsure(run: Run) -> bool:
+def is_unsure(kept: KeptState) -> bool:
     """Whether it is not known yet if nodes keep a step that the disk does not have.
 
     A coordinator that was started again knows it when all nodes are heard or lost, which they are within their grace.
     """
-    return run.durable.has_had_rounds and not run.kept.all_heard
+    return kept.run.durable.has_had_rounds and not kept.index.all_heard
 
 
-def ends_by(run: Run) -> float:
+def ends_by(kept: KeptState) -> float:
     """Return until when a node or a run that ends waits for the disk.
 
     After an attempt that failed, it waits for the next one if nodes that are left have all of the step.
     """
-    disk = run.kept.disk
+    disk = kept.disk
     if disk.work is not None:
         return min(_longest(disk, disk.work), disk.work.moved_at + END_IDLE_S)
-    again_at = last_step_at(run)
-    if again_at is None or disk.ends_at is None or again_at >= disk.ends_at or not _is_in_reach(run):
+    again_at = last_step_at(kept)
+    if again_at is None or disk.ends_at is None or again_at >= disk.ends_at or not _is_in_reach(kept):
         return -math.inf
     return disk.ends_at
 
@@ -256,17 +236,17 @@ def _longest(disk: Persisting, work: PersistWork) -> float:
     return work.began_at + END_S if disk.ends_at is None else disk.ends_at
 
 
-def _is_in_reach(run: Run) -> bool:
+def _is_in_reach(kept: KeptState) -> bool:
     """Whether nodes hold all of the step to write that may write it, some of them once they are connected again."""
-    at = step_to_write(run)
-    held = {} if at is None else run.kept.holders(at)
-    able = [parts for node, parts in held.items() if _is_able(run.members[node])]
+    at = step_to_write(kept)
+    held = {} if at is None else kept.index.holders(at)
+    able = [parts for node, parts in held.items() if _is_able(kept.run.members[node])]
     return are_whole([part for parts in able for part in parts if part.big])
 
 
-def unwritten(run: Run) -> tuple[int, str] | None:
+def unwritten(kept: KeptState) -> tuple[int, str] | None:
     """Return the newest step that nodes kept and the disk does not have, and why not; None if there is none."""
-    disk, at = run.kept.disk, step_to_write(run)
+    disk, at = kept.disk, step_to_write(kept)
     if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
         at = disk.failed_at if at is None else max(at, disk.failed_at)  # it may be lost with a node that has gone
     if disk.every_s is None or at is None:
@@ -288,7 +268,7 @@ def unusable_to(member: Member) -> str:
     return "" if member.observed.kept is None else member.observed.kept.unusable
 
 
-def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, PersistedStep] | None:
+def newest_on_disk(kept: KeptState, nodes: Sequence[Member]) -> tuple[ResumePoint, PersistedStep] | None:
     """Return the newest step that all of these nodes find on the disk, as a point to resume from, if there is one.
 
     A step of an earlier run has the round 0: it is older than all that this run does.
@@ -298,16 +278,16 @@ def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, Pers
     others = [{(persisted.run, persisted.at) for persisted in found_by(member)} for member in nodes[1:]]
     for persisted in found_by(nodes[0]):
         if all((persisted.run, persisted.at) in found for found in others):
-            return _point(run, persisted), persisted
+            return _point(kept, persisted), persisted
     return None
 
 
-def who_finds(run: Run) -> tuple[str, PersistedStep] | None:
+def who_finds(kept: KeptState) -> tuple[str, PersistedStep] | None:
     """Return a node that finds steps on the disk, and the newest of them; the node may be gone by now."""
-    persisting = run.kept.disk
+    persisting = kept.disk
     if not persisting.is_found:
         return None
-    found = [(member.node, found_by(member)) for member in run.members.values()]
+    found = [(member.node, found_by(member)) for member in kept.run.members.values()]
     if persisting.missed is not None:
         found.append(persisting.missed)
     return next(((node, steps[0]) for node, steps in found if steps), None)
@@ -318,9 +298,9 @@ def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:
     return next((persisted for persisted in found_by(member) if _is_same(persisted, point)), None)
 
 
-def _point(run: Run, persisted: PersistedStep) -> ResumePoint:
-    first, ours = persisted.parts[0], persisted.run == run.id
-    reached = run.durable.reached
+def _point(kept: KeptState, persisted: PersistedStep) -> ResumePoint:
+    first, ours = persisted.parts[0], persisted.run == kept.run.id
+    reached = kept.run.durable.reached
     redone = max(0, reached - first.step) if ours and reached is not None else None
     disk = DiskStep(persisted.run, first.round)
     return ResumePoint(first.round if ours else 0, first.step, first.world_size, first.shards, redone, disk=disk)
@@ -331,10 +311,10 @@ def _is_same(persisted: PersistedStep, point: ResumePoint) -> bool:
     return disk is not None and (persisted.run, persisted.at) == (disk.run, KeptStep(disk.round, point.step))
 
 
-def holds_parts(run: Run, member: Member) -> bool:
+def holds_parts(kept: KeptState, member: Member) -> bool:
     """Whether a node that is to leave may have to write a part first, which is known when all workers have ended."""
-    kept = member.observed.kept
-    ours = () if kept is None or member.observed.run != run.id else kept.parts
+    holding = member.observed.kept
+    ours = () if holding is None or member.observed.run != kept.run.id else holding.parts
     return _may_write(member) and any(part.big for part in ours)
 
 

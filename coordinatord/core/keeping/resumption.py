@@ -11,33 +11,33 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import found_by, newest_on_disk, persisted_parts, unusable_to, who_finds
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint
 from coordinatord.protocol.kept_state import KeptSource, KeptStep, PersistedStep, Restoring, Resume, WantedParts
 from coordinatord.protocol.messages import Goal
 
 
-def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
+def resume_point(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None:
     """Choose the step that a round of these nodes resumes from; None if it resumes from nothing that is kept.
 
     Memory is preferred where it is as new as the disk.
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
-    found, kept = newest_on_disk(run, nodes), _point_in_memory(run, nodes)
+    found, memory = newest_on_disk(kept, nodes), _point_in_memory(kept, nodes)
     disk = None if found is None else found[0]
-    return disk if disk is not None and (kept is None or disk.at > kept.at) else kept
+    return disk if disk is not None and (memory is None or disk.at > memory.at) else memory
 
 
-def differing_step(run: Run, point: ResumePoint | None) -> KeptStep | None:
+def differing_step(kept: KeptState, point: ResumePoint | None) -> KeptStep | None:
     """Return the newest step that is left out since ranks have different states of it; None if `point` is newer."""
-    at = next((at for at in run.kept.steps() if run.kept.differs(at)), None)
+    at = next((at for at in kept.index.steps() if kept.index.differs(at)), None)
     return None if at is None or (point is not None and point.at > at) else at
 
 
@@ -52,56 +52,56 @@ class DiskObstacle(Struct, frozen=True):
     """A node that finds a step, and that step; None if no node finds one, though one was written."""
 
 
-def disk_obstacle(run: Run) -> DiskObstacle | None:
+def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
     """Return why the round to form would begin anew in spite of what is on the disk; None if it would not.
 
     A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: its
     steps would soon be replaced by those of the new beginning.
     """
-    nodes = run.candidates if run.kept.disk.is_found else ()
-    if not nodes or resume_point(run, nodes) is not None:
+    nodes = kept.run.candidates if kept.disk.is_found else ()
+    if not nodes or resume_point(kept, nodes) is not None:
         return None
-    if (found := who_finds(run)) is not None:
+    if (found := who_finds(kept)) is not None:
         at = found[1].run, found[1].at
         hindered = [
             member for member in nodes if at not in {(persisted.run, persisted.at) for persisted in found_by(member)}
         ]
     else:
-        gone = run.kept.disk.step is not None  # this run has written a step, and no node finds it any more
+        gone = kept.disk.step is not None  # this run has written a step, and no node finds it any more
         hindered = [member for member in nodes if unusable_to(member)] or (nodes[:1] if gone else [])
     return next((DiskObstacle(member, unusable_to(member), found) for member in hindered), None)
 
 
-def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
-    if not run.kept:
+def _point_in_memory(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None:
+    if not kept.index:
         return None
     world_size = sum(member.offer.workers for member in nodes)
-    for at in run.kept.steps():
-        point = _point(run, at) if may_be_chosen(run, at) else None
+    for at in kept.index.steps():
+        point = _point(kept, at) if may_be_chosen(kept, at) else None
         if point is None:
             continue
         # Two nodes stand for all, since a look at 10,000 takes long. Another one that cannot resume reports that.
-        plan, first, last = _make_plan(run, point), nodes[0], world_size - nodes[-1].offer.workers
+        plan, first, last = _make_plan(kept, point), nodes[0], world_size - nodes[-1].offer.workers
         ends = ((first, range(first.offer.workers)), (nodes[-1], range(last, world_size)))
         if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):
             return point
     return None
 
 
-def may_be_chosen(run: Run, at: KeptStep) -> bool:
+def may_be_chosen(kept: KeptState, at: KeptStep) -> bool:
     """Whether ranks agree on a step, and it is older than one with which a round failed to begin, or was done since."""
-    spoiled = run.durable.spoiled
-    return not run.kept.differs(at) and (spoiled is None or at < spoiled.at or at.round >= spoiled.round)
+    spoiled = kept.run.durable.spoiled
+    return not kept.index.differs(at) and (spoiled is None or at < spoiled.at or at.round >= spoiled.round)
 
 
-def _point(run: Run, at: KeptStep) -> ResumePoint | None:
+def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
     """Return a step as the point to resume from, if it is whole among the nodes that can be reached."""
-    held = ((node, parts) for node, parts in run.kept.holders(at).items() if is_reachable(run.members[node]))
+    held = ((node, parts) for node, parts in kept.index.holders(at).items() if is_reachable(kept.run.members[node]))
     big = [(node, part) for node, parts in held for part in parts if part.big]
     if not are_whole([part for _, part in big]):
         return None
     nodes, first_part = sorted({node for node, _ in big}), big[0][1]
-    reached = run.durable.reached
+    reached = kept.run.durable.reached
     redone = None if reached is None else max(0, reached - at.step)
     named, others = tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
     return ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, others)
@@ -112,48 +112,54 @@ def is_reachable(member: Member) -> bool:
     return member.is_connected and member.keeper is not None
 
 
-def _make_plan(run: Run, point: ResumePoint) -> ResumePlan:
-    return ResumePlan(point, run.kept.holders(point.at))
+def _make_plan(kept: KeptState, point: ResumePoint) -> ResumePlan:
+    return ResumePlan(point, kept.index.holders(point.at))
 
 
-def plan_of_round(run: Run) -> ResumePlan | None:
+def plan_of_round(kept: KeptState) -> ResumePlan | None:
     """Return which node gets which parts from which other one in the current round; None if none gets any.
 
-    A plan that `run.kept` has stays: a node that has begun to get its parts is not sent to other holders. After a
+    A plan that was settled stays: a node that has begun to get its parts is not sent to other holders. After a
     restart of the coordinator there is no plan before all members are heard: one of them may have the small state of a
     rank, which would be planned without it.
     """
-    point, durable = run.durable.resume, run.durable
-    is_in_memory = point is not None and point.disk is None and run.kept.all_heard
+    point, durable = kept.run.durable.resume, kept.run.durable
+    is_in_memory = point is not None and point.disk is None and kept.index.all_heard
     if point is None or not is_in_memory or durable.stepped or durable.state not in {State.STARTING, State.RUNNING}:
         return None
-    return run.kept.plan or _make_plan(run, point)
+    return kept.index.plan or _make_plan(kept, point)
 
 
-def is_obtainable(run: Run) -> bool:
+def is_obtainable(kept: KeptState) -> bool:
     """Whether all nodes of the round can get what their workers resume from, or have it, as far as is known."""
-    resume, kept = run.durable.resume, run.kept
+    resume, index = kept.run.durable.resume, kept.index
     on_disk = resume is not None and resume.disk is not None  # a node that cannot read it reports that
-    if resume is None or on_disk or run.durable.stepped or not kept.all_heard or kept.is_whole(resume.at):
+    if resume is None or on_disk or kept.run.durable.stepped or not index.all_heard or index.is_whole(resume.at):
         return True
-    return all(has_restored(run, member) for member in run.inside)
+    return all(has_restored(kept, member) for member in kept.run.inside)
 
 
-def has_restored(run: Run, member: Member) -> bool:
+def has_restored(kept: KeptState, member: Member) -> bool:
     """Whether a node has all that its workers resume from in the current round."""
     observed = member.observed
-    here = observed.round == run.durable.round and observed.run == run.id
+    here = observed.round == kept.run.durable.round and observed.run == kept.run.id
     return here and observed.kept is not None and observed.kept.restoring is Restoring.READY
 
 
-def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
+def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
     """Return what a node's workers resume from, until the node has it."""
-    point, assignment = run.durable.resume, member.durable.assignment
-    if point is None or assignment is None or goal is not Goal.RUN or run.durable.stepped or has_restored(run, member):
+    point, assignment = kept.run.durable.resume, member.durable.assignment
+    if (
+        point is None
+        or assignment is None
+        or goal is not Goal.RUN
+        or kept.run.durable.stepped
+        or has_restored(kept, member)
+    ):
         return None
     ranks = range(assignment.first_rank, assignment.first_rank + member.offer.workers)
-    wanted = _sources(run, point, member.node, ranks, assignment.world_size)
-    holders = [(run.members[node], parts) for node, parts in (wanted or {}).items()]
+    wanted = _sources(kept, point, member.node, ranks, assignment.world_size)
+    holders = [(kept.run.members[node], parts) for node, parts in (wanted or {}).items()]
     sources = [
         KeptSource(holder.node, master_address(holder, (holder, member)), keeper.port, keeper.key, parts)
         for holder, parts in holders
@@ -173,18 +179,18 @@ def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
 
 
 def _sources(
-    run: Run, point: ResumePoint, node: str, ranks: range, world_size: int
+    kept: KeptState, point: ResumePoint, node: str, ranks: range, world_size: int
 ) -> dict[str, tuple[WantedParts, ...]] | None:
     """Return the parts that a node gets, by the node that has them: if the step is on the disk, the node itself."""
     if point.disk is None:
-        plan = plan_of_round(run)
-    elif (found := persisted_parts(run.members[node], point)) is not None:
+        plan = plan_of_round(kept)
+    elif (found := persisted_parts(kept.run.members[node], point)) is not None:
         plan = ResumePlan(point, {node: [replace(part, round=point.round) for part in found.parts]})
     else:
         plan = None
     return None if plan is None else plan.sources(node, ranks, world_size)
 
 
-def protected_for(run: Run, member: Member) -> tuple[KeptStep, ...] | None:
+def protected_for(kept: KeptState, member: Member) -> tuple[KeptStep, ...] | None:
     """Return the steps that a node must not overwrite; None where it keeps nothing, or nothing is known."""
-    return None if member.keeper is None or member.state is MemberState.RELEASED else run.kept.protected
+    return None if member.keeper is None or member.state is MemberState.RELEASED else kept.index.protected

@@ -12,6 +12,10 @@ FORGIVEN_EVERY_S = 0.25
 """The least time between two postponements of all deadlines, while a late coordinator reads what nodes have sent. Each
 costs a look at all nodes: one for each of 10,000 waiting messages would itself make the coordinator late."""
 
+END_S = 120.0
+"""The longest time that nodes which leave stay to write what they keep, however the write goes on: a host that is to be
+taken away is given two minutes at most."""
+
 HEARTBEAT_STEP_S = 0.25
 """The step by which the heartbeat is stretched. Without steps each node that joins would change it for all others."""
 

@@ -8,7 +8,9 @@ from itertools import islice
 from msgspec.structs import asdict, replace
 
 from coordinatord.core.keeping.copying import copy_problem
-from coordinatord.core.rounds.queries.reasons import Reasons, lasted, memory_of, unkept
+from coordinatord.core.keeping.known import kept_of
+from coordinatord.core.keeping.sentences import memory_of, unkept
+from coordinatord.core.rounds.queries.reasons import Reasons, lasted
 from coordinatord.core.rounds.queries.report_builder import current
 from coordinatord.core.rounds.queries.start_counts import starts_view
 from coordinatord.core.rounds.queries.time_attribution import spent
@@ -408,26 +410,27 @@ _BY_PHASE = {
 def kept_view(run: Run) -> KeptStatus | None:
     """Return what the nodes of a run keep; None if they keep nothing and the round resumed from nothing."""
     resume = run.durable.resume
-    if resume is None and not run.kept and run.kept.disk.every_s is None:
+    kept = kept_of(run)
+    index, disk = kept.index, kept.disk
+    if resume is None and not index and disk.every_s is None:
         return None
-    persisting = run.kept.disk
-    newest = run.kept.newest_whole
+    newest = index.newest_whole
     held = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
     return KeptStatus(
         step=None if newest is None else newest.step,
         resumed=None if resume is None else resume.step,
         resumed_from="" if resume is None else memory_of(resume),
         redone=None if resume is None else resume.redone,
-        interval_steps=max((kept.interval_steps for kept in held if kept.interval_steps is not None), default=None),
-        save_s=max((kept.save_s for kept in held if kept.save_s is not None), default=None),
-        used_bytes=sum(kept.used_bytes for kept in held),
-        skipped=sum(kept.skipped for kept in held),
-        copied=None if (copied := run.kept.copied) is None else copied.step,
-        copy_problem=copy_problem(run),
-        unkept=unkept(run),
-        disk_step=None if persisting.step is None else persisting.step.step,
-        disk_writing=None if persisting.work is None else persisting.work.at.step,
-        disk_problem=persisting.problem,
+        interval_steps=max((each.interval_steps for each in held if each.interval_steps is not None), default=None),
+        save_s=max((each.save_s for each in held if each.save_s is not None), default=None),
+        used_bytes=sum(each.used_bytes for each in held),
+        skipped=sum(each.skipped for each in held),
+        copied=None if (copied := index.copied) is None else copied.step,
+        copy_problem=copy_problem(kept),
+        unkept=unkept(kept),
+        disk_step=None if disk.step is None else disk.step.step,
+        disk_writing=None if disk.work is None else disk.work.at.step,
+        disk_problem=disk.problem,
     )
 
 
@@ -436,7 +439,7 @@ def _node_kept_view(run: Run, member: Member) -> NodeKeptStatus | None:
     kept = member.observed.kept
     if kept is None:
         return None
-    copied_to, copied_at = run.kept.copy_of(member.node) or ("", None)
+    copied_to, copied_at = kept_of(run).index.copy_of(member.node) or ("", None)
     return NodeKeptStatus(
         used_bytes=kept.used_bytes,
         limit_bytes=None if member.keeper is None else member.keeper.limit_bytes,

@@ -13,6 +13,7 @@ from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
@@ -67,7 +68,7 @@ class JobFigures(Struct, frozen=True):
 
 def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
     """Read the figures of a job as of `now`."""
-    seconds = _seconds(run, tally, now)
+    seconds, kept = _seconds(run, tally, now), kept_of(run)
     return JobFigures(
         job=run.job,
         state=run.shown_state,
@@ -83,11 +84,11 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         seconds=tuple(seconds[activity] for activity in Activity),
         step=None if run.durable.state.ended else run.step,
         steps_per_second=pace(run, now),
-        kept_step=None if (newest := run.kept.newest_whole) is None else newest.step,
-        copied_step=None if (copied := run.kept.copied) is None else copied.step,
-        disk_step=None if (on_disk := run.kept.disk.step) is None else on_disk.step,
+        kept_step=None if (newest := kept.index.newest_whole) is None else newest.step,
+        copied_step=None if (copied := kept.index.copied) is None else copied.step,
+        disk_step=None if (on_disk := kept.disk.step) is None else on_disk.step,
         redone_steps=None if (resume := run.durable.resume) is None else resume.redone,
-        disk_failing=None if run.kept.disk.every_s is None else bool(run.kept.disk.problem),
+        disk_failing=None if kept.disk.every_s is None else bool(kept.disk.problem),
         laggard_seconds=laggard_s(run),
         health=run.health,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD
 from coordinatord.core.rounds.values.admin_requests import (
@@ -79,8 +80,8 @@ class AdminLaws(Laws):
             if run.id not in self._to_end or run.durable.state is not State.FORMING:
                 continue
             unheard = any(member.observed is UNHEARD for member in run.members.values())
-            again = run.kept.disk.problem and now - self._ending.setdefault(run.id, now) <= 2 * END_S
-            waits = run.kept.disk.work is not None or again or (unheard and run.durable.has_had_rounds)
+            again = kept_of(run).disk.problem and now - self._ending.setdefault(run.id, now) <= 2 * END_S
+            waits = kept_of(run).disk.work is not None or again or (unheard and run.durable.has_had_rounds)
             self.check(waits, "run %s is to end, has no workers and goes on", run.id)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.keeping.handover import HAND_OVER_S
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Connected, Event, Reported
 from coordinatord.core.rounds.state.durable import State
@@ -51,17 +52,22 @@ class CandidateLaws(Laws):
         """Check each run at each event: a step that waits for ever leads to no record."""
         machine, now = self.world.daemon.machine, self.world.daemon.clock.read()
         for run in machine.jobs.values():
-            if run.kept.candidate is None or machine.store_error is not None or not self._is_calm(run, now):
+            if kept_of(run).index.candidate is None or machine.store_error is not None or not self._is_calm(run, now):
                 self._waits.pop(run.id, None)
                 continue
             members = ((member.node, member.incarnation, member.session) for member in run.members.values())
-            circumstances = (self.world.daemon.life, run.kept.candidate, run.durable.round, *sorted(members, key=str))
+            circumstances = (
+                self.world.daemon.life,
+                kept_of(run).index.candidate,
+                run.durable.round,
+                *sorted(members, key=str),
+            )
             known, since = self._waits.get(run.id, (None, now))
             if known != circumstances:
                 self._waits[run.id] = circumstances, now
                 continue
             text = "%s has been a candidate for %.1f s, and all nodes report"
-            self.check(now - since < SETTLED_WITHIN_S, text, run.kept.candidate, now - since)
+            self.check(now - since < SETTLED_WITHIN_S, text, kept_of(run).index.candidate, now - since)
 
     def _is_calm(self, run: Run, now: float) -> bool:
         """Whether a round goes on, and all nodes are heard as often as they should be."""
@@ -161,7 +167,7 @@ class KeptStateLaws(Laws):
         reports = [self._heard.get((member.node, member.incarnation)) for member in run.inside]
         is_whole = len(reports) == len(run.durable.order)
         able = is_whole and all(report is not None and _can_halt(report, key) for report in reports)
-        lacking = record.planned and run.durable.stepped and able and not run.halting.wanted
+        lacking = record.planned and run.durable.stepped and able and not kept_of(run).halting.wanted
         self.check(not lacking, "round %d ends without a step that all of its workers keep", record.round)
 
     def _judge_released(self, run: Run, node: str) -> None:
@@ -177,7 +183,7 @@ class KeptStateLaws(Laws):
         )
         now, formed_at = self.world.daemon.clock.read(), self._formed_at.get(run.id, -math.inf)
         had_time = run.durable.state is State.FORMING or now >= formed_at + HAND_OVER_S
-        waited = member.gives and member.gives_until <= now and had_time
+        waited = member.gives and kept_of(run).stays_until[member.node] <= now and had_time
         if given or waited or run.durable.stop_asked or all(peer.leaves for peer in others):
             return
         reachable = [peer for peer in others if peer.session is not None and not peer.expired]
@@ -299,13 +305,15 @@ class KeptStateLaws(Laws):
             # Once a round has stepped, a later step may have taken the place of the one that it resumed from. What is
             # on the disk need not be in memory as well.
             in_memory = resume is not None and resume.disk is None and not run.durable.stepped
-            whole = run.kept.whole or (resume.at if resume is not None and in_memory else None)
+            whole = kept_of(run).index.whole or (resume.at if resume is not None and in_memory else None)
             if whole is None or run.durable.state.ended:
                 self._safe.pop(run.id, None)
                 continue
             known = self._safe.get(run.id)
             if known is None or known[:2] != (self.world.daemon.life, whole):
-                known_to_have = run.kept.holders(whole)  # a node that is out of reach may have it too, and overwrite it
+                known_to_have = kept_of(run).index.holders(
+                    whole
+                )  # a node that is out of reach may have it too, and overwrite it
                 there = [
                     holder
                     for holder in self._holders(run.id, whole)
@@ -337,14 +345,14 @@ class KeptStateLaws(Laws):
             if last is None or member.session is None or member.durable.outcome is not None:
                 continue
             kept = last.kept.parts if last.kept is not None and last.run == run.id else ()
-            counted = run.kept._of_node.get(member.node, ())
+            counted = kept_of(run).index._of_node.get(member.node, ())
             self.check(counted == kept, "of %s counts %s, and it keeps %s", member.node, counted, kept)
-        gone = run.kept._of_node.keys() - run.members.keys()
+        gone = kept_of(run).index._of_node.keys() - run.members.keys()
         self.check(not gone, "what %s have kept counts, and they are gone", gone)
 
     def _judge_copied(self, run: Run) -> None:
         """Check that a copied step outlives the loss of any one host, and of any one rack where there are several."""
-        at = None if run.durable.state.ended else run.kept.copied
+        at = None if run.durable.state.ended else kept_of(run).index.copied
         self._judge_promise(run, at)
         hosts = {host.node: host for host in self.world.hosts.values() if host.memory is not None}
         if at is None or any(host.memory and at in host.memory.withdrawn for host in hosts.values()):
@@ -353,7 +361,7 @@ class KeptStateLaws(Laws):
         self._promised[run.id] = at
         held: dict[str, list[KeptParts]] = {}
         lost = set()
-        for node, believed in run.kept.holders(at).items():
+        for node, believed in kept_of(run).index.holders(at).items():
             host, member = hosts.get(node), run.members[node]
             held[node] = []
             if host is not None and host.memory is not None and host.incarnation == member.incarnation:
@@ -378,7 +386,7 @@ class KeptStateLaws(Laws):
         It is called only where messages come in order: an old message may change the protected steps.
         """
         for node in () if run.durable.state.ended else run.members:
-            taker, at = run.kept.copy_of(node) or ("", None)
+            taker, at = kept_of(run).index.copy_of(node) or ("", None)
             host = next(
                 (host for host in self.world.hosts.values() if host.node == taker and host.memory is not None), None
             )
@@ -386,8 +394,8 @@ class KeptStateLaws(Laws):
                 continue
             if host.incarnation != run.members[taker].incarnation or host.memory.key[0] != run.id:
                 continue  # the coordinator does not know yet that the node which had it is gone
-            others = [parts for holder, parts in run.kept.holders(at).items() if holder not in {node, taker}]
-            alone = shards_of(run.kept.holders(at).get(node, ())) - shards_of(
+            others = [parts for holder, parts in kept_of(run).index.holders(at).items() if holder not in {node, taker}]
+            alone = shards_of(kept_of(run).index.holders(at).get(node, ())) - shards_of(
                 part for parts in others for part in parts
             )
             there = shards_of(
@@ -406,20 +414,23 @@ class KeptStateLaws(Laws):
         circumstances = (self.world.daemon.life, run.durable.round, *sorted(members, key=str))
         before, promised = self._copied.get(run.id, ((), None))
         # A step that is protected for the disk alone may go as soon as it is written, or no longer to be written.
-        self._copied[run.id] = circumstances, at if at in {run.kept.whole, run.kept.candidate} else None
+        self._copied[run.id] = (
+            circumstances,
+            at if at in {kept_of(run).index.whole, kept_of(run).index.candidate} else None,
+        )
         was_lonely = run.id in self._lonely
         self._lonely.discard(run.id)
         self._note_lonely()
         memories = [host.memory for host in self.world.hosts.values() if host.memory is not None]
         damaged = any(memory.withdrawn for memory in memories) or self.useless.last(run.id) == promised
         lonely = was_lonely or run.id in self._lonely
-        excused = run.kept.no_copies or damaged or lonely or self.world.scenario.network.harsh
+        excused = kept_of(run).index.no_copies or damaged or lonely or self.world.scenario.network.harsh
         if promised is not None and circumstances == before and not excused and not run.durable.state.ended:
             self.check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
     def _note_lonely(self) -> None:
         runs = self.world.daemon.machine.jobs.values()
-        self._lonely |= {run.id for run in runs if any(plan.uncopied for plan in run.kept.copies.values())}
+        self._lonely |= {run.id for run in runs if any(plan.uncopied for plan in kept_of(run).index.copies.values())}
 
     def judge_end(self) -> None:
         """Check that all workers that live have what they resume from, some time after the last fault."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.persisting import RETRY_S
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member
 from coordinatord.core.rounds.state.run import Run
@@ -125,10 +126,10 @@ class PersistedStateLaws(Laws):
         Nothing is checked while a restarted coordinator has not heard all nodes. If an attempt has failed, the reason
         has to name the lost step, and the node does not wait for the next attempt.
         """
-        work = run.kept.disk.work
+        work = kept_of(run).disk.work
         if self.unheard.get(run.id) or (work is not None and record.node not in work.writers):
             return
-        if run.kept.disk.problem or self._is_stuck(run):
+        if kept_of(run).disk.problem or self._is_stuck(run):
             is_named = "is not on the disk" in record.reason or self._is_there(run, kept)
             self.check(is_named, "%r, and nothing about %s", record.reason, kept)
         else:
@@ -173,7 +174,7 @@ class PersistedStateLaws(Laws):
         for run in machine.jobs.values():
             self._note_finders(run)
             self._judge_wait(machine, run)
-            work = run.kept.disk.work
+            work = kept_of(run).disk.work
             self._wrote_at[run.id] = math.inf if work is None else work.moved_at
             members = run.members.values()
             self.unheard[run.id] = {member.node: member.incarnation for member in members if member.observed is UNHEARD}
@@ -197,7 +198,7 @@ class PersistedStateLaws(Laws):
             if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
                 self._on_disk.add((run.id, self.world.daemon.life))
             self._judge_work(run)
-            shown = run.kept.disk.step
+            shown = kept_of(run).disk.step
             newest = max((step.of[1] for step in directory.whole if step.of[0] == run.id), default=None)
             if shown is not None and not self.world.disks.was_unmounted and not run.durable.state.ended:
                 self.check(newest is not None and newest >= shown, "%s counts as on the disk, not %s", shown, newest)
@@ -207,9 +208,9 @@ class PersistedStateLaws(Laws):
 
         While the coordinator stands still, or cannot record anything, no step is written either.
         """
-        now, every_s, disk, whole = self.world.queue.now, self.world.scenario.persist_every_s, run.kept.disk, None
+        now, every_s, disk, whole = self.world.queue.now, self.world.scenario.persist_every_s, kept_of(run).disk, None
         if every_s is not None and run.durable.state is State.RUNNING and machine.store_error is None:
-            whole = run.kept.whole
+            whole = kept_of(run).index.whole
         on_disk = self.world.disks.shared.whole
         there = max((step.of[1] for step in on_disk if step.of[0] == run.id), default=None)
         waits = whole is not None and whole.round and (there is None or whole > there)
@@ -223,10 +224,10 @@ class PersistedStateLaws(Laws):
 
     def _judge_work(self, run: Run) -> None:
         """Check that a step which is being written is protected, and made whole only when all parts are written."""
-        work = run.kept.disk.work
+        work = kept_of(run).disk.work
         if work is None or run.durable.state.ended:
             return
-        protected = work.committing or work.at in (run.kept.protected or ())
+        protected = work.committing or work.at in (kept_of(run).index.protected or ())
         self.check(protected, "%s is written, and not protected", work.at)
         if work.committing and not self.world.disks.was_unmounted:
             directory, of = self.world.disks.shared, (run.id, work.at)
@@ -243,12 +244,12 @@ class PersistedStateLaws(Laws):
         if self.world.scenario.network.harsh:
             return
         run = next((run for run in self.world.daemon.machine.jobs.values() if run.id == of[0]), None)
-        work = None if run is None else run.kept.disk.work
+        work = None if run is None else kept_of(run).disk.work
         is_wanted = work is not None and work.at == of[1] and not (work.failed or work.committing)
         self.check(not is_wanted or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
 
     def judge_end(self) -> None:
         """Check that nothing waits for the disk, some time after all faults are over."""
         for run in self.world.daemon.machine.jobs.values():
-            work = run.kept.disk.work
+            work = kept_of(run).disk.work
             self.check(work is None or not work.failed, "%s is still to be written, and cannot be", work)

@@ -10,13 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from coordinatord.core.keeping import persistence
-from coordinatord.core.keeping.handover import given_by
-from coordinatord.core.keeping.resumption import disk_obstacle, is_obtainable
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
-from coordinatord.core.rounds.state.run import Run, can_halt
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher, ScaleUp
 
@@ -53,7 +50,7 @@ def full(run: Run) -> float | None:
     """
     if run.count(MemberState.READY) < run.spec.nodes_max or run.durable.stop_asked:
         return None
-    return _pause_end(run) if disk_obstacle(run) is None else None
+    return None if run.keeping.obstacle() else _pause_end(run)
 
 
 def settled(run: Run) -> float | None:
@@ -64,9 +61,9 @@ def settled(run: Run) -> float | None:
     """
     if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):
         return None
-    if run.durable.stop_asked or disk_obstacle(run) is not None:
+    if run.durable.stop_asked or run.keeping.obstacle():
         return None
-    return _by_patience(run, max(_settle_end(run), _pause_end(run)))
+    return by_patience(run, max(_settle_end(run), _pause_end(run)))
 
 
 def arrived(run: Run) -> float | None:
@@ -79,18 +76,18 @@ def arrived(run: Run) -> float | None:
         return None
     if run.spec.scale_up is ScaleUp.NEVER:
         return None
-    if awaits_checkpoint(run):
-        return _when(run.ready_first is not None and run.checkpoints.at >= run.ready_first)
+    if (checkpoint_at := awaited_checkpoint(run)) is not None:
+        return _when(run.ready_first is not None and checkpoint_at >= run.ready_first)
     if run.round_size + run.count(MemberState.READY) >= run.spec.nodes_max:
         return NOW  # these fill the round, so it waits for no others
     return _settle_end(run)
 
 
 def _pause_end(run: Run) -> float:
-    return _by_patience(run, run.durable.entered_at + run.pause_s) if run.pause_s else NOW
+    return by_patience(run, run.durable.entered_at + run.pause_s) if run.pause_s else NOW
 
 
-def _by_patience(run: Run, at: float) -> float:
+def by_patience(run: Run, at: float) -> float:
     """Return `at`, or the time at which the first of the ready nodes stops waiting, if that is earlier."""
     give_up_at = run.give_up.first
     return at if give_up_at is None else min(at, give_up_at)
@@ -145,7 +142,7 @@ def node_lost(run: Run) -> float | None:
 
 def unrestorable(run: Run) -> float | None:
     """A node of the round cannot get the state that its workers resume from: all have to resume from another step."""
-    return _when(run.durable.resume is not None and (run.kept.failed or not is_obtainable(run)))
+    return _when(run.keeping.lost())
 
 
 def outrun(run: Run) -> float | None:
@@ -230,40 +227,18 @@ def stop_asked(run: Run) -> float | None:
     A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
     """
     if run.durable.state is State.FORMING and run.durable.stop_asked:
-        return None if persistence.is_unsure(run) else persistence.ends_by(run)
+        return run.keeping.end().until
     return _when(run.durable.stop_asked)
 
 
-def persist_due(run: Run) -> float | None:
-    """The newest whole step is to be written to the disk."""
-    return persistence.next_at(run)
+def keeping_due_first(run: Run) -> float | None:
+    """What nodes keep needs something before nodes are let go and rounds are formed."""
+    return run.keeping.next_at(first=True)
 
 
-def last_step_due(run: Run) -> float | None:
-    """Nodes are about to go between two rounds, and keep a newer step than the disk has.
-
-    An older one was still being written as the round ended, or the run is stopped only now. Nodes that wait for others
-    for a while may wait in vain, and then memory goes with them.
-    """
-    at = persistence.last_step_at(run)
-    if at is None or persistence.is_ending(run):
-        return at
-    if run.durable.state is not State.FORMING:
-        return None
-    return max(at, _by_patience(run, run.durable.entered_at + persistence.WAITS_S))
-
-
-def persist_written(run: Run) -> float | None:
-    """All parts of a step are on the disk, so that one node can make it whole; it waits while workers end."""
-    work = run.kept.disk.work if run.durable.state is not State.STOPPING or persistence.has_failed(run) else None
-    return _when(work is not None and work.written and not work.committing)
-
-
-def persist_over(run: Run) -> float | None:
-    """A step is whole on the disk, or will not be; that is looked at when no worker is about to end."""
-    if run.durable.state is State.STOPPING and not persistence.has_failed(run):
-        return None
-    return persistence.over_at(run)
+def keeping_due(run: Run) -> float | None:
+    """What nodes keep needs something: a step is to be written, or to be named for the end of a round."""
+    return run.keeping.next_at()
 
 
 def restart_asked(run: Run) -> float | None:
@@ -277,8 +252,8 @@ def node_stopped(run: Run) -> float | None:
 
 
 def given(run: Run) -> float | None:
-    """Nodes that are to leave have given what they alone keep, or have stayed for that for too long."""
-    return given_by(run)
+    """Nodes that are to leave have handed over what only they keep, or their time for that is over."""
+    return min((stay.until for stay in run.keeping.stays().values() if stay.until is not None), default=None)
 
 
 def corroborated(run: Run) -> float | None:
@@ -286,19 +261,12 @@ def corroborated(run: Run) -> float | None:
     return _when(node_gone(run))
 
 
-def all_promised(run: Run) -> float | None:
-    """Every node of a round that is to end has reported after which step its workers stand still."""
-    return _when(furthest_promised(run) is not None)
-
-
 def exhausted(run: Run) -> float | None:
     """All workers are gone, the budget allows for no other round or none would help, and the disk has what was kept.
 
     A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
     """
-    if not persistence.has_failed(run) or persistence.is_unsure(run):
-        return None
-    return persistence.ends_by(run)
+    return run.keeping.end().until if run.has_failed else None
 
 
 def given_up(run: Run) -> float | None:
@@ -325,33 +293,9 @@ def stop_overdue(run: Run) -> float | None:
     return run.stop_overdue_at if run.with_workers else None
 
 
-def awaits_checkpoint(run: Run) -> bool:
-    """Whether nodes that have arrived wait for a checkpoint.
-
-    There is none where workers save their state when they are asked to, and at no other time: then no step is lost.
-    """
-    if run.spec.scale_up is not ScaleUp.AT_CHECKPOINT:
-        return False
-    return run.checkpoints.are_written or _is_saved_at_intervals(run) or not can_halt(run.inside)
-
-
-def _is_saved_at_intervals(run: Run) -> bool:
-    held = (member.observed.kept for member in run.inside)
-    return any(kept is not None and kept.interval_steps is not None for kept in held)
-
-
-def is_halting(run: Run) -> bool:
-    """Whether the workers of the round are to keep one step: all of them live, and can halt after it."""
-    intact = not run.failures and run.round_size == len(run.durable.order)
-    return run.durable.state is State.STOPPING and run.halting.wanted and intact
-
-
-def furthest_promised(run: Run) -> int | None:
-    """Return the step to name; None before every node has promised one, and once one was named."""
-    halting = run.halting
-    if halting.step is not None or len(halting.promised) < len(run.durable.order) or not is_halting(run):
-        return None
-    return max(halting.promised.values())
+def awaited_checkpoint(run: Run) -> float | None:
+    """Return when the last checkpoint was written, in the past before one was; None if arrivals wait for none."""
+    return run.keeping.checkpoint_at if run.spec.scale_up is ScaleUp.AT_CHECKPOINT else None
 
 
 NAMES: dict[Condition, str] = {
@@ -382,12 +326,9 @@ NAMES: dict[Condition, str] = {
     restart_asked: "restart_asked",
     node_stopped: "node_stopped",
     given: "given",
-    persist_due: "persist_due",
-    last_step_due: "last_step_due",
-    persist_written: "persist_written",
-    persist_over: "persist_over",
+    keeping_due_first: "keeping_due_first",
+    keeping_due: "keeping_due",
     corroborated: "corroborated",
-    all_promised: "all_promised",
     exhausted: "exhausted",
     given_up: "given_up",
     all_stopped: "all_stopped",

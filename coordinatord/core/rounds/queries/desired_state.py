@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from coordinatord.core.keeping.copying import copies_for
-from coordinatord.core.keeping.persistence import order_for, writes
-from coordinatord.core.keeping.resumption import protected_for, resume_for
-from coordinatord.core.rounds.queries.conditions import awaits_checkpoint, is_halting, settled
+from coordinatord.core.rounds.queries.conditions import awaited_checkpoint, settled
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.queries.report_builder import report_for
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.leases import lease_s
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.wings import KeptDesired
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.kept_state import Halt, PersistOrder
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, ScaleUp
 from coordinatord.protocol.text import clip
 
@@ -80,29 +77,21 @@ def knows_goal(run: Run, member: Member) -> bool:
     sent, goal = member.sent, goal_of(run, member)
     if sent is None or sent.goal is not goal:
         return False
-    known = (sent.run, sent.round, sent.planned, sent.outcome, sent.halt, sent.persist, sent.alike)
-    return known == _urgent(run, member, goal)
+    known = sent.run, sent.round, sent.planned, sent.outcome
+    kept = KeptDesired(halt=sent.halt, persist=sent.persist, alike=sent.alike)
+    return known == _urgent(run, member, goal) and kept == run.keeping.goals(member, goal, at_once=True)
 
 
-def _urgent(
-    run: Run, member: Member, goal: Goal
-) -> tuple[str, int, bool, Outcome | None, Halt | None, PersistOrder | None, bool | None]:
+def _urgent(run: Run, member: Member, goal: Goal) -> tuple[str, int, bool, Outcome | None]:
     """Return what a node is sent at once when it changes, beside its goal. All else waits for the next heartbeat."""
-    return (
-        run.id,
-        _round(run, member),
-        _is_planned(run, member, goal),
-        _outcome(run, member, goal),
-        _halt_for(run, member, goal),
-        None if goal is Goal.EXIT else order_for(run, member),
-        run.kept.alike if goal is Goal.RUN else None,
-    )
+    return run.id, _round(run, member), _is_planned(run, member, goal), _outcome(run, member, goal)
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Return the desired state of a node, with this heartbeat, as a new message."""
     goal = goal_of(run, member)
-    run_id, number, planned, outcome, halt, persist, alike = _urgent(run, member, goal)
+    run_id, number, planned, outcome = _urgent(run, member, goal)
+    kept = run.keeping.goals(member, goal)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
         run=run_id,
@@ -118,12 +107,12 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         outcome=outcome,
         report=report_for(run, member, goal, now),
         remark=_remark(run, member, goal),
-        resume=resume_for(run, member, goal),
-        protected=protected_for(run, member),
-        halt=halt,
-        persist=persist,
-        copies=copies_for(run, member),
-        alike=alike,
+        resume=kept.resume,
+        protected=kept.protected,
+        halt=kept.halt,
+        persist=kept.persist,
+        copies=kept.copies,
+        alike=kept.alike,
     )
 
 
@@ -170,10 +159,7 @@ def _reason(run: Run, member: Member) -> str:
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
         return _waiting_text(run)
     if member.state is MemberState.GIVING:
-        all_leave = run.kept.disk.every_s is not None and all(peer.leaves for peer in run.members.values())
-        by_disk = all_leave or writes(run, member)
-        until = "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
-        return f"it leaves as soon as {until}"
+        return f"it leaves as soon as {run.keeping.stays_for(member)}"
     if member.state is MemberState.STALE:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
@@ -188,13 +174,6 @@ def _waiting_text(run: Run) -> str:
         return f"spare: round {number} has its maximum of nodes, {run.spec.nodes_max}"
     if run.spec.scale_up is ScaleUp.NEVER:
         return f"spare: round {number} does not end for nodes that arrive (--scale-up never)"
-    if awaits_checkpoint(run):
+    if awaited_checkpoint(run) is not None:
         return f"round {number} is running until its next checkpoint; then the next one will include this node"
     return f"round {number} is running; the next one will include this node"
-
-
-def _halt_for(run: Run, member: Member, goal: Goal) -> Halt | None:
-    """Return what a node is sent about the step that all workers keep; None if each keeps the last one it has done."""
-    if goal is not Goal.STOP or not member.durable.in_round or not is_halting(run):
-        return None
-    return Halt(run.halting.step)

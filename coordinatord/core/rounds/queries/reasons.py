@@ -5,15 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import islice
 
-from coordinatord.core.keeping import persistence
-from coordinatord.core.keeping.resumption import DiskObstacle, differing_step, disk_obstacle, resume_point
-from coordinatord.core.rounds.queries.conditions import furthest_promised, is_halting, outage
+from coordinatord.core.rounds.queries.conditions import outage
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.run import MAY_HAVE_WORKERS, Health, Run
-from coordinatord.core.rounds.values.resume_point import ResumePoint
-from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Killed, Launcher
 from coordinatord.protocol.text import NAMES_MAX, name_some
 
@@ -137,18 +133,12 @@ class Reasons:
     @property
     def resumes(self) -> str:
         """What the round to form now resumes from, as the end of a sentence; empty if nothing has been kept yet."""
-        run, point = self._run, resume_point(self._run, self._candidates)
-        text = f"; {why}" if (why := _left_out(run, point)) else ""
-        if point is not None:
-            return f"{text}; resumes {_resumed(run, point)}"
-        if not run.kept or run.durable.reached is None:
-            return ""
-        return f"{text}; no other step that nodes keep is whole" if text else "; no step that nodes keep is whole"
+        return self._run.keeping.resumes(self._candidates)
 
     @property
     def unrestorable(self) -> str:
         """Which node cannot get what the workers resume from, and why."""
-        return _unrestorable(self._run)
+        return self._run.keeping.lost()
 
     @property
     def leave_asked(self) -> str:
@@ -169,16 +159,9 @@ class Reasons:
         return self._run.durable.stop_asked
 
     @property
-    def unwritten(self) -> str:
-        """Which step is lost with the nodes that go, since the disk does not have it; empty if none is."""
-        lost = persistence.unwritten(self._run)
-        return "" if lost is None else f"; step {lost[0]:,} is not on the disk: {lost[1]}"
-
-    @property
     def last_step(self) -> str:
-        """Where the newest step of a run that is over can be found, or why it is lost; empty if none was written."""
-        on_disk = self._run.kept.disk.step
-        return self.unwritten or ("" if on_disk is None else f"; step {on_disk.step:,} is on the disk")
+        """Where the newest step of a run that is over is, or why it is lost, as the end of a sentence."""
+        return self._run.keeping.end().lost
 
     @property
     def restart_asked(self) -> str:
@@ -212,14 +195,11 @@ class Reasons:
         ready, preparing = run.count(MemberState.READY), run.count(MemberState.PREPARING)
         joined = ready + preparing
         if run.durable.stop_asked:
-            unsure = "what nodes keep is known when all are heard again"
-            return f"{run.durable.stop_asked}; " + (
-                unsure if persistence.is_unsure(run) else "what is kept is written to the disk first"
-            )
+            return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.end().what)))
         if ready >= least and run.pause_s:
             return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
-        if ready >= least and (obstacle := disk_obstacle(run)) is not None:
-            return _about_disk(run, obstacle)
+        if ready >= least and (obstacle := run.keeping.obstacle()):
+            return obstacle
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
             return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
@@ -310,17 +290,11 @@ class Reasons:
         return str(self._run.durable.reached)
 
     @property
-    def named(self) -> str:
-        """The step that all workers keep before they end."""
-        step = furthest_promised(self._run) if self._run.halting.step is None else self._run.halting.step
-        return "" if step is None else f"{step:,}"
-
-    @property
     def _ending(self) -> str:
         run = self._run
         parts = [run.durable.reason]
-        if is_halting(run) and self.named:
-            parts.append(f"all workers end after step {self.named}")
+        if halt := run.keeping.halt_sentence():
+            parts.append(halt)
         if run.with_workers:
             parts.append(f"waiting for the workers of {self.slow} to end")
         if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
@@ -358,78 +332,3 @@ def _ago(seconds: float) -> str:
         if seconds >= least:
             return f"{seconds // unit:.0f} {name}"
     return f"{max(0.0, seconds):.0f} s"
-
-
-def _resumed(run: Run, point: ResumePoint) -> str:
-    """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
-    redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
-    lacking = f", without {what}" if (what := unkept(run)) else ""
-    return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}"
-
-
-def unkept(run: Run) -> str:
-    """Return what training depends on and nobody keeps, as the first node says that knows; empty if none does."""
-    held = (member.observed.kept for member in run.members.values() if member.observed.run == run.id)
-    return next((kept.unkept for kept in held if kept is not None and kept.unkept), "")
-
-
-def memory_of(point: ResumePoint) -> str:
-    """Describe where a step is: `disk`, `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
-    if point.disk is not None:
-        return "disk"
-    if not point.nodes:
-        return "memory"
-    count = len(point.nodes) + point.others
-    return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
-
-
-def _left_out(run: Run, point: ResumePoint | None) -> str:
-    """Explain why a round does not resume from the newest step that differs between ranks; empty if there is none."""
-    at = differing_step(run, point)
-    return "" if at is None else f"step {at.step:,} is not used: {_difference(run, at)}"
-
-
-def _difference(run: Run, at: KeptStep) -> str:
-    """Name two ranks that have different states of a step, where these should be the same."""
-    seen: dict[int, tuple[int, str]] = {}
-    for node, parts in sorted(run.kept.holders(at).items()):
-        for part in parts:
-            for shard, rank in part.shards_and_ranks() if part.digest is not None else ():
-                digest, other = seen.setdefault(shard, (part.digest or 0, f"rank {rank} on node {node}"))
-                if digest != part.digest:
-                    return f"{other} and rank {rank} on node {node} should have the same state of it, and do not"
-    return "ranks should have had the same state of it, and did not"
-
-
-def _about_disk(run: Run, obstacle: DiskObstacle) -> str:
-    """Explain why what is on the disk is of no use to a node, and what to do."""
-    other, found, written = obstacle.node, obstacle.found, run.kept.disk.step
-    if found is None and obstacle.why:
-        ways = "mend that, or remove the step from --persist, if all are to begin anew"
-        return f"node {other.node} can use nothing on the disk: {obstacle.why}: {ways}"
-    if found is None:
-        step_text = "a step" if written is None else f"step {written.step:,}"
-        text = f"{step_text} was written to the disk, and node {other.node} does not find it any more"
-        return f"{text}: is --persist still mounted? All would begin anew"
-    knows, step = found
-    step_text = f"step {step.at.step:,} on the disk"
-    finds = f"finds {step_text}" if knows in run.members else f"found {step_text} before it went"
-    text = f"node {knows} {finds}, and node {other.node} does not"
-    if obstacle.why:
-        return f"{text}: {obstacle.why}. All would begin anew"
-    if other.keeper is None or other.keeper.persist is None:
-        return f"{text}: start it with --persist too, or all would begin anew"
-    return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
-
-
-def _unrestorable(run: Run) -> str:
-    """Explain which node cannot get what the workers resume from, and why."""
-    point, failed = run.durable.resume, run.kept.failed
-    step = "what the workers resume from" if point is None else f"the state of step {point.step:,}"
-    if point is not None and run.kept.differs(point.at):
-        return _left_out(run, point)
-    if not failed:
-        return f"{step} is no longer whole: a node has lost its part"
-    node, problem = next(iter(failed.items()))
-    more = f", nor could {len(failed) - 1} more" if len(failed) > 1 else ""
-    return f"node {node} could not get {step}{more}: {problem}"

@@ -107,8 +107,6 @@ class Member:
     """Whether its lease is over."""
     gives: bool = False
     """Whether it is to leave, and stays for what it keeps."""
-    gives_until: float = -math.inf
-    """The time until which it may stay to give that to others; in the past if others do not need it."""
     spared_at: float = -math.inf
     """When it was last given more time to be heard, though it had been silent for a lease."""
     drained: str = ""

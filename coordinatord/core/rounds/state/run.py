@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from coordinatord.core.keeping.checkpoint_watch import CheckpointWatch
-from coordinatord.core.keeping.kept_index import KeptIndex
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
-from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
+from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import KeepingWing, NoKeeping, NoWatching, WatchingWing
 from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.ranks import order
@@ -44,39 +41,6 @@ class Health(StrEnum):
     """No worker has done a step for much longer than is usual."""
     SILENT = "silent"
     """No node of it can be heard."""
-
-
-@dataclass(slots=True)
-class Halting:
-    """The planned end of one round, from when it was stopped: workers promise steps, and all go on to the furthest one.
-
-    Each worker promises not to go further than the step that it is in. So no worker has passed the furthest of these.
-    All of them can come to it, since a worker stands still only when it has given the others what they need for its
-    step. A coordinator that was started again names the same step, since workers that have received it promise that
-    very step. It has not heard all nodes when the first one asks to leave, so it counts on those that it has not heard.
-    """
-
-    wanted: bool = False
-    """Whether all workers of the round can halt after a step that is named, as far as is known."""
-    promised: dict[str, int] = field(default_factory=dict)
-    """The step that the workers of each node do not go beyond, by node."""
-    step: int | None = None
-    """The step that was named."""
-
-
-def can_halt(members: Iterable[Member]) -> bool:
-    """Whether all workers of these members can halt after a step that is named."""
-    return all(_can_halt(member) for member in members)
-
-
-def _may_halt(members: Iterable[Member]) -> bool:
-    """Whether they can, as far as is known: a member that was not heard yet may be able to."""
-    return all(member.observed is UNHEARD or _can_halt(member) for member in members)
-
-
-def _can_halt(member: Member) -> bool:
-    kept = member.observed.kept
-    return member.keeper is not None and kept is not None and kept.can_halt
 
 
 STATES = tuple(MemberState)
@@ -159,11 +123,8 @@ class Run:
         """The first failure of each node, by node: nodes repeat their reports, and all may fail of one cause."""
         self.consequences_from = math.inf
         """When failures begin to be consequences of the round's stop; infinite if it was a failure that stopped it."""
-        self.kept = KeptIndex(durable)
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
-        self.halting = Halting()
-        self.checkpoints = CheckpointWatch()
         for member in (*durable.members.values(), *durable.released.values()):
             self.add(Member(member))
 
@@ -178,9 +139,9 @@ class Run:
         """Add a member."""
         self.members[member.node] = member
         self.workers += member.offer.workers
-        self.kept.void_plans()
         self.missing.pop(member.node, None)
         self.place(member)
+        self.keeping.add(member)
 
     def place(self, member: Member) -> None:
         """Index a member, new or changed, by its present state."""
@@ -206,7 +167,7 @@ class Run:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
-        self.kept.drop(node, member.observed.kept)
+        self.keeping.drop(member)
         self.give_up.discard(node)
         self.leaving.discard(node)
         self.claims.pop(node, None)
@@ -229,7 +190,6 @@ class Run:
         self.consequences_from = at if self.durable.first_failure is None else math.inf
         slowest_s = max((member.offer.stop_timeout_s for member in self.inside), default=0.0)
         self.stop_overdue_at = at + slowest_s + self.policy.stop_limit_s
-        self.halting = Halting(wanted=self.durable.planned and self.durable.stepped and _may_halt(self.inside))
 
     def prepare(self, member: Member, now: float) -> None:
         """Note that a member has come, and prepares: it has arrived, and will be ready later."""
@@ -280,16 +240,16 @@ class Run:
         Whether it failed earlier is not known: the time of the stop rests on a clock that may have been set meanwhile.
         """
         durable, self.heard_at = self.durable, now
-        self.kept.disk.since = -math.inf  # whether the last step that was due was written is not known
         self.dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
-            self.begin_stop(now)  # nodes repeat their promises
+            self.begin_stop(now)
         if self.consequences_from < math.inf:
             self.consequences_from = -math.inf
         if durable.first_failure is not None:
             self.failures[durable.first_failure.node] = durable.first_failure
         if self.emptied_at is not None:
             self.emptied_at = now
+        self.keeping.take_up()
 
     @property
     def candidates(self) -> list[Member]:
@@ -452,3 +412,15 @@ class Run:
         """Whether the round's end would overdraw the budget of restarts, or no restart mends what ended it."""
         cause = self.verdict.charged
         return cause is not None and (cause.failure.final or self.durable.restarts_used >= self.spec.max_restarts)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether no worker lives, and the budget allows for no other round or none would help: the job has failed."""
+        return self.durable.state is State.STOPPING and not self.with_workers and self.exhausted
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nodes are about to go while no worker lives, and memory with them."""
+        if self.durable.state is State.FORMING:
+            return bool(self.durable.stop_asked or self.count(MemberState.GIVING))
+        return self.has_failed

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinatord.core.keeping import persistence
-from coordinatord.core.keeping.persisting import PersistWork
-from coordinatord.core.keeping.resumption import differing_step, resume_point
-from coordinatord.core.rounds.queries.conditions import furthest_promised
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.queries.reasons import Reasons, pause_text
@@ -49,7 +45,6 @@ from coordinatord.core.rounds.values.records import (
 )
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.kept_state import PROTECTED_MAX
 from coordinatord.protocol.messages import Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
@@ -59,7 +54,7 @@ from coordinatord.protocol.text import clip
 def form(run: Run, reason: Reason, decision: Decision) -> None:
     """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
     nodes = run.candidates
-    point = resume_point(run, nodes)
+    point = run.keeping.resume_point(nodes)
     decision.record(
         RoundFormed(
             run.job,
@@ -71,10 +66,9 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
             master_port=nodes[0].observed.port,
             spent=spent(run, decision.now),
             resume=point,
-            differing=differing_step(run, point),
+            differing=run.keeping.differing_step(point),
         )
     )
-    releases.give_time(run, decision.now)
     decision.notify_all(run)
 
 
@@ -144,14 +138,7 @@ def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the round on purpose: workers get the time to save their state, and have a place for it.
-
-    An older step that is being written to the disk is let go if it takes the last place: a newer one is written next.
-    """
-    work = run.kept.disk.work
-    if work is not None and not work.committing and len(run.kept.protected or ()) >= PROTECTED_MAX:
-        run.kept.disk.drop_work()
-        run.kept.pinned = None
+    """End the round on purpose: workers get the time to save their state."""
     _stop(run, reason, decision, planned=True)
 
 
@@ -160,20 +147,18 @@ def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
     _stop(run, reason, decision, planned=False)
 
 
-def name_step(run: Run, reason: Reason, decision: Decision) -> None:
-    """Send all nodes the step that workers keep before they end; that is no record, see `Halting`."""
+def keep(run: Run, reason: Reason, decision: Decision) -> None:
+    """Have what is kept looked after; that is no record."""
     del reason
-    run.halting.step = furthest_promised(run)
-    decision.notify_all(run)
+    for member in run.keeping.act(decision.now):
+        decision.notify(run, member)
 
 
 def reform(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
     report = report_on(run, decision.now)
-    planned = run.durable.planned
     charged, repeats = report is not None, repeats_of(run, report, decision.now)
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
-    leaves = bool(run.leaving or run.durable.stop_asked)
     decision.record(
         RoundEnded(
             run.job,
@@ -188,9 +173,6 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
             reached=run.furthest,
         )
     )
-    run.kept.disk.wanted |= planned
-    if leaves and persistence.next_at(run) is not None:  # even if the last attempt has failed just now
-        begin_persist(run, reason, decision)
     releases.release_leaving(run, decision)
     for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
         decision.close(member)
@@ -201,55 +183,9 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def let_go(run: Run, reason: Reason, decision: Decision) -> None:
-    """Release the nodes that stayed to give or to write what they keep."""
+    """Release the nodes that stayed to hand over or to write what they keep."""
     del reason
-    releases.release_given(run, decision)
-
-
-def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
-    """Let nodes write the newest whole step to the disk; that is no record, since the files show the result."""
-    del reason
-    work = persistence.work_for(run, decision.now)
-    if work is None:
-        at, why = persistence.step_to_write(run), persistence.why_none(run)
-        run.kept.disk.give_up(why, decision.now, at, persistence.pause_s(run))
-        return
-    _begin_attempt(run, work)
-    decision.notify_all(run)
-
-
-def _begin_attempt(run: Run, work: PersistWork) -> None:
-    run.kept.disk.work, run.kept.disk.attempts = work, work.attempt
-    run.kept.pinned = work.at
-    run.revision += 1
-
-
-def commit_persist(run: Run, reason: Reason, decision: Decision) -> None:
-    """Have one node make the step whole, now that all have written their parts; memory need not hold it any more."""
-    del reason
-    work = run.kept.disk.work
-    assert work is not None  # noqa: S101 - it is the row's condition
-    work.committing, run.kept.pinned = True, None
-    run.revision += 1
-    decision.notify(run, run.members[work.committer])
-
-
-def end_persist(run: Run, reason: Reason, decision: Decision) -> None:
-    """Note that a step is whole on the disk, or why it is not; others try at once if nodes are about to go."""
-    del reason
-    work = run.kept.disk.work
-    assert work is not None  # noqa: S101 - it is the row's condition
-    why = persistence.why_failed(run, work)
-    run.kept.pinned = None
-    run.revision += 1
-    if not why:
-        run.kept.disk.succeed(decision.now)
-    else:
-        run.kept.disk.give_up(why, decision.now, work.at, persistence.pause_s(run, work))
-        instead = persistence.work_instead(run, work, decision.now)
-        if instead is not None:
-            _begin_attempt(run, instead)
-    decision.notify_all(run)
+    releases.release_held_back(run, decision)
 
 
 def lose_corroborated(run: Run, reason: Reason, decision: Decision) -> None:

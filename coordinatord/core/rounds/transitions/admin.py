@@ -11,7 +11,6 @@ from itertools import islice
 
 from msgspec import Struct
 
-from coordinatord.core.keeping import persistence
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX, Cluster, apply_drains
 from coordinatord.core.rounds.state.durable import State
@@ -85,11 +84,7 @@ def _ending(run: Run, now: float) -> str:
 
 def _last_acts(run: Run, now: float) -> str:
     if run.durable.state is State.FORMING:
-        writes_at = persistence.last_step_at(run)
-        first = "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
-        if persistence.is_unsure(run):
-            first = "its nodes are heard first, since the coordinator was started again, then "
-        return f"it had no workers; {first}its nodes end"
+        return f"it had no workers; {run.keeping.before_end(now)}its nodes end"
     if run.durable.state is State.STOPPING and not run.durable.planned:
         return f"its round is ending already ({run.durable.reason}), and no other follows"
     return "its workers save their state, then its nodes end"

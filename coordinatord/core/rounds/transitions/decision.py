@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinatord.core.keeping.resumption import plan_of_round
 from coordinatord.core.rounds.effects import Answer, Close, Look, Refuse, Send
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.desired_state import answer_to, knows_goal
@@ -68,8 +67,7 @@ class Decision:
 
 def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
     """Make the message of a node's desired state, with this heartbeat, and note it as the last one."""
-    if run.durable.resume is not None and run.kept.plan is None:
-        run.kept.plan = plan_of_round(run)  # made once for all nodes that are sent something
+    run.keeping.settle_sources()
     message = answer_to(run, member, heartbeat_s, now)
     member.sent, member.sent_revision = message, run.revision
     return Send(session, message)

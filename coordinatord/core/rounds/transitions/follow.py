@@ -45,6 +45,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
                 run.revision += 1
                 run.watching.follow(record)
                 _CHANGES.get(type(record), _nothing)(run, record)
+                run.keeping.follow(record)
 
 
 def _node_joined(run: Run, record: NodeJoined) -> None:
@@ -71,16 +72,10 @@ def _node_placed(run: Run, record: NodeSucceeded | NodeLeftBehind) -> None:
 
 def _round_formed(run: Run, record: RoundFormed) -> None:
     run.begin_round([run.members[ranks.node] for ranks in record.nodes])
-    run.checkpoints.begin(record.round)
-    in_memory = record.resume is not None and record.resume.disk is None
-    run.kept.begin_round(record.resume.at if record.resume is not None and in_memory else None)
-    run.kept.disk.since = min(run.kept.disk.since, run.durable.entered_at)
-    run.kept.disk.failed_at = None  # others are kept from here on
 
 
 def _round_stopped(run: Run, record: RoundStopped) -> None:
     del record
-    run.kept.is_ending = True
     run.begin_stop(run.durable.entered_at)
 
 
@@ -103,8 +98,6 @@ def _run_ended(run: Run, record: RunEnded) -> None:
     run.missing.clear()
     run.leaving.clear()
     run.claims.clear()
-    run.kept.clear()
-    run.kept.disk.work = None
 
 
 _CHANGES: dict[type[Record], Callable[[Run, Any], None]] = {

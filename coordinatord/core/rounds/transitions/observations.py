@@ -1,7 +1,6 @@
 """How a node becomes a member of a run, and what follows from its reports.
 
-`queries/admission` decides which nodes are let in, `machine` what becomes of sessions and leases. A report also has the
-state that a node keeps, so it is decided anew here which steps must not be overwritten.
+`queries/admission` decides which nodes are let in, `machine` what becomes of sessions and leases.
 """
 
 from __future__ import annotations
@@ -10,10 +9,6 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from coordinatord.core.keeping.checkpoint_watch import NONE_YET
-from coordinatord.core.keeping.copying import plan_for
-from coordinatord.core.keeping.handover import has_to_stay, has_to_write, may_have_to_give
-from coordinatord.core.keeping.persistence import found_by, unusable_to
 from coordinatord.core.rounds.events import Connected
 from coordinatord.core.rounds.queries import conditions
 from coordinatord.core.rounds.queries.admission import other_command
@@ -22,12 +17,11 @@ from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.queries.time_attribution import spent_with_steps
 from coordinatord.core.rounds.state.durable import DurableMember, State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.run import Run, can_halt
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Join, Observed, Phase
 from coordinatord.protocol.text import clip
 
@@ -80,9 +74,7 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
     member.token, member.revoked = event.token, False
     member.protocol, member.nodeclient_release, member.command = join.version, join.release, join.command
     member.keeper = join.keeper
-    if join.keeper is not None and join.keeper.persist is not None:
-        every_s = join.keeper.persist.every_s
-        run.kept.disk.every_s = min(every_s, run.kept.disk.every_s or every_s)
+    run.keeping.introduce(member)
     other = other_command(run, join)
     member.differs_from = "" if other is None else other.node
     advice = (
@@ -100,8 +92,7 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
 def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
     """Whether nothing can follow from a member's report: it is the same as before, and all members are heard.
 
-    This holds for most heartbeats. What time alone brings about does not depend on a report. If a node comes or
-    goes, the copies of kept state are planned anew with the next report, whatever is in it.
+    This holds for most heartbeats. What time alone brings about does not depend on a report.
     """
     before = member.observed
     return (
@@ -113,7 +104,7 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
         and (observed.kept is before.kept or observed.kept == before.kept)
         and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
         and not (member.expired or run.count(MemberState.SILENT))
-        and not (run.kept.plans_void and run.durable.state is State.RUNNING)
+        and not run.keeping.awaits_report
         and not _is_to_be_recorded(run, member, observed)
     )
 
@@ -143,12 +134,12 @@ def has_consequences(run: Run) -> bool:
     return conditions.stalled(run) is not None or conditions.resumed(run) is not None
 
 
-def observe(run: Run, member: Member, observed: Observed) -> None:
-    """Take in a member's report; that the member was heard has been noted already."""
+def observe(run: Run, member: Member, observed: Observed) -> bool:
+    """Take in a member's report; return whether all nodes are to hear of it. It was noted that the member was heard."""
     before, now = member.state, member.heard_at
     member.observed, member.expired = observed, False
     run.place(member)
-    _note_kept(run, member, now)
+    concerns_all = run.keeping.report(member, now)
     if member.state is MemberState.PREPARING:
         run.prepare(member, now)
     if member.state is MemberState.READY and before is not MemberState.READY:
@@ -161,6 +152,7 @@ def observe(run: Run, member: Member, observed: Observed) -> None:
         run.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
     if _is_to_be_recorded(run, member, observed):
         run.claims[member.node] = None
+    return concerns_all
 
 
 def _is_about_this_round(run: Run, member: Member, observed: Observed) -> bool:
@@ -220,11 +212,11 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
         return  # it was released, and sent this report before it received that
     ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
-    if ended and may_have_to_give(run, member):
+    if ended and run.keeping.may_be_needed(member):
         run.leaving.add(member.node)  # whether others need what it keeps is known when all have stopped
-    elif member.state is MemberState.READY and ((gives := has_to_stay(run, member)) or has_to_write(run, member)):
-        releases.let_stay(run, member, decision.now, gives=gives)
-    elif ended or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
+    elif member.state is MemberState.READY:
+        releases.release_or_hold_back(run, [member], decision)
+    elif ended or member.state in {MemberState.PREPARING, MemberState.SUCCEEDED}:
         releases.release_left(run, member, decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)
@@ -240,74 +232,3 @@ def stay(run: Run, member: Member, now: float) -> None:
         run.place(member)
         if member.state is MemberState.READY and before is not MemberState.READY:
             run.arrive(member, now)  # it did not count as ready while it was to leave
-
-
-def _note_kept(run: Run, member: Member, now: float) -> None:
-    """Take in what a member reports that it keeps; state of another run does not count."""
-    observed, kept = member.observed, member.observed.kept
-    parts = () if kept is None or observed.run != run.id else kept.parts
-    problem, before = kept.copy_problem if kept is not None else "", run.kept.protected
-    has_changed = run.kept.note(member.node, parts) | run.kept.note_no_copies(member.node, problem)
-    is_newer = has_changed and run.kept.advance()
-    has_planned = run.durable.state is State.RUNNING and _plan_copies(run)
-    if has_planned or run.kept.protected != before:
-        run.revision += 1
-    here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
-    if here:
-        _note_checkpoint(run, member, kept, is_newer=is_newer)
-    if here and kept is not None and run.kept.note_first_states(member.node, kept.first_states, len(run.durable.order)):
-        run.revision += 1
-    if here and kept is not None and kept.restoring is Restoring.FAILED:
-        run.kept.failed[member.node] = kept.problem
-    if here:
-        _note_promise(run, member, kept)
-    _note_disk(run, member, now)
-
-
-def _note_promise(run: Run, member: Member, kept: Holding | None) -> None:
-    """Take in after which step the workers of a node stand still, or that they cannot.
-
-    The latter is news of a node that was not heard when the round was stopped. Then there is no step that all keep.
-    """
-    if kept is not None and kept.halts_after is not None:
-        run.halting.promised.setdefault(member.node, kept.halts_after)
-    elif run.halting.wanted and member.observed.phase is Phase.RUNNING and not can_halt([member]):
-        run.halting.wanted = False
-        run.revision += 1
-
-
-def _plan_copies(run: Run) -> bool:
-    """Plan the copies of the protected steps that have no plan; return whether there were any.
-
-    All copies of a candidate may be there already when its plan is made anew. Nodes may have no place for another step
-    before the candidate is the whole one, so no later report would change anything.
-    """
-    run.kept.plans_void = False
-    if not run.kept.unplanned:
-        return False
-    while unplanned := run.kept.unplanned:
-        for at in unplanned:
-            run.kept.note_plan(at, plan_for(run, at))
-        run.kept.advance()
-    return True
-
-
-def _note_checkpoint(run: Run, member: Member, kept: Holding | None, *, is_newer: bool) -> None:
-    """Take in which checkpoint a node has written, and whether a step of this round became whole by its report."""
-    checkpoints, at = run.checkpoints, run.kept.newest_whole
-    checkpoints.begin(run.durable.round, run.durable.order)
-    if kept is not None and kept.writes_checkpoints:
-        checkpoints.note(member.node, NONE_YET if kept.checkpointed is None else kept.checkpointed, member.heard_at)
-    if is_newer and at is not None and at.round == run.durable.round:
-        checkpoints.note_whole(member.heard_at)
-    checkpoints.note_known(member.node)
-
-
-def _note_disk(run: Run, member: Member, now: float) -> None:
-    persisting, report = run.kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
-    found = found_by(member)
-    persisting.note_found(member.node, found, unusable_to(member))
-    ours = [persisted.at for persisted in found if persisted.run == run.id]
-    persisting.step = max([*ours, *([] if persisting.step is None else [persisting.step])], default=None)
-    if persisting.work is not None and report is not None and member.observed.run == run.id:
-        persisting.work.note(member.node, report, now)

@@ -5,10 +5,8 @@ A node that leaves stays as long as others or the disk need what it keeps.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
-from coordinatord.core.keeping import persistence
-from coordinatord.core.keeping.handover import HAND_OVER_S, has_to_give, last_holders, member_given_by
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX, apply_drains
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -40,36 +38,27 @@ def release_left(run: Run, member: Member, decision: Decision, lost: str = "") -
 
 def release_leaving(run: Run, decision: Decision) -> None:
     """Release the nodes that are to leave when their round is over, or let them stay if they are needed."""
-    holders, lost = last_holders(run), Reasons(run).unwritten
-    for member in [run.members[node] for node in sorted(run.leaving)]:
-        gives = has_to_give(run, member)
-        if gives or member.node in holders or persistence.writes(run, member):
-            let_stay(run, member, decision.now, gives=gives)
-        if not member.gives:
-            release_left(run, member, decision, lost if member.node in holders else "")
+    release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
 
 
-def let_stay(run: Run, member: Member, now: float, *, gives: bool) -> None:
-    """Let a leaving node stay to write what it keeps, and for a limited time to give it to others."""
-    member.gives, member.gives_until = True, now + HAND_OVER_S if gives else -math.inf
-    run.leaving.discard(member.node)
-    run.give_up.discard(member.node)  # it waits for no round
-    run.place(member)
+def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision) -> None:
+    """Release these nodes outside the round, which are to leave, or let them stay if others need what they keep."""
+    needed = run.keeping.hold_back(members, decision.now)
+    for member in members:
+        if member.node not in needed:
+            release_left(run, member, decision)
+            continue
+        member.gives = True
+        run.leaving.discard(member.node)
+        run.give_up.discard(member.node)  # it waits for no round
+        run.place(member)
 
 
-def give_time(run: Run, now: float) -> None:
-    """Let nodes that stay for a round have their whole time for it: its nodes can fetch only from now on."""
-    for member in list(run.members_in(MemberState.GIVING)):
-        if has_to_give(run, member):
-            let_stay(run, member, now, gives=True)
-
-
-def release_given(run: Run, decision: Decision) -> None:
+def release_held_back(run: Run, decision: Decision) -> None:
     """Release the nodes that others and the disk need no more, or that have stayed for as long as they may."""
-    holders, disk_by, lost = last_holders(run), persistence.ends_by(run), Reasons(run).unwritten
-    for member in list(run.members_in(MemberState.GIVING)):
-        if member_given_by(run, member, holders, disk_by) <= decision.now:
-            release_left(run, member, decision, lost if member.node in holders else "")
+    for node, stay in run.keeping.stays().items():
+        if stay.until is not None and stay.until <= decision.now:
+            release_left(run, run.members[node], decision, stay.lost)
 
 
 # Nodes that wait
@@ -89,15 +78,15 @@ def release_in_vain(run: Run, member: Member, decision: Decision) -> None:
 
     One that writes a step to the disk stays until that is over. So do all nodes of a run that is to end after that.
     """
-    written_by = persistence.ends_by(run)
-    if (persistence.writes(run, member) or run.durable.stop_asked) and written_by > decision.now:
-        run.give_up.set(member.node, min(written_by, decision.now + LOOK_AGAIN_S))
+    stay = run.keeping.stay_of(member)
+    if stay.until is not None and stay.until > decision.now:
+        run.give_up.set(member.node, min(stay.until, decision.now + LOOK_AGAIN_S))
     else:
-        release(run, member, _in_vain(run, member), decision)
+        release(run, member, _in_vain(run, member, stay.lost), decision)
 
 
-def _in_vain(run: Run, member: Member) -> Outcome:
-    """Return the outcome of a node that waited in vain."""
+def _in_vain(run: Run, member: Member, lost: str) -> Outcome:
+    """Return the outcome of a node that waited in vain; `lost` says which step is lost with it."""
     waited, reasons = f"{member.offer.join_timeout_s:g} s", Reasons(run)
     least, why = run.spec.nodes_min, reasons.waiting_for
     text = (
@@ -106,8 +95,7 @@ def _in_vain(run: Run, member: Member) -> Outcome:
     )
     if run.count(MemberState.READY) >= least:
         text = f"no round within {waited}: {why}"
-    goes_on = run.kept.disk.work is not None and not persistence.writes(run, member)
-    return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text if goes_on else text + reasons.unwritten))
+    return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text + lost))
 
 
 def drain_laggard(run: Run, decision: Decision) -> list[Run]:

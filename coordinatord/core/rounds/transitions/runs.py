@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coordinatord.core.keeping.persistence import END_S, has_ending_nodes
-from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.policy import END_S, Policy
 from coordinatord.core.rounds.queries import admission
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import Cluster
@@ -94,7 +93,7 @@ class Registry:
     @property
     def ending(self) -> list[Run]:
         """The runs whose nodes end their workers or leave, and need the coordinator for that."""
-        return [run for run in self.live.values() if has_ending_nodes(run)]
+        return [run for run in self.live.values() if _has_ending_nodes(run)]
 
     def may_end_at(self, asked_at: float) -> float:
         """Return from when the coordinator may end that was asked to at this time: not before nodes that end are gone.
@@ -104,7 +103,7 @@ class Registry:
         if ending := self.ending:
             slowest_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
             return asked_at + slowest_s + END_S
-        writes = any(run.connected and run.kept.disk.every_s is not None for run in self.live.values())
+        writes = any(run.connected and run.keeping.has_disk for run in self.live.values())
         return asked_at + SIGNALS_APART_S if writes else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
@@ -114,3 +113,10 @@ class Registry:
             self.deadlines.set(run.job, min(dues))
         else:
             self.deadlines.discard(run.job)
+
+
+def _has_ending_nodes(run: Run) -> bool:
+    """Whether nodes that are here end their workers, write to the disk before they go, or go."""
+    here = [member for member in run.members.values() if member.session is not None and not member.expired]
+    ends = run.durable.state is State.STOPPING or run.durable.state.ended or run.is_ending
+    return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))

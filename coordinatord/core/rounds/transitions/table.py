@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from coordinatord.core.keeping import persistence
 from coordinatord.core.rounds.queries import conditions
 from coordinatord.core.rounds.queries.conditions import Condition
 from coordinatord.core.rounds.queries.reasons import Reasons
@@ -56,9 +55,8 @@ def _rows() -> list[Transition]:
         )
         for state in (forming, starting, running)
     ]
-    due = "the last step is to be written to the disk"
     rows += [
-        Transition(forming, when.last_step_due, forming, do.begin_persist, due),  # before nodes are let go
+        Transition(forming, when.keeping_due_first, forming, do.keep, "what nodes keep comes before they are let go"),
         Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}{reasons.last_step}"),
         Transition(forming, when.all_left, left, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
         Transition(
@@ -95,19 +93,20 @@ def _rows() -> list[Transition]:
             Transition(state, when.heard_again, state, do.note_heard, "nodes are heard again"),
         ]
     rows += [
-        Transition(state, when.given, state, do.let_go, "what nodes that leave have kept is with others")
+        Transition(state, when.given, state, do.let_go, "others have what nodes that leave have kept")
         for state in (forming, starting, running)
     ]
-    rows += _disk_rows()
+    rows += [
+        Transition(state, when.keeping_due, state, do.keep, "what nodes keep is looked after")
+        for state in (forming, running, stopping)  # that waits while workers start, which takes a moment
+    ]
     rows += [
         Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
         Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
         *_stall_rows(),
         # All workers succeeded before their nodes received the stop: another round would repeat what is done.
         Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
-        Transition(stopping, when.all_promised, stopping, do.name_step, "all workers end after step {reasons.named}"),
         Transition(stopping, when.corroborated, stopping, do.lose_corroborated, "{reasons.corroborated}"),
-        Transition(stopping, when.last_step_due, stopping, do.begin_persist, due),  # before the job fails for good
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),
         Transition(stopping, when.given_up, failed, do.fail_workers, "{reasons.verdict}"),
         Transition(stopping, when.all_stopped, forming, do.reform, "{reasons.verdict}"),
@@ -128,22 +127,6 @@ def _stall_rows() -> list[Transition]:
         Transition(running, when.busy_awaited, running, do.note_busy, "{reasons.awaited}"),
         Transition(running, when.look_due, running, do.look, "it is time to look where the workers stand"),
     ]
-
-
-def _disk_rows() -> list[Transition]:
-    """Return what is done about the disk; that waits while workers start and end, which takes a moment.
-
-    A job whose workers have failed for good stays in the state `stopping` until the disk has what was kept.
-    """
-    forming, running, when, do = State.FORMING, State.RUNNING, conditions, actions
-    rows = []
-    for state in (forming, running, State.STOPPING):
-        rows += [
-            Transition(state, when.persist_over, state, do.end_persist, "the write of a step is over"),
-            Transition(state, when.persist_written, state, do.commit_persist, "all of a step is written to the disk"),
-        ]
-    due = "a step is to be written to the disk"
-    return [*rows, Transition(running, when.persist_due, running, do.begin_persist, due)]
 
 
 ROWS = _rows()
@@ -174,7 +157,7 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
     while len(taken) < TRANSITIONS_MAX:
         _note_ready(run, decision.now)
         run.give_up.settle()
-        run.kept.disk.note_end(decision.now, persistence.END_S, ends=persistence.is_ending(run))
+        run.keeping.note_end(decision.now)
         row, due = next_row(run, decision.now)
         if row is None:
             return due

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coordinatord.core.keeping.copy_plan import TAKES_MAX, Buddy, buddies
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.shown.job_view import kept_view
 from coordinatord.protocol.kept_state import Holding, KeptStep, PersistedStep
@@ -73,7 +74,7 @@ class Job:
     @property
     def copied(self) -> KeptStep | None:
         """Return the newest step that outlives the loss of a host."""
-        return self.stage.coordinator.jobs["default"].kept.copied
+        return kept_of(self.stage.coordinator.jobs["default"]).index.copied
 
 
 def test_each_node_is_told_to_copy_what_the_one_before_it_has_until_it_has_it() -> None:
@@ -153,7 +154,7 @@ def test_a_step_is_the_whole_one_with_a_plan_that_is_made_when_all_copies_are_th
     job, own = with_a_newer_step()
     for rank in (1, 2):
         job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
-    job.stage.coordinator.jobs["default"].kept.copies.clear()
+    kept_of(job.stage.coordinator.jobs["default"]).index.copies.clear()
     job.have(NODES[0], *own[0], (16, 2))
     job.stage.play("advance 5s")
     assert job.named == [16]
@@ -163,7 +164,7 @@ def test_a_step_that_is_being_written_to_a_disk_outlives_a_host_until_it_is_ther
     job = Job()
     job.save(8)
     copy_all(job, 8)
-    kept = job.stage.coordinator.jobs["default"].kept
+    kept = kept_of(job.stage.coordinator.jobs["default"]).index
     kept.pinned = KeptStep(1, 8)
     for _ in range(3):
         for rank, node in enumerate(NODES):

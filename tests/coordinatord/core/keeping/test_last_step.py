@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinatord.core.keeping.persistence import END_S
 from coordinatord.core.keeping.persisting import RETRY_S
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.transitions.runs import SIGNALS_APART_S
 from coordinatord.protocol.messages import Goal

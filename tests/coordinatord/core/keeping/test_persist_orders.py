@@ -2,6 +2,7 @@
 
 import pytest
 
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.messages import Result
 from tests.support.running_job import desired_of, order, running_job, state_of
@@ -77,7 +78,7 @@ def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing()
     stage.play("advance 600s")
     assert order(stage, "n1") is not None
     stage.play("silence n1 n2", "advance 20s")
-    assert stage.coordinator.jobs["default"].kept.disk.problem.startswith("node n1 is gone")
+    assert kept_of(stage.coordinator.jobs["default"]).disk.problem.startswith("node n1 is gone")
     stage.play("heal n1 n2")
     assert order(stage, "n1") is None
 
@@ -228,7 +229,7 @@ def test_what_a_node_says_of_an_earlier_attempt_does_not_end_the_next_one() -> N
     stage.play("write n1 failed why=stale attempt=1")
     assert order(stage, "n1") == again
     stage.play("write n1 written", "write n2 written", "write n1 committed")
-    assert stage.coordinator.jobs["default"].kept.disk.problem == ""
+    assert kept_of(stage.coordinator.jobs["default"]).disk.problem == ""
 
 
 def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() -> None:

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.core.keeping import resumption
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.rounds.values.resume_point import ResumePoint
@@ -85,7 +86,7 @@ def test_what_a_node_keeps_of_another_run_does_not_count() -> None:
     stage.play("keep n1 1:8")
     stage.puppets["n1"].observed = replace(stage.puppets["n1"].observed, run="another")
     stage.play("advance 1s")
-    assert not stage.coordinator.jobs["default"].kept
+    assert not kept_of(stage.coordinator.jobs["default"]).index
 
 
 def test_a_holder_that_cannot_be_reached_is_no_source() -> None:
@@ -137,7 +138,8 @@ def test_a_coordinator_that_is_started_anew_uses_no_step_of_which_ranks_had_diff
     break_round(stage, "n1", "n2")
     later = a_coordinator()
     later.restore(stage.past, stage.now)
-    assert [resumption.may_be_chosen(later.jobs["default"], KeptStep(1, step)) for step in (4, 8)] == [True, False]
+    kept = kept_of(later.jobs["default"])
+    assert [resumption.may_be_chosen(kept, KeptStep(1, step)) for step in (4, 8)] == [True, False]
 
 
 def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None:

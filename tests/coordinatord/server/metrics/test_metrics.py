@@ -8,6 +8,7 @@ from aiohttp import ClientSession
 from msgspec import structs
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import NodeJoined, RoundFormed, RoundStarted, RunOpened
 from coordinatord.core.rounds.values.resume_point import ResumePoint
@@ -211,9 +212,9 @@ def test_a_job_that_ended_long_ago_has_no_series() -> None:
 def test_a_disk_that_fails_is_seen_where_nodes_write_to_one() -> None:
     run = a_run()
     assert figures_of(run, JobTally(), 1.0).disk_failing is None
-    run.kept.disk.every_s = 600.0
+    kept_of(run).disk.every_s = 600.0
     assert figures_of(run, JobTally(), 1.0).disk_failing is False
-    run.kept.disk.give_up("node a: no space left", 1.0)
+    kept_of(run).disk.give_up("node a: no space left", 1.0)
     assert figures_of(run, JobTally(), 1.0).disk_failing is True
 
 

@@ -1,0 +1,230 @@
+"""The wing as the kernel knows it: `KeepingWing` for one run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from coordinatord.core.keeping import handover, holdings, persistence, resumption, sentences, table
+from coordinatord.core.keeping.copying import copies_for
+from coordinatord.core.keeping.halting import can_halt
+from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.rounds.policy import END_S
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.wings import KeptDesired, Stay
+from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed, RoundStopped, RunEnded
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
+from coordinatord.protocol.messages import Goal
+
+
+class RunKeeping(KeptState):
+    """What is known of the kept state of a run, behind the words of `KeepingWing`."""
+
+    # What it hears
+
+    def introduce(self, member: Member) -> None:
+        """Write to the disk as often as the node wants that writes most often."""
+        if member.keeper is not None and member.keeper.persist is not None:
+            every_s = member.keeper.persist.every_s
+            self.disk.every_s = min(every_s, self.disk.every_s or every_s)
+
+    def report(self, member: Member, now: float) -> bool:
+        """Take in what a node keeps; all nodes wait to hear whether all ranks had the same state."""
+        alike = self.index.alike
+        holdings.take_in(self, member, now)
+        return self.index.alike is not alike
+
+    @property
+    def awaits_report(self) -> bool:
+        """Whether copies have to be planned anew, which the next report brings about."""
+        return self.index.plans_void and self.run.durable.state is State.RUNNING
+
+    def add(self, member: Member) -> None:
+        """Have the copies planned anew: the node may take some."""
+        del member
+        self.index.void_plans()
+
+    def drop(self, member: Member) -> None:
+        """Forget what a node keeps, but not what it has found on the disk."""
+        self.index.drop(member.node)
+        self.disk.miss(member.node, persistence.found_by(member))
+        self.stays_until.pop(member.node, None)
+
+    def follow(self, record: Record) -> None:
+        """Follow a round from one record to the next."""
+        match record:
+            case RoundFormed():
+                self._begin_round(record)
+            case RoundStopped():
+                self._begin_stop(record)
+            case RoundEnded():
+                self._end_round()
+            case RunEnded():
+                self.index.clear()
+                self.disk.work = None
+
+    def _begin_round(self, record: RoundFormed) -> None:
+        """Protect what the round resumes from; its nodes can get it only from now on."""
+        self.checkpoints.begin(record.round)
+        in_memory = record.resume is not None and record.resume.disk is None
+        self.index.begin_round(record.resume.at if record.resume is not None and in_memory else None)
+        self.disk.since = min(self.disk.since, self.run.durable.entered_at)
+        self.disk.failed_at = None  # others are kept from here on
+        handover.give_time(self, self.run.durable.entered_at)
+
+    def _begin_stop(self, record: RoundStopped) -> None:
+        """Have a place for the last step, and begin to name it.
+
+        An older step that is being written to the disk is let go if it takes the last place: a newer one comes next.
+        """
+        work = self.disk.work
+        if (
+            record.planned
+            and work is not None
+            and not work.committing
+            and len(self.index.protected or ()) >= PROTECTED_MAX
+        ):
+            self.disk.drop_work()
+            self.index.pinned = None
+        self.index.is_ending = True
+        self.halting.begin(self.run)
+
+    def _end_round(self) -> None:
+        """Write the last step of a round that was ended on purpose, at once if nodes are about to go."""
+        run = self.run
+        self.disk.wanted |= run.durable.planned
+        goes = run.leaving or run.durable.stop_asked
+        if goes and persistence.next_at(self) is not None:  # even if the last attempt has failed just now
+            table.begin_write(self, run.durable.entered_at)
+
+    def take_up(self) -> None:
+        """Begin anew: whether the last step that was due was written is not known, and nodes repeat their promises."""
+        self.disk.since = -math.inf
+        if self.run.durable.state is State.STOPPING:
+            self.halting.begin(self.run)
+
+    # What it answers
+
+    def resume_point(self, nodes: Sequence[Member]) -> ResumePoint | None:
+        """Return the newest step that all of these nodes can resume from."""
+        return resumption.resume_point(self, nodes)
+
+    def differing_step(self, point: ResumePoint | None) -> KeptStep | None:
+        """Return the newest step that is left out since ranks differ in it."""
+        return resumption.differing_step(self, point)
+
+    def resumes(self, nodes: Sequence[Member]) -> str:
+        """Say what a round of these nodes resumes from."""
+        return sentences.resumes(self, nodes)
+
+    def obstacle(self) -> str:
+        """Say why a round would begin anew in spite of what is on the disk."""
+        return sentences.obstacle(self)
+
+    def lost(self) -> str:
+        """Say why nodes of the round cannot get what it resumes from."""
+        return sentences.lost(self)
+
+    @property
+    def checkpoint_at(self) -> float | None:
+        """When the last checkpoint became known.
+
+        No step is lost where workers save their state when they are asked to, and at no other time.
+        """
+        held = (member.observed.kept for member in self.run.inside)
+        at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
+        is_awaited = self.checkpoints.are_written or at_intervals or not can_halt(self.run.inside)
+        return self.checkpoints.at if is_awaited else None
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether any node has asked to write to a disk."""
+        return self.disk.every_s is not None
+
+    # Who waits for it
+
+    def may_be_needed(self, member: Member) -> bool:
+        """Whether others may yet need what a node keeps, or it may have to write it."""
+        return handover.may_have_to_give(self, member)
+
+    def hold_back(self, members: Sequence[Member], now: float) -> Collection[str]:
+        """Return the nodes that have to hand over what they keep, or to write it."""
+        return handover.hold_back(self, members, now)
+
+    def stays(self) -> Mapping[str, Stay]:
+        """Return until when nodes hand over and write what they keep."""
+        return handover.stays(self)
+
+    def stays_for(self, member: Member) -> str:
+        """Say whether a node waits for the disk or for other nodes."""
+        all_leave = self.has_disk and all(peer.leaves for peer in self.run.members.values())
+        by_disk = all_leave or persistence.writes(self, member)
+        return "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
+
+    def stay_of(self, member: Member) -> Stay:
+        """Return until when a node stays that writes a step; all nodes of a run that is to end do after that."""
+        writes = persistence.writes(self, member)
+        until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
+        return Stay(until, lost="" if self.disk.work is not None and not writes else sentences.lost_step(self))
+
+    def end(self) -> Stay:
+        """Return until when a run that ends waits for the disk; nodes that are not heard yet may keep a newer step."""
+        last_step = sentences.last_step(self)
+        if persistence.is_unsure(self):
+            return Stay(None, "what nodes keep is known when all are heard again", last_step)
+        return Stay(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
+
+    def before_end(self, now: float) -> str:
+        """Say whether nodes have to be heard, or a step to be written."""
+        if persistence.is_unsure(self):
+            return "its nodes are heard first, since the coordinator was started again, then "
+        writes_at = persistence.last_step_at(self)
+        return "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
+
+    # What it does by itself
+
+    def note_end(self, now: float) -> None:
+        """Note from when on nodes that are about to go wait for the disk."""
+        self.disk.note_end(now, END_S, ends=self.run.is_ending)
+
+    def next_at(self, *, first: bool = False) -> float | None:
+        """Return when the first row of its table is due."""
+        rows = [table.FIRST] if first else table.BY_STATE[self.run.durable.state]
+        return min((due for row in rows if (due := row.when(self)) is not None), default=None)
+
+    def act(self, now: float) -> Iterable[Member]:
+        """Take the first row that is due."""
+        for row in table.BY_STATE[self.run.durable.state]:
+            due = row.when(self)
+            if due is not None and due <= now:
+                return row.action(self, now)
+        return ()
+
+    # What nodes are sent
+
+    def settle_sources(self) -> None:
+        """Plan who gets which parts from whom."""
+        if self.run.durable.resume is not None and self.index.plan is None:
+            self.index.plan = resumption.plan_of_round(self)
+
+    def goals(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
+        """Return the step that all workers keep, and what to write; and what to get and to protect."""
+        halt = self.halting.sent_to(self.run, member) if goal is Goal.STOP else None
+        persist = None if goal is Goal.EXIT else persistence.order_for(self, member)
+        alike = self.index.alike if goal is Goal.RUN else None
+        if at_once:
+            return KeptDesired(halt, persist, alike)
+        return KeptDesired(
+            halt,
+            persist,
+            alike,
+            resumption.resume_for(self, member, goal),
+            resumption.protected_for(self, member),
+            copies_for(self, member),
+        )
+
+    def halt_sentence(self) -> str:
+        """Say after which step all workers end."""
+        return self.halting.sentence(self.run)

@@ -1,0 +1,117 @@
+"""What the wing says: from which step a round resumes, why none can, and what is on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.keeping.persistence import unwritten
+from coordinatord.core.keeping.resumption import differing_step, disk_obstacle, is_obtainable, resume_point
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.text import name_some
+
+
+def resumes(kept: KeptState, nodes: Sequence[Member]) -> str:
+    """Say what a round of these nodes resumes from, as the end of a sentence; empty if nothing has been kept yet."""
+    point = resume_point(kept, nodes)
+    text = f"; {why}" if (why := _left_out(kept, point)) else ""
+    if point is not None:
+        return f"{text}; resumes {_resumed(kept, point)}"
+    if not kept.index or kept.run.durable.reached is None:
+        return ""
+    return f"{text}; no other step that nodes keep is whole" if text else "; no step that nodes keep is whole"
+
+
+def _resumed(kept: KeptState, point: ResumePoint) -> str:
+    """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
+    redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
+    lacking = f", without {what}" if (what := unkept(kept)) else ""
+    return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}"
+
+
+def unkept(kept: KeptState) -> str:
+    """Return what training depends on and nobody keeps, as the first node says that knows; empty if none does."""
+    run = kept.run
+    held = (member.observed.kept for member in run.members.values() if member.observed.run == run.id)
+    return next((holding.unkept for holding in held if holding is not None and holding.unkept), "")
+
+
+def memory_of(point: ResumePoint) -> str:
+    """Describe where a step is: `disk`, `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
+    if point.disk is not None:
+        return "disk"
+    if not point.nodes:
+        return "memory"
+    count = len(point.nodes) + point.others
+    return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
+
+
+def _left_out(kept: KeptState, point: ResumePoint | None) -> str:
+    """Explain why a round does not resume from the newest step that differs between ranks; empty if there is none."""
+    at = differing_step(kept, point)
+    return "" if at is None else f"step {at.step:,} is not used: {_difference(kept, at)}"
+
+
+def _difference(kept: KeptState, at: KeptStep) -> str:
+    """Name two ranks that have different states of a step, where these should be the same."""
+    seen: dict[int, tuple[int, str]] = {}
+    for node, parts in sorted(kept.index.holders(at).items()):
+        for part in parts:
+            for shard, rank in part.shards_and_ranks() if part.digest is not None else ():
+                digest, other = seen.setdefault(shard, (part.digest or 0, f"rank {rank} on node {node}"))
+                if digest != part.digest:
+                    return f"{other} and rank {rank} on node {node} should have the same state of it, and do not"
+    return "ranks should have had the same state of it, and did not"
+
+
+def obstacle(kept: KeptState) -> str:
+    """Explain why what is on the disk is of no use to a node, and what to do; empty if a round may be formed."""
+    found_obstacle = disk_obstacle(kept)
+    if found_obstacle is None:
+        return ""
+    other, why, found, written = found_obstacle.node, found_obstacle.why, found_obstacle.found, kept.disk.step
+    if found is None and why:
+        ways = "mend that, or remove the step from --persist, if all are to begin anew"
+        return f"node {other.node} can use nothing on the disk: {why}: {ways}"
+    if found is None:
+        step_text = "a step" if written is None else f"step {written.step:,}"
+        text = f"{step_text} was written to the disk, and node {other.node} does not find it any more"
+        return f"{text}: is --persist still mounted? All would begin anew"
+    knows, step = found
+    step_text = f"step {step.at.step:,} on the disk"
+    finds = f"finds {step_text}" if knows in kept.run.members else f"found {step_text} before it went"
+    text = f"node {knows} {finds}, and node {other.node} does not"
+    if why:
+        return f"{text}: {why}. All would begin anew"
+    if other.keeper is None or other.keeper.persist is None:
+        return f"{text}: start it with --persist too, or all would begin anew"
+    return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
+
+
+def lost(kept: KeptState) -> str:
+    """Explain which node cannot get what the workers resume from, and why; empty if all nodes can, or have it."""
+    point, failed = kept.run.durable.resume, kept.index.failed
+    if point is None or not (failed or not is_obtainable(kept)):
+        return ""
+    if kept.index.differs(point.at):
+        return _left_out(kept, point)
+    step = f"the state of step {point.step:,}"
+    if not failed:
+        return f"{step} is no longer whole: a node has lost its part"
+    node, problem = next(iter(failed.items()))
+    more = f", nor could {len(failed) - 1} more" if len(failed) > 1 else ""
+    return f"node {node} could not get {step}{more}: {problem}"
+
+
+def lost_step(kept: KeptState) -> str:
+    """Say which step is lost with the nodes that go, since the disk lacks it; empty if none is."""
+    step = unwritten(kept)
+    return "" if step is None else f"; step {step[0]:,} is not on the disk: {step[1]}"
+
+
+def last_step(kept: KeptState) -> str:
+    """Say where the newest step of a run that is over is, or why it is lost; empty if none was written."""
+    on_disk = kept.disk.step
+    return lost_step(kept) or ("" if on_disk is None else f"; step {on_disk.step:,} is on the disk")

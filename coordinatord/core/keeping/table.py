@@ -1,0 +1,150 @@
+"""What the wing does by itself, as a table: in which state of a run, under which condition, and what.
+
+The kernel has one row for it in each of these states, and the first row here whose condition holds is taken. Nothing of
+it is recorded: the files show what is on the disk, and workers repeat what they have promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from coordinatord.core.keeping import persistence
+from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.keeping.persisting import PersistWork
+from coordinatord.core.rounds.queries.conditions import NOW, by_patience
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member
+
+Condition = Callable[[KeptState], float | None]
+"""It returns the time from which it holds, as a condition of the kernel does."""
+
+Action = Callable[[KeptState, float], Iterable[Member]]
+"""It is told the time, and returns the nodes that may have to be sent something."""
+
+
+class KeepingRow(Struct, frozen=True):
+    """One row."""
+
+    state: State
+    when: Condition
+    action: Action
+
+
+# Conditions
+
+
+def write_due(kept: KeptState) -> float | None:
+    """The newest whole step is to be written to the disk."""
+    return persistence.next_at(kept)
+
+
+def last_step_due(kept: KeptState) -> float | None:
+    """Nodes are about to go between two rounds, and keep a newer step than the disk has.
+
+    An older one was still being written as the round ended, or the run is stopped only now. Nodes that wait for others
+    may wait until their time is over, and then memory goes with them.
+    """
+    at, run = persistence.last_step_at(kept), kept.run
+    if at is None or run.is_ending:
+        return at
+    if run.durable.state is not State.FORMING:
+        return None
+    return max(at, by_patience(run, run.durable.entered_at + persistence.WAITS_S))
+
+
+def write_done(kept: KeptState) -> float | None:
+    """All parts of a step are on the disk, so that one node can make it whole; it waits while workers end."""
+    work = kept.disk.work if _is_calm(kept) else None
+    return NOW if work is not None and work.written and not work.committing else None
+
+
+def write_over(kept: KeptState) -> float | None:
+    """A step is whole on the disk, or will not be; that is looked at when no worker is about to end."""
+    return persistence.over_at(kept) if _is_calm(kept) else None
+
+
+def all_promised(kept: KeptState) -> float | None:
+    """Every node of a round that is to end has reported after which step its workers stand still."""
+    return None if kept.halting.furthest_promised(kept.run) is None else NOW
+
+
+def _is_calm(kept: KeptState) -> bool:
+    return kept.run.durable.state is not State.STOPPING or kept.run.has_failed
+
+
+# Actions
+
+
+def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
+    """Let nodes write the newest whole step to the disk."""
+    work = persistence.work_for(kept, now)
+    if work is None:
+        at, why = persistence.step_to_write(kept), persistence.why_none(kept)
+        kept.disk.give_up(why, now, at, persistence.pause_s(kept))
+        return ()
+    _begin_attempt(kept, work)
+    return kept.run.members.values()
+
+
+def _begin_attempt(kept: KeptState, work: PersistWork) -> None:
+    kept.disk.work, kept.disk.attempts = work, work.attempt
+    kept.index.pinned = work.at
+    kept.run.revision += 1
+
+
+def commit_write(kept: KeptState, now: float) -> Iterable[Member]:
+    """Have one node make the step whole, now that all have written their parts; memory need not hold it any more."""
+    del now
+    work = kept.disk.work
+    assert work is not None  # noqa: S101 - it is the row's condition
+    work.committing, kept.index.pinned = True, None
+    kept.run.revision += 1
+    return [kept.run.members[work.committer]]
+
+
+def end_write(kept: KeptState, now: float) -> Iterable[Member]:
+    """Note that a step is whole on the disk, or why it is not; others try at once if nodes are about to go."""
+    work = kept.disk.work
+    assert work is not None  # noqa: S101 - it is the row's condition
+    why = persistence.why_failed(kept, work)
+    kept.index.pinned = None
+    kept.run.revision += 1
+    if not why:
+        kept.disk.succeed(now)
+    else:
+        kept.disk.give_up(why, now, work.at, persistence.pause_s(kept, work))
+        instead = persistence.work_instead(kept, work, now)
+        if instead is not None:
+            _begin_attempt(kept, instead)
+    return kept.run.members.values()
+
+
+def name_step(kept: KeptState, now: float) -> Iterable[Member]:
+    """Send all nodes the step that workers keep before they end."""
+    del now
+    kept.halting.step = kept.halting.furthest_promised(kept.run)
+    return kept.run.members.values()
+
+
+FIRST = KeepingRow(State.FORMING, last_step_due, begin_write)
+"""The row that comes before nodes are let go and rounds are formed."""
+
+ROWS = (
+    FIRST,
+    KeepingRow(State.FORMING, write_over, end_write),
+    KeepingRow(State.FORMING, write_done, commit_write),
+    # While workers start, the disk waits for that moment.
+    KeepingRow(State.RUNNING, write_over, end_write),
+    KeepingRow(State.RUNNING, write_done, commit_write),
+    KeepingRow(State.RUNNING, write_due, begin_write),
+    # A job whose workers have failed for good stays in this state until the disk has what was kept.
+    KeepingRow(State.STOPPING, write_over, end_write),
+    KeepingRow(State.STOPPING, write_done, commit_write),
+    KeepingRow(State.STOPPING, all_promised, name_step),
+    KeepingRow(State.STOPPING, last_step_due, begin_write),
+)
+"""All rows, in the order in which they are looked at."""
+
+BY_STATE = {state: tuple(row for row in ROWS if row.state is state) for state in State}

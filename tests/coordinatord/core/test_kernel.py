@@ -1,0 +1,67 @@
+"""The kernel is complete without its wings."""
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Wings
+from coordinatord.core.rounds.state.wings import NoKeeping, NoWatching
+from coordinatord.protocol.messages import Goal
+from tests.support.builders import EPOCH
+from tests.support.running_job import desired_of, state_of
+from tests.support.script import Stage
+
+NODES = ("n1", "n2", "n3")
+JOIN = "min=2 max=3 keeps=600s"
+
+
+def bare_stage() -> Stage:
+    """Return a stage whose coordinator has no wing."""
+    stage = Stage()
+    stage.coordinator = Coordinator(Policy(), EPOCH, Wings(NoKeeping, NoWatching))
+    return stage
+
+
+def train(stage: Stage, *nodes: str) -> None:
+    """Let the workers of these nodes start and do a step; they keep it."""
+    stage.play(f"running {' '.join(nodes)}")
+    for step, node in enumerate(nodes):
+        stage.play(f"keep {node} 1:{step}", f"step {node} {step}")
+    stage.play("advance 1s")
+    assert state_of(stage) is State.RUNNING
+
+
+def test_a_round_forms_again_when_a_worker_fails_and_a_node_is_lost_and_a_run_ends() -> None:
+    stage = bare_stage()
+    for node in NODES:
+        stage.play(f"join {node} {JOIN}")
+    train(stage, *NODES)
+    stage.play("fail n1", "failed n1", "stopped n2 n3", "advance 3s")
+    assert desired_of(stage, "n1").round == 2
+    train(stage, *NODES)
+    stage.play("drop n3", "advance 30s", "stopped n1 n2", "advance 30s")
+    assert (desired_of(stage, "n1").round, desired_of(stage, "n1").resume) == (3, None)
+    train(stage, "n1", "n2")
+    stage.play("succeed n1 n2")
+    assert state_of(stage) is State.SUCCEEDED
+    assert desired_of(stage, "n1").goal is Goal.EXIT
+
+
+def test_a_node_that_leaves_and_a_run_that_is_stopped_wait_for_nothing() -> None:
+    stage = bare_stage()
+    for node in NODES:
+        stage.play(f"join {node} {JOIN}")
+    train(stage, *NODES)
+    stage.play("leave n3", "stopped n1 n2 n3", "advance 3s")
+    assert [desired_of(stage, node).goal for node in NODES] == [Goal.RUN, Goal.RUN, Goal.EXIT]
+    stage.play("ask stop default", "stopped n1 n2")
+    assert state_of(stage) is State.STOPPED
+
+
+def test_a_coordinator_that_is_started_again_goes_on() -> None:
+    stage = bare_stage()
+    for node in NODES:
+        stage.play(f"join {node} {JOIN}")
+    train(stage, *NODES)
+    again = Coordinator(Policy(), EPOCH, Wings(NoKeeping, NoWatching))
+    again.restore(stage.past, stage.now)
+    assert again.jobs["default"].durable.state is State.RUNNING
