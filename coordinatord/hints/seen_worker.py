@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks
@@ -35,6 +37,18 @@ class SeenWorker(Struct, frozen=True):
     """Where it stood in an earlier look; None if there was none."""
 
 
+class WaitPlace(Struct, frozen=True):
+    """What makes two workers wait at the same place."""
+
+    operation: str
+    number: int
+    """The number of the collective in its group."""
+    group: str = ""
+    """The group, where workers wait in several; empty otherwise."""
+    shape: str | None = None
+    """What the workers put in, where that alone differs; None otherwise."""
+
+
 def state_of(worker: SeenWorker) -> CollectiveState | None:
     """Return how far a worker is with its collective; None if it is not known to be in one."""
     return None if worker.now is None or worker.now.collective is None else worker.now.collective.state
@@ -45,6 +59,19 @@ def collective_of(worker: SeenWorker) -> Collective:
     assert worker.now is not None  # noqa: S101 - the worker waits in one
     assert worker.now.collective is not None  # noqa: S101 - as above
     return worker.now.collective
+
+
+def place_in(collective: Collective) -> WaitPlace:
+    """Return where a worker in a collective waits, as far as one collective shows it."""
+    return WaitPlace(collective.operation.rpartition(":")[2], collective.number)
+
+
+def longest_wait_s(seen_workers: Iterable[SeenWorker]) -> float:
+    """Return how long the longest wait of a worker has lasted, in seconds; 0 if none waits."""
+    return max(
+        (collective_of(worker).age_s for worker in seen_workers if state_of(worker) is CollectiveState.WAITS),
+        default=0.0,
+    )
 
 
 def outside_of(worker: WorkerStacks) -> str:

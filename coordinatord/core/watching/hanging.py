@@ -9,7 +9,8 @@ from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.watching.hang_watch import HangWatch, TakenLook
 from coordinatord.core.watching.look_comparison import APART_S, first_named
-from coordinatord.hints.hang_verdict import HangVerdict, longest_wait_s
+from coordinatord.hints.hang_verdict import HangVerdict
+from coordinatord.hints.seen_worker import longest_wait_s
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX
 from coordinatord.protocol.messages import Failure, HangKind, Launcher

@@ -1,0 +1,150 @@
+"""Says which workers hold up a round, in the words of a sentence. What is so was decided in `hang_verdict`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from coordinatord.hints.seen_worker import (
+    HALTED,
+    TRACED,
+    SeenWorker,
+    WaitPlace,
+    collective_of,
+    longest_wait_s,
+    outside_of,
+    place_in,
+)
+from coordinatord.protocol.messages import HangKind
+from coordinatord.protocol.stack_messages import WorkerStacks, find_place, unpack_stacks
+
+Places = Mapping[WaitPlace, Sequence[SeenWorker]]
+"""The workers that wait at each place."""
+
+NAMED_MAX = 4
+"""The most ranks that a sentence names; the others are counted."""
+
+
+def awaited(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
+    """Say for whom others wait: `waiting for rank 0 on node a, which computes in ...`."""
+    return f"waiting for {_name_workers(culprits)}, which {_describe_culprits(kind, culprits)}"
+
+
+def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
+    """Say what workers do that wait in no collective, and where the others wait."""
+    subject, lasted = _name_workers(culprits), _lasting(waiting)
+    if kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits):
+        has = "has" if len(culprits) == 1 else "have"
+        return f"{subject} {has} ended; {_describe_waiting(waiting)}{lasted}"
+    return f"{subject} {_describe_culprits(kind, culprits)}{lasted}; {_describe_waiting(waiting)}"
+
+
+def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
+    """Say that workers wait in what is over for their peers."""
+    over = f"rank {peers[0].rank}" if len(peers) == 1 else f"{len(peers)} others"
+    return f"{_name_places(places)}{_lasting(waiting)}, which is over for {over}: {_network(waiting)}"
+
+
+def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> str:
+    """Say that workers are behind so many others, which wait in other groups."""
+    where = f", behind {'the other one' if ahead == 1 else f'the {ahead} others'}," if ahead else ""
+    return f"{_name_places(places)}{where}{_lasting(waiting)}".rstrip(",")
+
+
+def elsewhere(places: Places, most: tuple[WaitPlace, Sequence[SeenWorker]], waiting: Sequence[SeenWorker]) -> str:
+    """Say that workers wait elsewhere than most do."""
+    usual, others = most
+    wait = f"rank {others[0].rank} waits" if len(others) == 1 else f"{len(others)} others wait"
+    return f"{_name_places(places)}, where {wait} in {_name(usual)},{_lasting(waiting)}".rstrip(",")
+
+
+def apart(places: Places, waiting: Sequence[SeenWorker]) -> str:
+    """Say that workers wait at different places, none of which is that of most."""
+    return f"{_name_places(places)},{_lasting(waiting)}".rstrip(",")
+
+
+def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
+    """Say that all members of so many groups wait at one place, such as this one."""
+    subject = f"all {len(waiting)} workers" if len(stuck) == len(waiting) else _name_workers(stuck)
+    several = f" in collectives of {groups} groups, such as {_name(place)}," if groups > 1 else f" in {_name(place)}"
+    none = "none of them completes" if groups > 1 else "it completes for none"
+    return f"{subject} wait{several}{_lasting(waiting)}, and {none}: {_network(stuck)}"
+
+
+def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
+    """Describe what the culprits do, and where the first of them does it."""
+    alone, first = len(culprits) == 1, culprits[0].now
+    if first is None or kind is HangKind.ABSENT:
+        return f"{'does' if alone else 'do'} not answer"
+    place = _place(first)
+    if first.state in HALTED:
+        state = "held by a debugger" if first.state == TRACED else first.state
+        return f"{'is' if alone else 'are'} {state}{f' in {place}' if place else ''}"
+    where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
+    verb = "compute" if kind is HangKind.BUSY else "stand"
+    if kind is HangKind.STUCK and (awaited := outside_of(first)):
+        return f"wait{'s' if alone else ''} for {awaited}{f' in {where}' if where else ''}"
+    return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}"
+
+
+def _place(worker: WorkerStacks) -> str:
+    """Return where the script is: the function that it has called, and its own line; empty if it is not known."""
+    if worker.stands_at:
+        return worker.stands_at
+    threads = unpack_stacks(worker.stacks)
+    place = find_place([_split(frame) for frame in threads[0][1]]) if threads else None
+    return f"{place[0]} ({place[1]}:{place[2]})" if place is not None and place[0] else ""
+
+
+def _split(frame: str) -> tuple[str, str, str]:
+    """Split `function (file:line)`."""
+    name, _, place = frame.partition(" (")
+    file, _, line = place.removesuffix(")").rpartition(":")
+    return name, file, line
+
+
+def _name(place: WaitPlace) -> str:
+    """Name a collective: `all_reduce 1,204`, `barrier 7 of tp 2`, `all_reduce 7 with 1024x3 Float`."""
+    shape = "" if place.shape is None else f" with {place.shape or 'nothing'}"
+    return f"{place.operation} {place.number:,}{f' of {place.group}' if place.group else ''}{shape}"
+
+
+def _name_places(places: Places) -> str:
+    """Say which workers wait where: `rank 5 on node a waits in barrier 7 and rank 9 on node b in all_reduce 3`."""
+    (place, first), *more = [*places.items()][:NAMED_MAX]
+    named = f"{_name_workers(first)} {'waits' if len(first) == 1 else 'wait'} in {_name(place)}"
+    return named + "".join(f" and {_name_workers(workers)} in {_name(place)}" for place, workers in more)
+
+
+def _lasting(waiting: Sequence[SeenWorker]) -> str:
+    """Say for how long workers have waited; nothing if that is not known."""
+    longest_s = longest_wait_s(waiting)
+    return f" for {longest_s:.0f} s" if longest_s else ""
+
+
+def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
+    """Describe where the other workers wait; where most of them do, if they wait at several places."""
+    [(place, number)] = Counter(place_in(collective_of(worker)) for worker in waiting).most_common(1)
+    if len(waiting) == 1:
+        return f"rank {waiting[0].rank} waits in {_name(place)}"
+    return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {_name(place)}"
+
+
+def _network(seen_workers: Sequence[SeenWorker]) -> str:
+    """Name the nodes whose network these workers need: `look at the network between nodes a, b`."""
+    nodes = len({worker.node for worker in seen_workers})
+    return f"look at the network{_on_nodes(seen_workers, 'on' if nodes == 1 else 'between')}"
+
+
+def _name_workers(culprits: Sequence[SeenWorker]) -> str:
+    """Name workers and their nodes; the first few ranks, and how many there are more."""
+    named = ", ".join(str(worker.rank) for worker in culprits[:NAMED_MAX])
+    more = f" and {len(culprits) - NAMED_MAX} more" if len(culprits) > NAMED_MAX else ""
+    return f"rank{'' if len(culprits) == 1 else 's'} {named}{more}{_on_nodes(culprits)}"
+
+
+def _on_nodes(seen_workers: Sequence[SeenWorker], preposition: str = "on") -> str:
+    """Name the nodes of workers; nothing if they are not known."""
+    nodes = list(dict.fromkeys(worker.node for worker in seen_workers if worker.node))
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    return f" {preposition} node{'' if len(nodes) == 1 else 's'} {', '.join(nodes[:NAMED_MAX])}{more}" if nodes else ""
