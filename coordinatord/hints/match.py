@@ -59,7 +59,7 @@ _STUCK_IN_ANOTHER_WAY = {
     r" waits? for ": _OUTSIDE,
 }
 """The advice about workers that are stuck and have no stack that says why, by the words of the verdict
-(`core/values/hang_verdict`)."""
+(`hang_sentences`)."""
 
 
 def hang_advice(kind: HangKind, failure: Failure) -> str:

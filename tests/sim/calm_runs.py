@@ -27,7 +27,7 @@ from coordinatord.core.rounds.effects import Batch, Look, Send
 from coordinatord.core.rounds.events import Connected, Disconnected, Event, Looked, Reported, Tick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.values.records import BusyWorkerAwaited, Record, RoundEnded, RoundStopped, RunEnded
-from coordinatord.core.watching.stack_groups import seen_workers
+from coordinatord.core.watching.stack_sources import seen_workers
 from coordinatord.protocol.messages import JobSpec, Observed, Phase, Section
 from coordinatord.protocol.stack_messages import WorkerStacks
 from tests.sim.calm_training import CalmTraining, Doing

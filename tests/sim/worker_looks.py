@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.rounds.effects import Look, StackSource
 from coordinatord.core.rounds.events import Event, Looked
-from coordinatord.core.watching.stack_groups import seen_workers
+from coordinatord.core.watching.stack_sources import seen_workers
 from coordinatord.protocol.messages import Section
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 from coordinatord.server.reads.stack_reads import ANSWER_WITHIN_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import islice
 
 from msgspec.structs import asdict, replace
@@ -274,18 +273,19 @@ class _FurthestWorker:
     def __init__(self, run: Run, steps_per_s: float | None) -> None:
         heard = [member.observed for member in run.members.values()] if run.durable.state in _AT_WORK else []
         self._step = furthest_step(heard, run.id, run.durable.round)
-        self._per_s = math.inf if steps_per_s is None else steps_per_s
+        self._per_s = steps_per_s
         self._all_stand = run.health is Health.STALLED
         usual_s = run.progress.usual_s
-        self._stands_s = math.inf if usual_s is None else max(STANDS_S, STANDS_STEPS * usual_s)
+        self._stands_s = None if usual_s is None else max(STANDS_S, STANDS_STEPS * usual_s)
 
     def lag_of(self, observed: Observed, seen_s: float) -> int:
         """Return how many steps the last worker of a node is behind; 0 if that may be chance."""
         if self._step is None or observed.step_age_s is None:
             return 0
         lag = self._step - min((step for step in observed.steps if step is not None), default=self._step)
-        stands = self._all_stand or observed.step_age_s > self._stands_s
-        return lag if stands or lag > 2 + (2 + seen_s) * self._per_s else 0
+        if self._all_stand or (self._stands_s is not None and observed.step_age_s > self._stands_s):
+            return lag
+        return lag if self._per_s is not None and lag > 2 + (2 + seen_s) * self._per_s else 0
 
 
 def _node_status(

@@ -28,7 +28,7 @@ from coordinatord.core.watching.hanging import (
 from coordinatord.core.watching.lateness import Lateness, are_at_rest
 from coordinatord.core.watching.lateness_watch import LatenessWatch, laggard_to_drain, sentence, trains
 from coordinatord.core.watching.look_comparison import UNASKED, may_hang, why_inconclusive, why_unseen
-from coordinatord.core.watching.stack_groups import NoStacksError, stack_sources
+from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
 from coordinatord.hints.hang_verdict import notice_of
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.text import clip

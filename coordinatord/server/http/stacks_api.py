@@ -7,8 +7,9 @@ import asyncio
 from aiohttp import web
 from msgspec.structs import asdict
 
+from coordinatord.core.shown.stack_groups import group_stacks
 from coordinatord.core.watching.look_comparison import APART_S, judge_again, may_be_slow
-from coordinatord.core.watching.stack_groups import NoStacksError, group_stacks, stack_sources
+from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks

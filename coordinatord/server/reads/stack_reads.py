@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.effects import Look, StackSource
 from coordinatord.core.rounds.events import Looked
-from coordinatord.core.watching.stack_groups import seen_workers
+from coordinatord.core.watching.stack_sources import seen_workers
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks

@@ -181,7 +181,7 @@ class WatchingWing(Protocol):
         return False
 
     def next_at(self) -> float | None:
-        """Return when to look at the workers, or `-inf` for at once; None unless something happens."""
+        """Return when to look at the workers, or `NOW`; None unless something happens."""
         return None
 
     def look(self, now: float) -> Look | None:

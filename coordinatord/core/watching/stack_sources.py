@@ -1,19 +1,16 @@
-"""Finds the nodes to ask where the workers of a round stand, and groups workers that stand at the same place."""
+"""Finds the nodes to ask where the workers of a round stand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-
-from msgspec.structs import asdict
 
 from coordinatord.core.rounds.effects import StackSource
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.ranks import Ranks, merged, ranks_of
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
 from coordinatord.protocol.messages import Launcher
-from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, StackOrigin, WorkerStacks, unpack_stacks
+from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, WorkerStacks
 
 WORKERS_AT_ONCE_MAX = 16_384
 """The most workers of one answer: 16 MB of stacks pass through the coordinator for them."""
@@ -72,39 +69,3 @@ def seen_workers(answers: Iterable[tuple[StackSource, Iterable[WorkerStacks]]]) 
         ranks = (source.first_rank + local_rank for local_rank in source.wanted.local_ranks)
         found += [SeenWorker(source.node, rank, answered.get(rank)) for rank in ranks]
     return found
-
-
-def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
-    """Return the groups of workers with equal stacks, the largest first; workers without a stack by why there is none.
-
-    Of equally large groups, the one with the lowest rank is first.
-    """
-    groups: dict[tuple[bytes, str], list[StackedWorker]] = {}
-    for source, worker in answered:
-        groups.setdefault((worker.stacks, worker.problem), []).append(_stacked(source, worker))
-    for workers in groups.values():
-        workers.sort(key=lambda worker: worker.rank)
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].rank))
-    return tuple(
-        StackGroup(
-            threads=tuple(ThreadStatus(name=name, frames=frames) for name, frames in unpack_stacks(stacks)),
-            workers=tuple(workers),
-            problem=problem,
-        )
-        for (stacks, problem), workers in ordered
-    )
-
-
-def _stacked(source: StackSource, worker: WorkerStacks) -> StackedWorker:
-    collective = worker.collective
-    return StackedWorker(
-        rank=worker.rank,
-        node=source.node,
-        host=source.host,
-        origin=worker.origin if worker.stacks else StackOrigin.NONE,
-        state=worker.state,
-        waits_in=worker.waits_in,
-        pid=worker.pid,
-        cpus=worker.cpus,
-        collective=None if collective is None else CollectiveStatus(**asdict(collective)),
-    )

@@ -1,0 +1,47 @@
+"""Groups workers that stand at the same place, for people who ask where the workers of a job stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import asdict
+
+from coordinatord.core.rounds.effects import StackSource
+from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
+from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks, unpack_stacks
+
+
+def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
+    """Return the groups of workers with equal stacks, the largest first; workers without a stack by why there is none.
+
+    Of equally large groups, the one with the lowest rank is first.
+    """
+    groups: dict[tuple[bytes, str], list[StackedWorker]] = {}
+    for source, worker in answered:
+        groups.setdefault((worker.stacks, worker.problem), []).append(_stacked(source, worker))
+    for workers in groups.values():
+        workers.sort(key=lambda worker: worker.rank)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].rank))
+    return tuple(
+        StackGroup(
+            threads=tuple(ThreadStatus(name=name, frames=frames) for name, frames in unpack_stacks(stacks)),
+            workers=tuple(workers),
+            problem=problem,
+        )
+        for (stacks, problem), workers in ordered
+    )
+
+
+def _stacked(source: StackSource, worker: WorkerStacks) -> StackedWorker:
+    collective = worker.collective
+    return StackedWorker(
+        rank=worker.rank,
+        node=source.node,
+        host=source.host,
+        origin=worker.origin if worker.stacks else StackOrigin.NONE,
+        state=worker.state,
+        waits_in=worker.waits_in,
+        pid=worker.pid,
+        cpus=worker.cpus,
+        collective=None if collective is None else CollectiveStatus(**asdict(collective)),
+    )
