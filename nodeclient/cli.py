@@ -65,7 +65,7 @@ def _join(config: JoinConfig) -> int:
 
     async def run() -> int:
         async with coordinator_for(config) as (completed, embedded):
-            return await Node(completed, embedded, systemd).run()
+            return await Node(completed).run(embedded, systemd)
 
     look_for_pidfds()
     allow_many_files()

@@ -5,6 +5,7 @@ With `--log-format json` there are only log lines.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Protocol
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import Report
 from coordinatord.runtime.logs import STDERR, fields, install, leads_to_journal, prioritized
+from nodeclient.core import notices
 from nodeclient.core.effects import Level, Waiting
 from nodeclient.diagnosis import report_text
 
@@ -52,6 +54,10 @@ class Console:
         self._for_machines = form == "json"
         self._context = context
         self._waiting: Waiting | None = None
+        """What the live line shows, if there is one."""
+        self._redrawing: asyncio.TimerHandle | None = None
+        self.waiting_for = notices.LOOKING
+        """What was last waited for."""
         install(_Handler(terminal, self._forget_wait), level, "nodeclient", form)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
@@ -68,6 +74,23 @@ class Console:
             self._waiting = None
             text = "\n".join(report_text.lines(failure_status(report), seen_at))
             self._terminal.write_lines(prioritized(text, logging.ERROR) if leads_to_journal(STDERR) else text)
+
+    def follow(self, waiting: Waiting) -> None:
+        """Show what is waited for, and keep the live line up to date."""
+        self.waiting_for = waiting.reason
+        self.wait(waiting, asyncio.get_running_loop().time())
+        self._redraw_later()
+
+    def _redraw_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._redrawing is not None:
+            self._redrawing.cancel()
+
+        def redraw() -> None:
+            if self.redraw(loop.time()):
+                self._redraw_later()
+
+        self._redrawing = loop.call_later(REDRAW_S, redraw)
 
     def wait(self, waiting: Waiting, now: float) -> None:
         """Show what is waited for, and until when in the clock of `now`: live on a terminal, else as a log line."""

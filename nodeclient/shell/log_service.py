@@ -122,13 +122,13 @@ class LogService:
             scan = self._catalogue.scan
             self._writer.post(lambda: self._in_loop(self._add_older, scan()))
 
-    def begin_round(self, place: LogPaths, first_rank: int, workers: int) -> None:
+    def begin_round(self, place: LogPaths, ranks: range) -> None:
         """Note that the workers of this node write into a round's files."""
         if self._catalogue is None:
             return
         begun_at = now().timestamp()
         names = (self._host, self._job, self._node, place.run, place.round)
-        kept = KeptRound(*names, first_rank=first_rank, workers=workers, begun_at=begun_at)
+        kept = KeptRound(*names, first_rank=ranks.start, workers=len(ranks), begun_at=begun_at)
         self._rounds, self._present = (*self._rounds, kept), kept
         self._followed.clear()  # a reader of an older round is noted again
         self._update(lambda catalogue: catalogue.note(kept))

@@ -7,19 +7,17 @@ import os
 import secrets
 import signal
 import socket
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Assignment, Join, NodeOffer, Observed
+from coordinatord.protocol.messages import NodeOffer, Observed
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.core import leftover_stages, notices
-from nodeclient.core.agent import Agent
 from nodeclient.core.departure import LeaveSignals
 from nodeclient.core.effects import (
     Effect,
@@ -51,25 +49,24 @@ from nodeclient.core.events import (
     Swept,
     WorkersStarted,
 )
-from nodeclient.diagnosis import error_file, oom
+from nodeclient.diagnosis import error_file
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.stack_service import StackService
-from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.host.gpu_memory import look_at_gpus
-from nodeclient.host.ports import PortReservation, reached_at
+from nodeclient.host.ports import reached_at
 from nodeclient.keeping.resources import KeepSettings
 from nodeclient.keeping.state_keeper import StateKeeper
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
-from nodeclient.shell.agent_loop import AgentLoop
-from nodeclient.shell.console import REDRAW_S, Console
+from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, LocalReads
 from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
-from nodeclient.shell.introduction import Introduction
 from nodeclient.shell.log_service import LogService
-from nodeclient.shell.master_probe import ProbeListener, look_for_master
+from nodeclient.shell.master_probe import look_for_master
+from nodeclient.shell.participation import Introduction, Participation
+from nodeclient.shell.round_setup import RoundSetup
 from nodeclient.shell.stop_extension import StopExtension
-from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
+from nodeclient.shell.worker_command import CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
 from nodeclient.workers.guard import Guard, GuardError
 from nodeclient.workers.leftover_processes import LeftoverProcesses
@@ -78,57 +75,29 @@ from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import SpawnError
 from nodeclient.workers.staying_workers import StayingWorkers
-from nodeclient.workers.step_slots import Slots
 
 
 class Node:
     """One nodeclient, from joining to its exit code."""
 
-    def __init__(
-        self, config: JoinConfig, embedded: EmbeddedCoordinator = ALONE, systemd: SystemdNotifier | None = None
-    ) -> None:
-        """Prepare a node, in the running loop. Raises `OSError` if no port is free.
-
-        `embedded` is the coordinator that this node has started, if any; `systemd` is notified of the node's status.
-        """
-        self._systemd = systemd or SystemdNotifier({}, os.getpid())
-        save_s = max(config.stop_timeout_s, config.abort_timeout_s)
-        self._stop_extension = StopExtension(self._systemd.notify, save_s)
-        self._waiting_for = notices.LOOKING
-        self._assignment: tuple[int, Assignment] | None = None
-        """The last round in which this node had ranks, with its assignment."""
+    def __init__(self, config: JoinConfig) -> None:
+        """Prepare a node, in the running loop. Raises `OSError` if no port is free."""
         self._config = config
-        self._embedded = embedded
-        self._loop = asyncio.get_running_loop()
-        self._port = PortReservation()
-        address = reached_at(config.advertise_address, alone=config.standalone)
-        self._listener = ProbeListener(config.node, address)
-        self._agent = Agent(config.agent_settings, self._port.port, self._loop.time())
-        mark = secrets.token_hex(16)
-        self._launcher = CommandBuilder(config, os.environ)
-        command = self._launcher.common_command()
-        self._starter = WorkerStarter(config.preload, command, LOCAL_RANK_MACRO, self._remark, workers=config.workers)
         self._tasks = Tasks()
+        launcher, mark = CommandBuilder(config, os.environ), secrets.token_hex(16)
         self._leftovers = LeftoverProcesses(config.stop_timeout_s, self._tasks, self._remark)
-        self._workers = LocalWorkers(mark, self._note_exit, self._leftovers.take, self._starter.spawn)
         self._exit_reporter = ExitReporter(self._diagnose, self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
-        self._error_files: list[Path] = []
-        self._slots = Slots(config.workers, self._complain)
-        self._lingering = leftover_stages.Lingering()
-        self._first_rank = 0
-        self._started_at: float | None = None
-        """When the workers of the round were started; None once they have reported a step."""
-        self._kills = oom.OomKills()
-        """The kills by the kernel's OOM killer before the workers were started."""
-        self._guard = Guard(mark, self._output.private_folder)
+        guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
+        self._setup = RoundSetup(config, launcher, guard, stacks, remark=self._remark, complain=self._complain)
+        self._workers = LocalWorkers(mark, self._note_exit, self._leftovers.take, self._setup.starter.spawn)
+        address = reached_at(config.advertise_address, alone=config.standalone)
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
         submit, notify, tasks = self.submit, self._console.notify, self._tasks
         self._keeper = StateKeeper(
             keep, config.node, config.workers, submit=submit, notify=notify, tasks=tasks, persist=config.persist
         )
-        self._stacks = StackService(self._workers.pid_of, tasks)
         self._staying = StayingWorkers(
             self._workers,
             tasks,
@@ -138,47 +107,60 @@ class Node:
             complain=self._complain,
         )
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
-        self._session = CoordinatorConnection(
-            config.coordinators,
-            config.access,
-            make_join=self._join,
-            submit=submit,
-            reads=LocalReads(self._logs.read, self._stacks.read, self._stacks.read_arrivals),
+        reads = LocalReads(self._logs.read, stacks.read, stacks.read_arrivals)
+        offer = partial(
+            NodeOffer,
+            workers=config.workers,
+            role=config.role,
+            topology=config.topology,
+            group_rank=config.group_rank,
+            advertise_address=config.advertise_address,
+            join_timeout_s=config.join_timeout_s,
+            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
+            log_dir=self._logs.folder,
         )
-        self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
-        self._exit: asyncio.Future[Exit] = self._loop.create_future()
-        self._redrawing: asyncio.TimerHandle | None = None
-        now, keeper = self._loop.time(), self._keeper.offer
-        self._introduction = Introduction(
-            config.job, config.node, config.spec, self._offer, now, command=config.command, keeper=keeper
+        command, keeper = config.command, self._keeper.offer
+        self._part = Participation(
+            config.agent_settings,
+            Introduction(config.job, config.node, config.spec, offer, address, command=command, keeper=keeper),
+            partial(CoordinatorConnection, config.coordinators, config.access, submit=submit, reads=reads),
+            self._carry_out,
+            self._tasks.fail,
+            self._completed,
         )
 
-    async def run(self) -> int:
-        """Take part in the job until it is over for this node; return the exit code."""
-        counted = LeaveSignals()
+    async def run(self, embedded: EmbeddedCoordinator = ALONE, systemd: SystemdNotifier | None = None) -> int:
+        """Take part in the job until it is over for this node; return the exit code.
+
+        `embedded` is the coordinator that this node has started, if any; `systemd` is notified of the node's status.
+        """
+        systemd = systemd or SystemdNotifier({}, os.getpid())
+        extension = StopExtension(systemd.notify, max(self._config.stop_timeout_s, self._config.abort_timeout_s))
+        counted, loop, setup = LeaveSignals(), asyncio.get_running_loop(), self._setup
         for signum in self._config.signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # ignored signals stay ignored, as users of nohup expect
-                self._loop.add_signal_handler(signum, self._leave, signum, counted)
+                loop.add_signal_handler(signum, self._leave, signum, counted, extension)
         if self._config.preload:
             adopt_orphans()  # makes warm workers children of this process
-        with reaping_orphans(self._children):
+        with reaping_orphans(partial(self._children, embedded)):
             try:
-                for remark in (*self._config.remarks, *self._launcher.remarks):
+                for remark in (*self._config.remarks, *setup.remarks):
                     self._remark(Level.INFO, remark)
-                self._tasks.spawn(self._stop_extension.watch(self._keeper.persisting), name="stop extension")
-                self._tasks.spawn(self._starter.run(), name="preload")
+                self._tasks.spawn(extension.watch(self._keeper.persisting), name="stop extension")
+                self._tasks.spawn(setup.starter.run(), name="preload")
                 self._tasks.spawn(self._exit_reporter.run(), name="diagnosis")
                 if self._config.preload:
                     self._tasks.spawn(self._prepare(), name="prepare")
                 self._logs.start()
-                self._guard.start()  # its start takes 20 ms, and goes on beside what follows
-                self._systemd.notify("READY=1", status_of(self._status()))  # ready means that the node tries to join
-                self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
-                self._tasks.spawn(self._systemd.keep_informed(self._status), name="status")
+                setup.guard.start()  # its start takes 20 ms, and goes on beside what follows
+                systemd.notify("READY=1", status_of(self._status()))  # ready means that the node tries to join
+                self._tasks.spawn(systemd.keep_alive(), name="watchdog")
+                self._tasks.spawn(systemd.keep_informed(self._status), name="status")
                 session = self._tasks.spawn(self._attend(), name="session")
-                self._tasks.spawn(self._attend_embedded(), name="embedded coordinator")
+                self._tasks.spawn(self._attend_embedded(embedded), name="embedded coordinator")
                 self._tasks.spawn(self._output.watch(), name="output")
-                ending = await self._tasks.guard(self._exit)
+                ending = await self._tasks.guard(self._part.ended)
+                systemd.notify("STOPPING=1", status_of(ending.message))
                 await self._await_followers()
                 await self._staying.settled()
                 session.cancel()  # the node is out of the job; silent, it would be let in again and told to end again
@@ -188,14 +170,11 @@ class Node:
             finally:
                 await self._tasks.cancel()
                 self._keeper.close()
-                self._stacks.close()
                 self._staying.close()
-                self._guard.close()
+                self._setup.close()
                 await self._output.close()
                 await self._logs.settle()
-                self._slots.close()
-                self._port.close()
-                self._listener.close()
+                self._part.close()
 
     async def _await_followers(self) -> None:
         """Let the followers of the workers' logs read the last lines."""
@@ -209,35 +188,35 @@ class Node:
                 await self._output.end_of_stderr(local_rank)
 
     async def _attend(self) -> None:
-        gpus, _ = await asyncio.gather(look_at_gpus(os.environ), self._guard.await_ready_in_loop())
-        self._tasks.spawn(self._guard.watch(self._complain), name="guard")
+        gpus, _ = await asyncio.gather(look_at_gpus(os.environ), self._setup.guard.await_ready_in_loop())
+        self._tasks.spawn(self._setup.guard.watch(self._complain), name="guard")
         await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         self.submit(GpusInUse(gpus))
-        await self._session.run()
+        await self._part.session.run()
 
     async def _prepare(self) -> None:
-        await self._starter.settled()
+        await self._setup.starter.settled()
         self.submit(Prepared())
 
-    async def _attend_embedded(self) -> None:
-        if self._embedded.ended is not None:
-            self.submit(EmbeddedCoordinatorEnded(await asyncio.shield(self._embedded.ended)))
+    async def _attend_embedded(self, embedded: EmbeddedCoordinator) -> None:
+        if embedded.ended is not None:
+            self.submit(EmbeddedCoordinatorEnded(await asyncio.shield(embedded.ended)))
 
-    def _children(self) -> frozenset[int]:
-        others = {pid for pid in (self._guard.pid, self._embedded.pid) if pid is not None}
-        return self._workers.pids | self._starter.pids | others
+    def _children(self, embedded: EmbeddedCoordinator) -> frozenset[int]:
+        others = {pid for pid in (self._setup.guard.pid, embedded.pid) if pid is not None}
+        return self._workers.pids | self._setup.starter.pids | others
 
     # Events in
 
     def submit(self, event: Event) -> None:
         """Let the agent handle an event."""
-        self._events.submit(event)
+        self._part.events.submit(event)
 
-    def _leave(self, signum: int, counted: LeaveSignals) -> None:
-        if not counted.note(signum, self._loop.time()):
+    def _leave(self, signum: int, counted: LeaveSignals, extension: StopExtension) -> None:
+        if not counted.note(signum, self._now):
             return
-        self._stop_extension.begin()
+        extension.begin()
         self._leftovers.note_signal()
         self.submit(LeaveRequested(signum))
 
@@ -250,13 +229,13 @@ class Node:
             case effect if isinstance(effect, StayOrder):
                 self._staying.carry_out(effect)
             case Probe():
-                self._assignment = effect.round, effect.assignment
+                self._setup.assigned = effect.round, effect.assignment
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
             case Terminate(signum):
                 self._exit_reporter.expect_exits()
-                self._leftovers.patience.stop(self._loop.time())
+                self._leftovers.patience.stop(self._now)
                 if signum == signal.SIGINT:
                     self._output.expect_interrupts()
                 self._workers.terminate(signum)
@@ -266,25 +245,23 @@ class Node:
             case Sweep(looks_at_gpus):
                 self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")
             case SendObserved(observed):
-                self._session.send(self._note_steps(self._completed(observed)))
+                self._part.session.send(self._with_first_step_shown(self._completed(observed)))
                 self._end_lingering()
             case Reconnect(reason):
-                self._session.close(reason)
+                self._part.session.close(reason)
             case Notice(level, text, event):
                 self._console.notify(level, text, event)
             case Show(report):
                 self._console.show(report, now())
                 self._logs.fail_round(report.round)
-            case Waiting(reason):
-                self._waiting_for = reason
-                self._console.wait(effect, self._loop.time())
-                self._redraw_later()
+            case Waiting():
+                self._console.follow(effect)
             case Exit():
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
         # Both begin now: the node of rank 0 got the round at about the same time.
-        result, _ = await asyncio.gather(look_for_master(probe), self._starter.give_way(needed=probe.gives_way))
+        result, _ = await asyncio.gather(look_for_master(probe), self._setup.starter.give_way(needed=probe.gives_way))
         await self._staying.dismissed(self._exit_reporter.settled)
         try:
             await self._leftovers.give_way()
@@ -294,30 +271,18 @@ class Node:
         self.submit(await self._keeper.claim_disk(probe) or result)
 
     def _start(self, start: Start) -> None:
-        assignment = start.assignment
         self._console.notify(Level.INFO, notices.starting(start, self._config.workers), "round_starting")
-        place = LogPaths(self._config.job, start.run, start.round)
-        own_ranks = range(assignment.first_rank, assignment.first_rank + self._config.workers)
-        several_hosts = assignment.group_world_size > 1
-        self._started_at, forked_before = None, self._starter.forked
-        self._logs.begin_round(place, assignment.first_rank, self._config.workers)
+        setup, place = self._setup, LogPaths(self._config.job, start.run, start.round)
+        own_ranks, forked_before = setup.begin(start), setup.starter.forked
+        self._logs.begin_round(place, own_ranks)
         try:
-            self._guard.await_ready()
-            self._kills = oom.count()
+            setup.guard.await_ready()
+            several_hosts = start.assignment.group_world_size > 1
             with self._output.begin(place, own_ranks, several_hosts=several_hosts) as streams:
-                self._error_files = [stream.error_file for stream in streams]
-                screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()
-                private, port = self._output.private_folder, assignment.master_port
-                keep = self._keeper.listen(private, start.round)
-                stacks = self._stacks.listen(private, start.run, start.round, own_ranks, port)
-                rounds = self._staying.listen(private)
-                slots = [{**slot, **keep, **stacks, **rounds} for slot in self._slots.begin(start.run, start.round)]
-                self._lingering, self._first_rank = leftover_stages.Lingering(), assignment.first_rank
-                commands = [
-                    replace(command, slots=self._slots.file)
-                    for command in self._launcher.commands(start, self._error_files, slots, screens)
-                ]
+                private = self._output.private_folder
+                sockets = self._keeper.listen(private, start.round) | self._staying.listen(private)
+                commands = setup.commands(start, streams, private, sockets)
                 self._staying.begin(start.round, commands)
                 self._workers.start(commands, streams, dict.fromkeys(start.stays, self._staying.go_on))
         except GuardError as error:
@@ -330,29 +295,26 @@ class Node:
             folder = "" if (logs := self._config.output.log_dir) is None else str(place.folder(logs.absolute()))
             text = notices.started(place.round, len(own_ranks), folder, len(start.stays))
             self._console.notify(Level.INFO, text, "workers_started")
-            self._started_at = self._loop.time()
-            pids = tuple(map(self._workers.pid_of, range(self._config.workers)))
-            self.submit(WorkersStarted(self._starter.forked - forked_before, self._starter.why_cold, pids))
+            setup.started_at = self._now
+            pids = tuple(map(self._pid_of, range(self._config.workers)))
+            self.submit(WorkersStarted(setup.starter.forked - forked_before, setup.starter.why_cold, pids))
             self._output.when_settled(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:
         self._workers.let_go()
         self.submit(StartFailed(local_rank, exit_code, message))
 
-    def _note_steps(self, observed: Observed) -> Observed:
+    def _with_first_step_shown(self, observed: Observed) -> Observed:
         """Write a notice when the workers have done their first step; return the same report."""
-        step = next((step for step in observed.steps if step is not None), None)
-        if step is not None and self._started_at is not None:
-            took_s, self._started_at = self._loop.time() - self._started_at, None
-            self._console.notify(Level.INFO, notices.first_step(observed.round, step, took_s), "first_step")
+        if (text := self._setup.first_step(observed, self._now)) is not None:
+            self._console.notify(Level.INFO, text, "first_step")
         return observed
 
     def _end_lingering(self) -> None:
-        over = self._slots.over()
-        for local_rank in self._lingering.overdue(over, self._loop.time()):
-            if self._workers.end_as(local_rank, over[local_rank]):
-                pid = self._workers.pid_of(local_rank)
-                self._complain(leftover_stages.linger_notice(self._first_rank + local_rank, pid, over[local_rank]))
+        for local_rank, exit_code in self._setup.overdue(self._now):
+            if self._workers.end_as(local_rank, exit_code):
+                rank, pid = self._setup.ranks[local_rank], self._pid_of(local_rank)
+                self._complain(leftover_stages.linger_notice(rank, pid, exit_code))
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
         self._keeper.note_exit(local_rank)
@@ -361,19 +323,17 @@ class Node:
 
     async def _diagnose(self, local_rank: int, exit_code: int) -> Diagnosis:
         stderr = await self._output.end_of_stderr(local_rank)
-        pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
+        pid, file = self._workers.pid_of(local_rank), self._setup.error_files[local_rank]
         # In a thread: it reads files, and the worker made one of them.
-        diagnosis = await asyncio.to_thread(diagnose, exit_code, pid, file, stderr, self._kills)
+        diagnosis = await asyncio.to_thread(diagnose, exit_code, pid, file, stderr, self._setup.kills)
         return diagnosis if (log := self._output.stderr_log(local_rank)) is None else replace(diagnosis, log=str(log))
 
     def _end(self, ending: Exit) -> None:
-        self._systemd.notify("STOPPING=1", status_of(ending.message))
         if ending.report is not None and self._config.error_file is not None:
             obstacle = error_file.write(self._config.error_file, ending.report, now().timestamp())
             if obstacle is not None:
                 self._console.notify(Level.WARNING, obstacle, "error_file_failed")
-        if not self._exit.done():
-            self._exit.set_result(ending)
+        self._part.end(ending)
 
     def _complain(self, text: str) -> None:
         self._console.notify(Level.WARNING, text, "trouble")
@@ -397,51 +357,26 @@ class Node:
         await self._exit_reporter.settled()
         await self._settle_followed()  # they go on to the next round as soon as it is formed
         self._logs.end_round()
-        # Each round has a fresh port, so nothing of an old round can connect to the new one by mistake.
-        self._port.close()
-        self._port = PortReservation()
-        self.submit(Swept(self._port.port))
-
-    def _redraw(self) -> None:
-        if self._console.redraw(self._loop.time()):
-            self._redraw_later()
-
-    def _redraw_later(self) -> None:
-        if self._redrawing is not None:
-            self._redrawing.cancel()
-        self._redrawing = self._loop.call_later(REDRAW_S, self._redraw)
+        self.submit(Swept(self._part.renew_port()))
 
     # Texts about the node itself
 
-    def _join(self) -> Join:
-        now = self._loop.time()
-        observed = self._completed(self._agent.observed(now, beat=True))
-        return self._introduction.join(observed, now, awaits_own=self._agent.awaits_own(now))
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
-    def _offer(self, **of_host: Any) -> NodeOffer:
-        config = self._config
-        return NodeOffer(
-            workers=config.workers,
-            role=config.role,
-            topology=config.topology,
-            group_rank=config.group_rank,
-            advertise_address=config.advertise_address,
-            probe_port=self._listener.port,
-            join_timeout_s=config.join_timeout_s,
-            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
-            log_dir=self._logs.folder,
-            **of_host,
-        )
+    def _pid_of(self, local_rank: int) -> int:
+        return self._workers.pid_of(local_rank)
 
     def _completed(self, observed: Observed) -> Observed:
-        return self._keeper.complete(self._slots.complete(observed))
+        return self._keeper.complete(self._setup.slots.complete(observed))
 
     def _status(self) -> str:
         """Return a line for `systemctl status` about the state of this node."""
-        observed = self._agent.observed(self._loop.time(), beat=False)
-        round_number, assignment = self._assignment or (0, None)
-        own_assignment = assignment if round_number == observed.round else None
-        return notices.status(observed, own_assignment, self._config.workers, self._waiting_for)
+        observed = self._part.agent.observed(self._now, beat=False)
+        return notices.status(
+            observed, self._setup.assignment_in(observed.round), self._config.workers, self._console.waiting_for
+        )
 
     def _context(self) -> dict[str, object]:
-        return {"job": self._config.job, "node": self._config.node, "round": self._agent.round or None}
+        return {"job": self._config.job, "node": self._config.node, "round": self._part.agent.round or None}

@@ -5,15 +5,13 @@ Everything here happens in one thread, the membership's; `Membership` connects i
 
 from __future__ import annotations
 
-import asyncio
 import os
 from functools import partial
 from typing import Protocol
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Desired, Goal, Join, NodeOffer, Phase, Report
+from coordinatord.protocol.messages import Desired, Goal, NodeOffer, Phase, Report
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
     Effect,
@@ -41,11 +39,10 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
-from nodeclient.host.ports import PortReservation, reached_at
-from nodeclient.shell.agent_loop import AgentLoop
+from nodeclient.host.ports import reached_at
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
-from nodeclient.shell.introduction import Introduction
-from nodeclient.shell.master_probe import ProbeListener, look_for_master
+from nodeclient.shell.master_probe import look_for_master
+from nodeclient.shell.participation import Introduction, Participation
 from nodeclient.torchrun.log import write, write_found
 from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names
 
@@ -75,17 +72,7 @@ class TorchrunNode:
     def __init__(self, config: TorchrunConfig, torchrun: Torchrun) -> None:
         self._config = config
         self._torchrun = torchrun
-        self._loop = asyncio.get_running_loop()
-        self._port = self._last_port = PortReservation()
-        self._listener = ProbeListener(config.node, reached_at(config.advertise_address, alone=False))
-        settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False)
-        self._agent = Agent(settings, self._port.port, self._loop.time())
-        self._session = CoordinatorConnection(
-            config.coordinators, config.access, make_join=self._join, submit=self._receive
-        )
         self._tasks = Tasks()
-        self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
-        self._exit: asyncio.Future[Exit] = self._loop.create_future()
         offer = partial(
             NodeOffer,
             workers=1,
@@ -93,11 +80,17 @@ class TorchrunNode:
             topology="",
             group_rank=None,
             advertise_address=config.advertise_address,
-            probe_port=self._listener.port,
             join_timeout_s=config.join_timeout_s,
             stop_timeout_s=STOP_TIMEOUT_S,
         )
-        self._introduction = Introduction(config.job, config.node, config.spec, offer, self._loop.time())
+        address = reached_at(config.advertise_address, alone=False)
+        self._part = Participation(
+            Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False),
+            Introduction(config.job, config.node, config.spec, offer, address),
+            partial(CoordinatorConnection, config.coordinators, config.access, submit=self._receive),
+            self._carry_out,
+            self._tasks.fail,
+        )
         self._succeeded: tuple[str, int] | None = None
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
@@ -109,33 +102,31 @@ class TorchrunNode:
         if self._config.remark:
             write(self._config.job, Level.INFO, self._config.remark)
         try:
-            self._events.start()
-            self._tasks.spawn(self._session.run(), name="session")
-            return await self._tasks.guard(self._exit)
+            self._part.events.start()
+            self._tasks.spawn(self._part.session.run(), name="session")
+            return await self._tasks.guard(self._part.ended)
         finally:
             await self._tasks.cancel()
-            self._listener.close()
-            self._port.close()
-            self._last_port.close()
+            self._part.close()
 
     # Requests of torchrun
 
     def note_started(self) -> None:
         """Note that torchrun starts the workers of its round."""
-        if self._agent.phase is Phase.STARTING:  # otherwise it is over already
+        if self._part.agent.phase is Phase.STARTING:  # otherwise it is over already
             self._submit(WorkersStarted())
 
     def note_ended(self, why_failed: str) -> None:
         """Note that torchrun's workers are dead. If the round was not to be ended, one has failed, for `why_failed`."""
-        exit_code = 0 if self._agent.phase is Phase.STOPPING else 1
+        exit_code = 0 if self._part.agent.phase is Phase.STOPPING else 1
         self._submit(WorkerExited(0, exit_code, Diagnosis(pid=os.getpid(), message=why_failed)))
 
     def note_succeeded(self) -> None:
         """Note that torchrun's workers all succeeded."""
-        is_in_time = self._agent.phase is not Phase.STOPPING
+        is_in_time = self._part.agent.phase is not Phase.STOPPING
         self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
         if is_in_time:
-            self._succeeded = (self._agent.run, self._agent.round)
+            self._succeeded = (self._part.agent.run, self._part.agent.round)
         else:
             self._leave_by_itself()  # the round is over all the same, and torchrun will not be in the next
 
@@ -151,12 +142,12 @@ class TorchrunNode:
 
     def end(self) -> None:
         """End `run` in any case."""
-        self._end_with(Exit(ExitCode.OK, "this torchrun has left the job"))
+        self._part.end(Exit(ExitCode.OK, "this torchrun has left the job"))
 
     # Events
 
     def _submit(self, event: Event) -> None:
-        self._events.submit(event)
+        self._part.events.submit(event)
 
     def _receive(self, event: Event) -> None:
         self._submit(event)
@@ -188,11 +179,11 @@ class TorchrunNode:
             case Kill():
                 write(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
             case Sweep():
-                self._sweep()
+                self._submit(Swept(self._part.renew_port()))
             case SendObserved(observed):
-                self._session.send(observed)
+                self._part.session.send(observed)
             case Reconnect(reason):
-                self._session.close(reason)
+                self._part.session.close(reason)
             case Notice(_, text, "connected"):
                 write_found(job, text)
             case Notice(level, text, _):
@@ -204,22 +195,17 @@ class TorchrunNode:
                 self._torchrun.note_waiting(with_torchrun_names(reason))
                 write(job, Level.INFO, reason)
             case Exit():
-                self._end_with(self._exit_reason or effect)
+                self._part.end(self._exit_reason or effect)
 
     async def _probe(self, probe: Probe) -> None:
         event = await look_for_master(probe)
-        is_current = (probe.run, probe.round, Phase.STARTING) == (self._agent.run, self._agent.round, self._agent.phase)
+        agent = self._part.agent
+        is_current = (probe.run, probe.round, Phase.STARTING) == (agent.run, agent.round, agent.phase)
         if isinstance(event, Unreached) and is_current:
             # The probe would fail again in the next round, and torchrun has no budget that would end that.
             self._give_up(event, event.message)
         else:
             self._submit(event)
-
-    def _sweep(self) -> None:
-        # The store of the round may still be open, for the workers of other nodes.
-        self._last_port.close()
-        self._last_port, self._port = self._port, PortReservation()
-        self._submit(Swept(self._port.port))
 
     def _show(self, report: Report) -> None:
         if report.node != self._config.node:
@@ -230,14 +216,3 @@ class TorchrunNode:
         self._exit_reason = Exit(ExitCode.UNAVAILABLE, why)
         self._submit(event)
         self.leave()
-
-    def _end_with(self, ending: Exit) -> None:
-        if not self._exit.done():
-            self._exit.set_result(ending)
-
-    # Texts about the node itself
-
-    def _join(self) -> Join:
-        now = self._loop.time()
-        observed = self._agent.observed(now, beat=True)
-        return self._introduction.join(observed, now, awaits_own=self._agent.awaits_own(now))

@@ -57,7 +57,7 @@ async def test_a_round_is_read_as_soon_as_it_has_begun(tmp_path: Path) -> None:
     service = a_service(tmp_path)
     assert service.folder == str(tmp_path / "job")
     assert (await read(service)).problem == "there are no log files of round 1: they were deleted, or none was written"
-    service.begin_round(ROUND, 0, 1)
+    service.begin_round(ROUND, range(1))
     write(tmp_path, "one\n")
     assert (await read(service)).data == b"one\n"
     elsewhere = structs.replace(WANTED, run="../../etc")
@@ -69,12 +69,12 @@ async def test_who_follows_into_a_round_that_this_node_is_about_to_begin_gets_al
     follows = structs.replace(WANTED, follow=True)
     begins = await read(service, follows)
     assert (begins.data, begins.place, begins.problem) == (b"", NOWHERE, "")
-    service.begin_round(ROUND, 0, 1)
+    service.begin_round(ROUND, range(1))
     write(tmp_path, "one\n")
     assert (await read(service, structs.replace(follows, after=begins.place))).data == b"one\n"
     later = structs.replace(follows, round=2, after=NOWHERE)
     assert (await read(service, later)).problem == ""
-    service.begin_round(structs.replace(ROUND, round=2), 0, 1)
+    service.begin_round(structs.replace(ROUND, round=2), range(1))
     write(tmp_path, "two\n", structs.replace(ROUND, round=2))
     assert (await read(service, later)).data == b"two\n"
 
@@ -82,7 +82,7 @@ async def test_who_follows_into_a_round_that_this_node_is_about_to_begin_gets_al
 async def test_a_node_without_a_directory_says_so(tmp_path: Path) -> None:
     service = a_service(None)
     service.start()
-    service.begin_round(ROUND, 0, 1)
+    service.begin_round(ROUND, range(1))
     assert service.folder == ""
     assert (await read(service)).problem == "node a keeps no log files: see --log-dir"
     assert a_service(tmp_path / "line\nend").folder == "", "a name that cannot be sent"
@@ -91,7 +91,7 @@ async def test_a_node_without_a_directory_says_so(tmp_path: Path) -> None:
 async def test_a_later_process_of_the_node_reads_and_deletes_what_an_earlier_one_has_written(tmp_path: Path) -> None:
     earlier = a_service(tmp_path)
     for number in (1, 2, 3):
-        earlier.begin_round(LogPaths("job", "e-1", number), 0, 1)
+        earlier.begin_round(LogPaths("job", "e-1", number), range(1))
         write(tmp_path, f"round {number}\n", LogPaths("job", "e-1", number))
         earlier.end_round()
     earlier.fail_round(1)
@@ -110,7 +110,7 @@ async def test_a_node_that_ends_waits_for_those_who_follow_and_for_nobody_else(
 ) -> None:
     monkeypatch.setattr(log_service, "FOLLOWERS_WITHIN_S", 3_600.0)
     service = a_service(tmp_path)
-    service.begin_round(ROUND, 0, 1)
+    service.begin_round(ROUND, range(1))
     write(tmp_path, "one\n")
     await read(service)
     await service.await_followers()
@@ -129,6 +129,6 @@ async def test_a_reader_that_is_gone_is_waited_for_within_bounds(
 ) -> None:
     monkeypatch.setattr(log_service, "FOLLOWERS_WITHIN_S", 0.01)
     service = a_service(tmp_path)
-    service.begin_round(ROUND, 0, 1)
+    service.begin_round(ROUND, range(1))
     await read(service, structs.replace(WANTED, follow=True))
     await service.await_followers()

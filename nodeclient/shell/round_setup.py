@@ -1,0 +1,110 @@
+"""Sets up each round of a node: the commands of the workers, and what they share with this process.
+
+It knows the workers of the present round for as long as the round lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from coordinatord.protocol.messages import Assignment, Observed
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.core import notices
+from nodeclient.core.effects import Level, Start
+from nodeclient.core.leftover_stages import Lingering
+from nodeclient.diagnosis import oom
+from nodeclient.diagnosis.stack_service import StackService
+from nodeclient.forkserver.starter import WorkerStarter
+from nodeclient.output.output import WorkerStreams
+from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
+from nodeclient.workers.guard import Guard
+from nodeclient.workers.spawn import WorkerCommand
+from nodeclient.workers.step_slots import Slots
+
+
+class RoundSetup:
+    """The set-up of one round at a time."""
+
+    def __init__(
+        self,
+        config: JoinConfig,
+        launcher: CommandBuilder,
+        guard: Guard,
+        stacks: StackService,
+        *,
+        remark: Callable[[Level, str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        """Begin before the first round; `remark` and `complain` take texts for the user."""
+        self._launcher = launcher
+        self._stacks = stacks
+        self._lingering = Lingering()
+        self._workers = config.workers
+        command = launcher.common_command()
+        self.starter = WorkerStarter(config.preload, command, LOCAL_RANK_MACRO, remark, workers=config.workers)
+        self.guard = guard
+        self.slots = Slots(config.workers, complain)
+        self.assigned: tuple[int, Assignment] | None = None
+        """The last round in which this node had ranks, with its assignment."""
+        self.ranks = range(0)
+        """The global ranks of the workers here."""
+        self.error_files: list[Path] = []
+        self.kills = oom.OomKills()
+        """The kills by the kernel's OOM killer before the workers were started."""
+        self.started_at: float | None = None
+        """When the workers of the round were started; None once they have reported a step."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Decisions about the workers' commands that a user may want to know."""
+        return self._launcher.remarks
+
+    def begin(self, start: Start) -> range:
+        """Begin a round; return the global ranks of its workers here."""
+        first = start.assignment.first_rank
+        self.ranks, self.started_at = range(first, first + self._workers), None
+        return self.ranks
+
+    def commands(
+        self, start: Start, streams: Sequence[WorkerStreams], private: Path, sockets: Mapping[str, str]
+    ) -> list[WorkerCommand]:
+        """Return the commands of the workers, once the guard is ready.
+
+        The workers also get the variables of `sockets`, and files in a `private` folder. Raises `OSError`.
+        """
+        self.kills, self._lingering = oom.count(), Lingering()
+        self.error_files = [stream.error_file for stream in streams]
+        port = start.assignment.master_port
+        stacks = self._stacks.listen(private, start.run, start.round, self.ranks, port)
+        slots = [{**slot, **stacks, **sockets} for slot in self.slots.begin(start.run, start.round)]
+        commands = self._launcher.commands(start, self.error_files, slots, [stream.screen for stream in streams])
+        return [replace(command, slots=self.slots.file) for command in commands]
+
+    def assignment_in(self, number: int) -> Assignment | None:
+        """Return the assignment of this node in a round; None if it has no ranks there."""
+        return self.assigned[1] if self.assigned is not None and self.assigned[0] == number else None
+
+    def first_step(self, observed: Observed, now: float) -> str | None:
+        """Return the notice that the workers have done the first step of their round; None if this is no news."""
+        step = next((step for step in observed.steps if step is not None), None)
+        if step is None or self.started_at is None:
+            return None
+        took_s, self.started_at = now - self.started_at, None
+        return notices.first_step(observed.round, step, took_s)
+
+    def overdue(self, now: float) -> list[tuple[int, int]]:
+        """Return the workers whose programs are long over while their processes live, each once.
+
+        These are local ranks, with the exit codes of the programs.
+        """
+        over = self.slots.over()
+        return [(local_rank, over[local_rank]) for local_rank in self._lingering.overdue(over, now)]
+
+    def close(self) -> None:
+        """Release what the workers of the last round share with this process, and end the guard."""
+        self._stacks.close()
+        self.guard.close()
+        self.slots.close()
