@@ -26,12 +26,14 @@ def test_design_shows_the_table_of_a_run(*, rewrite: bool) -> None:
 
 
 def test_design_shows_the_table_of_a_node_with_the_phases_in_which_the_same_is_done(*, rewrite: bool) -> None:
-    phases: dict[tuple[str, ...], list[str]] = {}
-    for (phase, stimulus), row in TABLE.items():
-        target = "as it ended" if row.phase is None else "the same" if row.phase is phase else str(row.phase)
-        phases.setdefault((stimulus, row.act, target, row.reason), []).append(phase)
-    rows = [f"| {', '.join(group)} | {' | '.join(cells)} |" for cells, group in phases.items()]
-    check_table(DESIGN, "node", "| phase | what happens | what is done | next phase | because |", rows, rewrite=rewrite)
+    places: dict[tuple[str, ...], list[str]] = {}
+    for (place, stimulus), row in TABLE.items():
+        target = "as it ended" if row.to is None else "the same" if row.to is place else str(row.to)
+        places.setdefault((stimulus, row.act, target, row.reason), []).append(place)
+    rows = [f"| {', '.join(group)} | {' | '.join(cells)} |" for cells, group in places.items()]
+    check_table(
+        DESIGN, "node", "| phase or stage | what happens | what is done | next | because |", rows, rewrite=rewrite
+    )
 
 
 def test_the_table_of_rooms_has_all_packages_and_no_other() -> None:

@@ -79,8 +79,6 @@ MANY_FIELDS = {
     "Driver": "what answers requests parts from what drives the machine",
     "NodeSessions": "limits and lines of the log part from sessions",
     "LogReading": "what is read parts from where it is read from",
-    "Agent": "the end of workers becomes one ladder",
-    "WorkerGroup": "as Agent",
     "ConnectionState": "what the user was shown parts from the session",
     "StepSaver": "the state of a save becomes an enum",
     "KeptOptimizer": "its tensors and its small values part",

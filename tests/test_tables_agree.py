@@ -12,7 +12,7 @@ from coordinatord.core.rounds.transitions.table import ROWS
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core import table as node
 from nodeclient.core.connection_state import PROBE_LEASES
-from nodeclient.core.table import TABLE, Act, Stimulus
+from nodeclient.core.table import ALIVE, TABLE, Act, EndStage, Place, Stimulus
 from tests.support.builders import a_desired
 
 SENT = sorted(set(GOALS.values()))
@@ -30,6 +30,8 @@ IN_ROUND = {
     MemberState.SILENT,
 }
 
+PLACES = (*(phase for phase in Phase if phase is not Phase.STOPPING), *EndStage)
+
 HERE = ("e-1", 3)
 """The round that the node is in."""
 
@@ -41,11 +43,11 @@ def stimulus_of(goal: Goal, round_: tuple[str, int]) -> Stimulus:
     return node.stimulus_of(a_desired(goal, run=round_[0], round=round_[1]), *HERE)
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("round_", ROUNDS, ids=str)
 @pytest.mark.parametrize("goal", SENT)
-def test_a_node_has_a_row_for_each_goal_in_each_phase(goal: Goal, round_: tuple[str, int], phase: Phase) -> None:
-    assert (phase, stimulus_of(goal, round_)) in TABLE
+def test_a_node_has_a_row_for_each_goal_in_each_phase(goal: Goal, round_: tuple[str, int], place: Place) -> None:
+    assert (place, stimulus_of(goal, round_)) in TABLE
 
 
 def test_the_coordinator_sends_every_goal_that_the_protocol_has() -> None:
@@ -65,21 +67,32 @@ def test_a_node_that_is_prepared_and_has_no_workers_starts_them_only_for_a_round
     }
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("stimulus", [Stimulus.WAIT, Stimulus.STOP, Stimulus.STOP_NEXT, Stimulus.EXIT])
-def test_no_goal_but_run_leaves_workers_alone(phase: Phase, stimulus: Stimulus) -> None:
-    row = TABLE[phase, stimulus]
-    if phase in {Phase.STARTING, Phase.RUNNING}:
-        assert (row.act, row.phase) == (Act.STOP, Phase.STOPPING)
+def test_no_goal_but_run_leaves_workers_alone(place: Place, stimulus: Stimulus) -> None:
+    row = TABLE[place, stimulus]
+    if place in node.WORKING:
+        assert (row.act, row.to) == (Act.STOP, EndStage.HALTING)
+    elif isinstance(place, EndStage):
+        assert row.to is place
     else:
-        assert row.phase is not None
-        assert row.phase.has_workers == phase.has_workers
+        assert isinstance(row.to, Phase)
+        assert not row.to.has_workers
 
 
 def test_every_phase_leads_on_and_every_phase_can_be_come_to() -> None:
-    targets = {row.phase for row in TABLE.values()} | {Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED}  # by `settle`
-    assert targets - {None} == set(Phase)
-    assert {phase for phase, _ in TABLE} == set(Phase)
+    targets = {row.to for row in TABLE.values()} | {Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED}  # by `settle`
+    assert targets - {None} == set(PLACES)
+    assert {place for place, _ in TABLE} == set(PLACES)
+
+
+def test_the_end_of_workers_goes_through_its_stages_in_their_order_and_ends_whatever_the_workers_do() -> None:
+    for (place, _), row in TABLE.items():
+        if isinstance(place, EndStage) and isinstance(row.to, EndStage):
+            assert [*EndStage].index(row.to) >= [*EndStage].index(place)
+    later = {stage: TABLE[stage, Stimulus.OVER].to for stage in ALIVE if stage is not EndStage.KILLED}
+    assert all(stage is not after for stage, after in later.items())
+    assert all(TABLE[stage, Stimulus.DEAD].to is EndStage.SWEEPING for stage in ALIVE)
 
 
 def test_every_act_and_every_stimulus_of_the_node_is_in_its_table() -> None:

@@ -2,7 +2,8 @@
 
 Pure: no clock, process, socket or log. `agent` takes an event and the time, and returns effects. `table` has its
 transitions. `events` and `effects` are the two edges, `agent_settings` are the user's settings. `connection_state` is
-the state of the connection to the coordinator, `worker_group` that of the workers. `staying` knows which workers can go
+the state of the connection to the coordinator, `worker_group` that of the workers, `exits` tells which of them failed
+first, and `ending` is the ladder on which they end. `staying` knows which workers can go
 into another round as the same processes. `kept_goals` turns the coordinator's goals for kept state into effects, and
 `kept_groups` groups kept parts for the protocol. `persist_attempt` is the life of one attempt to write a step to a
 disk, and selects the steps to delete there. `departure` is how a node comes to its end. `sweeping` says how long the

@@ -19,19 +19,24 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode, Result
-from nodeclient.core import effects, events, kept_goals, notices
+from nodeclient.core import effects, events, notices
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import MAY_PASS, ConnectionState
 from nodeclient.core.departure import Departure
 from nodeclient.core.effects import Hold, Level, Notice
-from nodeclient.core.staying import RoundEnd, Staying
+from nodeclient.core.ending import Terms
+from nodeclient.core.kept_goals import KeptGoals
+from nodeclient.core.staying import Staying
 from nodeclient.core.sweeping import Sweeping
-from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
+from nodeclient.core.table import TABLE, WORKING, Act, EndStage, Place, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 
 REPORT_WITHIN_S = 30.0
 """How long a node looks for a coordinator when it knows by itself that the run has succeeded. A coordinator that is
 started again is back within seconds, and then records the success."""
+
+_RESULTS = {Stimulus.FAILED: Phase.FAILED, Stimulus.SUCCEEDED: Phase.SUCCEEDED}
+"""The phases to which the end of a round leads that was not stopped."""
 
 
 class Agent:
@@ -41,77 +46,41 @@ class Agent:
         """Begin without workers and without a connection; `port` is reserved for the first round."""
         self._settings = settings
         self.phase = Phase.PREPARING if settings.preloads else Phase.IDLE
-        self.run, self.round = "", 0
-        self._port = port
         self._desired: Desired | None = None
         self._group = WorkerGroup()
         self._staying = Staying(settings.nccl_abort_timeout_s)
-        self._sweeping = Sweeping(settings.stop_timeout_s)
+        self._sweeping = Sweeping(settings.stop_timeout_s, port)
         self._without_workers_since = now
         self._connection = ConnectionState(now)
-        self._kept = kept_goals.KeptGoals()
+        self._kept = KeptGoals()
         self._departure = Departure()
         self.exited = False
         self._effects: list[effects.Effect] = []
-        self._handlers = Table[type[events.Event], Callable[[Any, float], None]]("events of a node")
-        self._handlers |= {
-            events.SearchBegan: lambda _, now: self._connection.begin(now),
-            events.Prepared: lambda _, now: self._apply(Stimulus.PREPARED, now),
-            events.SessionOpened: self._opened,
-            events.SessionClosed: self._closed,
-            events.DesiredReceived: self._directed,
-            events.CoordinatorDegraded: self._degraded,
-            events.TurnedAway: self._turned_away,
-            events.Reached: self._probed,
-            events.Unreached: self._probed,
-            events.WorkersStarted: self._workers_started,
-            events.WorkerStays: lambda event, _: self._staying.note_able(event.local_rank, able=event.able),
-            events.WorkerAborts: self._staying.note_abort,
-            events.WorkerRefuses: lambda event, _: self._staying.note_refusal(event),
-            events.Keeping: lambda event, _: self._departure.note_state(event, self._group),
-            events.KeptSaved: self._kept_saved,
-            events.KeptChanged: lambda _, now: self._connection.make_beat_due(now),
-            events.Swept: self._swept,
-            events.SweepFailed: self._sweep_failed,
-            events.GpusInUse: lambda event, now: self._effects.extend(self._sweeping.note_gpus(event.gpus, now)),
-            events.EmbeddedCoordinatorEnded: self._embedded_coordinator_ended,
-            events.LeaveRequested: self._leave_requested,
-            events.Tick: self._ticked,
-        }
-        self._handlers |= dict.fromkeys(events.WORKER_ENDS, self._worker_ended)
-        self._acts = Table[Act, Callable[[float], object]]("acts of a node")
-        self._acts |= {
-            Act.STAY: lambda _: None,
-            Act.PROBE: self._probe,
-            Act.START: self._start,
-            Act.STOP: self._stop,
-            Act.SAVE: lambda now: self._effects.extend(kept_goals.end_halt(self._group, self._halt, now)),
-            Act.SAVE_LATE: lambda _: self._effects.append(kept_goals.late_order(self._group)),
-            Act.TERMINATE: self._terminate,
-            Act.FAIL: self._fail,
-            Act.SUCCEED: self._succeed,
-            Act.KILL: self._kill,
-            Act.SWEEP: self._sweep,
-            Act.SETTLE: self._settle,
-            Act.ADOPT: self._take_round,
-            Act.REST: self._take_round,
-            Act.LEAVE: self._leave_as_directed,
-        }
+
+    @property
+    def run(self) -> str:
+        """The run of the round that the node is in, or was in last; empty before the first one."""
+        return self._group.run
+
+    @property
+    def round(self) -> int:
+        """The number of that round."""
+        return self._group.round
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
         """Handle one event; return the effects, in order."""
         self._effects = []
         if not self.exited:
-            self._handlers[type(event)](event, now)
-            self._staying.hasten(self._group.alive, now)
+            self._HANDLERS[type(event)](self, event, now)
+            if not self._staying.any_may_leave(self._group.alive):
+                self._group.ending.hasten(now)
             self._effects += self._staying.dismiss_cut_off(self.phase)
             self._pursue(now)
             if self._settings.keeps and not self.exited:
-                new = self._kept.pursue(self._desired, self.run, self.round)
-                self._effects = kept_goals.protect_first([*self._effects, *new])
-                self._effects += kept_goals.follow_halt(self._group, self._halt, now)
+                self._effects += self._kept.pursue(self._desired, self.run, self.round)
+                self._effects += self._group.ending.follow(self._halt, now)
             self._report(now)
-        return self._effects
+        return sorted(self._effects, key=lambda effect: effect.rank)
 
     def next_deadline(self) -> float | None:
         """Return the time of the next deadline, for `Tick`; None if there is none."""
@@ -120,19 +89,19 @@ class Agent:
     def observed(self, now: float, *, beat: bool) -> Observed:
         """Return the state of the node for the coordinator; `beat` marks a heartbeat."""
         # A success is reported only after the sweep.
-        unreported = self.phase is Phase.STOPPING and self._group.ending is Phase.SUCCEEDED
+        unreported = self.phase is Phase.STOPPING and self._group.result is Phase.SUCCEEDED
         return Observed(
             run=self.run,
             round=self.round,
             phase=Phase.RUNNING if unreported else self.phase,
-            port=self._port,
+            port=self._sweeping.port,
             leaving=self._departure.leaves,
-            failure=self._group.failure(now),
+            failure=self._group.exits.failure(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,
             idle_s=0.0 if self.phase.has_workers else min(now - self._without_workers_since, DURATION_S_MAX),
-            ended=self._group.ended(now),
-            killed=self._group.killed,
+            ended=self._group.exits.ended(now),
+            killed=self._group.ending.killed,
             begun=self._staying.begun,
             pids=self._group.living,
             held_up=self._sweeping.held_up,
@@ -197,18 +166,25 @@ class Agent:
         else:
             self._worker_ended(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
 
+    def _worker_aborts(self, event: events.WorkerAborts, now: float) -> None:
+        self._staying.record_abort(event, now)
+        self._group.ending.extend(self._staying.aborts_until)
+
+    def _state_kept(self, event: events.Keeping, _: float) -> None:
+        self._group.keeping = event
+        self._departure.has_state = True
+
     def _workers_started(self, event: events.WorkersStarted, now: float) -> None:
         self._staying.note_started(event, self._settings.workers)
         self._group.pids = event.pids
         self._apply(Stimulus.STARTED, now)
 
     def _kept_saved(self, event: events.KeptSaved, now: float) -> None:
-        if self._group.note_answer(event):
+        if self._group.ending.record_answer(event):
             self._apply(Stimulus.SAVED, now)
 
     def _swept(self, event: events.Swept, now: float) -> None:
-        self._port = event.port
-        self._sweeping.end()
+        self._sweeping.end(event.port)
         self._apply(Stimulus.SWEPT, now)
 
     def _sweep_failed(self, event: events.SweepFailed, now: float) -> None:
@@ -225,9 +201,10 @@ class Agent:
 
     def _worker_ended(self, event: events.WorkerEnd, now: float) -> None:
         workers = self._settings.workers
-        stimulus, new = _note_end(event, self._group, self._staying, self.phase, workers, now)
+        stimulus, new = _record_end(event, self._group, self._staying, self.phase, workers, now)
         self._effects += new
         if stimulus is not None:
+            self._group.result = _RESULTS.get(stimulus, self._group.result)
             self._apply(stimulus, now)
 
     # Leaving and giving up
@@ -253,7 +230,7 @@ class Agent:
 
     def _give_up(self, now: float) -> None:
         alone = self._success_alone(self._connection.error)
-        failure, limit_s = self._group.failure(now), self._settings.join_timeout_s
+        failure, limit_s = self._group.exits.failure(now), self._settings.join_timeout_s
         self._departure.end_with(alone or self._connection.give_up(limit_s, self.phase, failure), hurry=False)
 
     def _embedded_coordinator_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
@@ -262,13 +239,13 @@ class Agent:
             self._end_with(ending, now, hurry=False)
 
     def _cut_off(self, now: float) -> None:
-        self._group.cut_off = True
+        self._group.ending.cut_off = True
         self._notice(Level.ERROR, "cut_off", notices.cut_off(self._connection.outage_grace_s, self._settings))
         self._apply(Stimulus.ABANDONED, now)
 
     # Its exits
 
-    def _leave_as_directed(self, _: float) -> None:
+    def _leave_as_directed(self) -> None:
         """Exit as the coordinator asks."""
         desired = self._desired
         assert desired is not None  # noqa: S101 - goals come from it
@@ -313,8 +290,7 @@ class Agent:
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
         """Return the deadlines, each with what is due then. They follow from the state, so none has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
-        workers = (*self._group.deadlines(), *self._staying.deadlines())
-        dues += [(at, partial(self._apply, stimulus)) for at, stimulus in workers]
+        dues += [(at, partial(self._apply, stimulus)) for at, stimulus in self._group.ending.deadlines()]
         if self._staying.hold_until is not None and not self.phase.has_workers:
             dues.append((self._staying.hold_until, lambda _: self._effects.extend(self._staying.dismiss())))
         if self._sweeping.again_at is not None:
@@ -354,49 +330,61 @@ class Agent:
             if self.phase is before:
                 return
 
+    @property
+    def _place(self) -> Place:
+        stage = self._group.ending.stage
+        return self.phase if stage is None or self.phase is not Phase.STOPPING else stage
+
     def _apply(self, stimulus: Stimulus, now: float) -> None:
-        before, row = self.phase, TABLE[self.phase, stimulus]
-        self._acts[row.act](now)
-        if row.phase is not None:
-            self.phase = row.phase
-        if row.act in {Act.STOP, Act.FAIL} and before is not Phase.STOPPING and not self._group.alive:
+        works, row = self.phase in WORKING, TABLE[self._place, stimulus]
+        self._ACTS[row.act](self, row.to, now)
+        if row.to is not None:
+            self.phase = Phase.STOPPING if isinstance(row.to, EndStage) else row.to
+        if works and row.act is Act.STOP and not self._group.alive:
             self._apply(Stimulus.DEAD, now)  # no worker had been started
 
     # Acts
 
-    def _probe(self, now: float) -> None:
-        desired = self._take_round(now)
+    def _probe(self) -> None:
+        desired = self._take_round()
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
-        self._group = WorkerGroup(desired.assignment, desired.reason)
+        self._group = WorkerGroup(desired.run, desired.round, desired.assignment, desired.reason)
         if desired.resume is None:
             self._effects += self._staying.dismiss("the round begins from nothing, and so do its workers")
         gives_way = desired.assignment.group_rank > 0 and not self._staying.holds_all(self._settings.workers)
         within_s = self._connection.probe_s
         self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, within_s, gives_way))
 
-    def _start(self, _: float) -> None:
+    def _start(self) -> None:
         group = self._group
         assert group.assignment is not None  # noqa: S101 - `_probe` made it with one
         group.begun, group.alive = True, set(range(self._settings.workers))
         self._effects += [effects.Start(self.run, self.round, group.assignment, group.origin, self._staying.begin())]
 
-    def _stop(self, now: float) -> None:
-        """Have the workers save what they keep, and then leave the round or end. A later call goes on from there."""
-        desired, group, departure = self._desired, self._group, self._departure
-        on_purpose = departure.ending is not None or group.cut_off or (desired is not None and desired.planned)
-        patient = on_purpose and not departure.hurry
-        grace_s = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
-        signum = departure.signum or Signals.SIGTERM
-        first = group.stop(now, signum)
-        if first and not departure.hurry and group.save(now, self._halt, grace_s):
-            self._effects.append(kept_goals.first_order(group, planned=patient))
-        elif departure.hurry or not group.saves:
-            ends = departure.is_certain or group.cut_off
-            within_s = None if ends or self._goal is Stimulus.EXIT else self._settings.abort_timeout_s
-            end = RoundEnd(within_s, grace_s, signum, patient and self._settings.kills, planned=patient)
-            self._effects += self._staying.end_workers(group, end, now)
+    def _stop(self, stage: EndStage, now: float) -> None:
+        """Bring the workers to a stage of their end, or to the first one after it that applies."""
+        desired, first = self._desired, self._group.ending.stage is None
+        self._effects += self._group.ending.go_on(stage, self._terms, self._staying, now)
         if first and desired is not None and desired.goal is not Goal.RUN:
             self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
+
+    @property
+    def _terms(self) -> Terms:
+        desired, group, departure, settings = self._desired, self._group, self._departure, self._settings
+        cut_off = group.ending.cut_off
+        on_purpose = departure.ending is not None or cut_off or (desired is not None and desired.planned)
+        planned = on_purpose and not departure.hurry
+        is_last = departure.is_certain or cut_off or self._goal is Stimulus.EXIT
+        return Terms(
+            alive=group.alive,
+            keeping=group.keeping if group.alive and not departure.hurry else None,
+            halt=self._halt,
+            planned=planned,
+            grace_s=settings.stop_timeout_s if planned else settings.abort_timeout_s,
+            leave_within_s=None if is_last else settings.abort_timeout_s,
+            signum=departure.signum or Signals.SIGTERM,
+            kills=settings.kills,
+        )
 
     @property
     def _halt(self) -> Halt | None:
@@ -404,40 +392,24 @@ class Agent:
         alone = self._departure.ending is not None or self._departure.hurry
         return None if self._desired is None or alone else self._desired.halt
 
-    def _terminate(self, now: float) -> None:
-        self._group.stop_saving()
-        self._stop(now)
-
-    def _fail(self, now: float) -> None:
-        self._group.ending = Phase.FAILED
-        self._stop(now)
-
-    def _succeed(self, now: float) -> None:
-        self._group.ending = Phase.SUCCEEDED
-        self._sweep(now)
-
-    def _kill(self, _: float) -> None:
-        killed = self._group.kill()
-        self._effects.append(effects.Kill())
-        if killed is not None:
-            self._notice(Level.WARNING, "workers_killed", notices.killed(killed, self._group.signum))
+    def _kill(self) -> None:
+        self._effects += self._group.ending.kill([self._group.exits.rank(rank) for rank in sorted(self._group.alive)])
 
     def _sweep(self, now: float) -> None:
         self._effects.append(self._sweeping.begin(self._group, self._staying, self._departure, now))
 
     def _settle(self, now: float) -> None:
-        self.phase = self._group.ending
+        self.phase = self._group.result
         self._without_workers_since = now
         if self.phase is Phase.SUCCEEDED:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 
-    def _take_round(self, _: float) -> Desired:
+    def _take_round(self) -> Desired:
         """Enter the round of the goal, and drop the state of an older one; return the goal."""
         desired = self._desired
         assert desired is not None  # noqa: S101 - goals come from it
         if (desired.run, desired.round) != (self.run, self.round):
-            self.run, self.round = desired.run, desired.round
-            self._group = WorkerGroup()
+            self._group = WorkerGroup(desired.run, desired.round)
         return desired
 
     def _exit(self, ending: effects.Exit) -> None:
@@ -456,45 +428,87 @@ class Agent:
         if self._connection.note_report(observed, now):
             self._effects.append(effects.SendObserved(observed))
 
+    _HANDLERS = Table[type[events.Event], Callable[[Any, Any, float], object]]("events of a node")
+    _HANDLERS |= {
+        events.SearchBegan: lambda self, _, now: self._connection.begin(now),
+        events.Prepared: lambda self, _, now: self._apply(Stimulus.PREPARED, now),
+        events.SessionOpened: _opened,
+        events.SessionClosed: _closed,
+        events.DesiredReceived: _directed,
+        events.CoordinatorDegraded: _degraded,
+        events.TurnedAway: _turned_away,
+        events.Reached: _probed,
+        events.Unreached: _probed,
+        events.WorkersStarted: _workers_started,
+        events.WorkerStays: lambda self, event, _: self._staying.note_able(event.local_rank, able=event.able),
+        events.WorkerAborts: _worker_aborts,
+        events.WorkerRefuses: lambda self, event, _: self._staying.note_refusal(event),
+        events.Keeping: _state_kept,
+        events.KeptSaved: _kept_saved,
+        events.KeptChanged: lambda self, _, now: self._connection.make_beat_due(now),
+        events.Swept: _swept,
+        events.SweepFailed: _sweep_failed,
+        events.GpusInUse: lambda self, event, now: self._effects.extend(self._sweeping.note_gpus(event.gpus, now)),
+        events.EmbeddedCoordinatorEnded: _embedded_coordinator_ended,
+        events.LeaveRequested: _leave_requested,
+        events.Tick: _ticked,
+    }
+    _HANDLERS |= dict.fromkeys(events.WORKER_ENDS, _worker_ended)
+    _ACTS = Table[Act, Callable[[Any, Any, float], object]]("acts of a node")
+    _ACTS |= {
+        Act.STAY: lambda *_: None,
+        Act.PROBE: lambda self, *_: self._probe(),
+        Act.START: lambda self, *_: self._start(),
+        Act.STOP: _stop,
+        Act.SAVE_LATE: lambda self, *_: self._effects.extend(self._group.ending.save_late()),
+        Act.KILL: lambda self, *_: self._kill(),
+        Act.SWEEP: lambda self, _, now: self._sweep(now),
+        Act.SETTLE: lambda self, _, now: self._settle(now),
+        Act.ADOPT: lambda self, *_: self._take_round(),
+        Act.REST: lambda self, *_: self._take_round(),
+        Act.LEAVE: lambda self, *_: self._leave_as_directed(),
+    }
 
-def _note_end(
+
+def _record_end(
     event: events.WorkerEnd, group: WorkerGroup, staying: Staying, phase: Phase, workers: int, now: float
 ) -> tuple[Stimulus | None, list[effects.Effect]]:
-    """Note in the group how one of its `workers` ended; return the stimulus for the node, if any, and the effects."""
+    """Record in the group how one of its `workers` ended; return the stimulus for the node, if any, and the effects."""
     at, diagnosis, is_known = now, events.Diagnosis(), False
     match event:
         case events.WorkerLeft():
-            return _note_left(event, group, staying)
+            return _record_left(event, group, staying)
         case events.StartFailed():
             group.alive.difference_update(range(event.local_rank, workers))
             diagnosis = events.Diagnosis(message=event.message)
         case events.WorkerExited():
             at, diagnosis = now - event.age_s, event.diagnosis
-            is_known = staying.note_end(event.local_rank, by_itself=group.ended_by_itself(event.exit_code, at))
+            is_known = staying.note_end(event.local_rank, by_itself=group.exits.ended_by_itself(event.exit_code, at))
             if event.local_rank not in group.alive:
                 return None, []  # the worker was out of the round
-            group.note_exit(event.local_rank, event.exit_code, at)
+            group.alive.discard(event.local_rank)
+            group.exits.record_exit(event.local_rank, event.exit_code, at)
         case events.CollectiveFailed():
             if not staying.note_failed(event.local_rank, group.alive):
                 return None, []
             at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
     if phase is Phase.STOPPING:
         if not is_known:
-            group.note_late(event.local_rank, event.exit_code, diagnosis, at)
+            group.exits.record_late(event.local_rank, event.exit_code, diagnosis, at)
         return (None if group.alive else Stimulus.DEAD), []
     if event.exit_code != 0:
-        group.fail(event.local_rank, event.exit_code, diagnosis, at)
-        failure = group.failure(now)
+        group.exits.record_first(event.local_rank, event.exit_code, diagnosis, at)
+        failure = group.exits.failure(now)
         assert failure is not None  # noqa: S101 - it was just noted
         level = Level.WARNING if failure.left else Level.ERROR
         return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]
     return (None if group.alive else Stimulus.SUCCEEDED), []
 
 
-def _note_left(
+def _record_left(
     event: events.WorkerLeft, group: WorkerGroup, staying: Staying
 ) -> tuple[Stimulus | None, list[effects.Effect]]:
-    if not staying.take(event.local_rank, group.alive):
+    if not staying.take(event.local_rank, group.alive, group.ending.stage):
         return None, []
     group.alive.discard(event.local_rank)
     return (None if group.alive else Stimulus.DEAD), [Hold(event.local_rank)]

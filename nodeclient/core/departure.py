@@ -8,8 +8,6 @@ from coordinatord.protocol.messages import Desired, Goal, Phase
 from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S
 from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Exit, Level
-from nodeclient.core.events import Keeping
-from nodeclient.core.worker_group import WorkerGroup
 
 ECHO_S = 1.0
 """A program around this one, such as timeout(1), may pass on the Ctrl-C that the terminal has sent to both. It does so
@@ -45,7 +43,7 @@ class Departure:
         """The exit that the node has decided on by itself, for when no worker lives any more."""
         self.hurry = False
         """Whether workers get no more time to save."""
-        self._has_state = False
+        self.has_state = False
         """Whether its workers keep state, or have kept some."""
 
     @property
@@ -80,11 +78,6 @@ class Departure:
         if self.leaves and self.decide_by is None:
             self.await_decision(now)
 
-    def note_state(self, keeping: Keeping, group: WorkerGroup) -> None:
-        """Note that some workers of a group keep state: a node that leaves waits for a coordinator then."""
-        self._has_state = True
-        group.keep(keeping)
-
     def leaves_in_s(self, connection: ConnectionState, now: float) -> float | None:
         """Return how long a node that leaves still waits for a coordinator that is out of reach.
 
@@ -95,7 +88,7 @@ class Departure:
 
     def _search_until(self, connection: ConnectionState) -> float:
         """Return until when the coordinator may be back in time."""
-        return connection.alone_since + (BACK_WITHIN_S if self._has_state else 0.0)
+        return connection.alone_since + (BACK_WITHIN_S if self.has_state else 0.0)
 
     def leave_undecided(self) -> Exit:
         """Stop waiting for a decision; return the exit of a node that leaves without one."""

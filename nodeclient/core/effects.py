@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -18,7 +19,14 @@ class Level(StrEnum):
     ERROR = "error"
 
 
-class Probe(Struct, frozen=True):
+class Ranked(Struct, frozen=True):
+    """An effect, with its place among those of the same event."""
+
+    rank: ClassVar[int] = 1
+    """Effects with a lower rank are carried out first; those with the same rank in the order of their decisions."""
+
+
+class Probe(Ranked, frozen=True):
     """Find out whether the master of a round can be reached; answered by `Reached` or `Unreached`."""
 
     run: str
@@ -31,7 +39,7 @@ class Probe(Struct, frozen=True):
     listens, so a node where all stay gives no way."""
 
 
-class Start(Struct, frozen=True):
+class Start(Ranked, frozen=True):
     """Start the workers of a round; answered by `WorkersStarted` or `StartFailed`."""
 
     run: str
@@ -43,7 +51,7 @@ class Start(Struct, frozen=True):
     """The local ranks that are not started: processes of an earlier round go on with them."""
 
 
-class Restore(Struct, frozen=True):
+class Restore(Ranked, frozen=True):
     """Get what the workers of a round resume from. Another `Restore` follows when more of it is known."""
 
     run: str
@@ -52,34 +60,35 @@ class Restore(Struct, frozen=True):
     """None if they begin from nothing."""
 
 
-class Protect(Struct, frozen=True):
+class Protect(Ranked, frozen=True):
     """Let no worker overwrite what is kept of these steps, and of no others."""
 
+    rank: ClassVar[int] = 0  # workers that save overwrite what is not protected
     run: str
     steps: tuple[KeptStep, ...]
 
 
-class Persist(Struct, frozen=True):
+class Persist(Ranked, frozen=True):
     """Write parts of a step to the disk, in the background; None ends that."""
 
     run: str
     order: PersistOrder | None
 
 
-class CopyKept(Struct, frozen=True):
+class CopyKept(Ranked, frozen=True):
     """Get these parts of other nodes' state, and no others, and keep them as copies."""
 
     run: str
     copies: tuple[KeptCopy, ...]
 
 
-class TellAlike(Struct, frozen=True):
+class TellAlike(Ranked, frozen=True):
     """Tell the workers of the round whether all ranks had the same state after its first step."""
 
     alike: bool
 
 
-class SaveKept(Struct, frozen=True):
+class SaveKept(Ranked, frozen=True):
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
     planned: bool
@@ -88,7 +97,7 @@ class SaveKept(Struct, frozen=True):
     """Whether workers have not come to such a step, and half of their time to end is over."""
 
 
-class HaltWorkers(Struct, frozen=True):
+class HaltWorkers(Ranked, frozen=True):
     """Have all workers that keep state stand still after this step and save it; answered by `KeptSaved`."""
 
     step: int | None
@@ -96,37 +105,37 @@ class HaltWorkers(Struct, frozen=True):
     node reports that step."""
 
 
-class LeaveRound(Struct, frozen=True):
+class LeaveRound(Ranked, frozen=True):
     """Ask all workers of the round to leave it, and to wait for the next one; answered by `WorkerLeft`."""
 
     planned: bool = False
     """Whether nothing has gone wrong."""
 
 
-class Hold(Struct, frozen=True):
+class Hold(Ranked, frozen=True):
     """Do not end this worker with those of its round: it is out of the round, and waits for the next one."""
 
     local_rank: int
 
 
-class Dismiss(Struct, frozen=True):
+class Dismiss(Ranked, frozen=True):
     """End workers that wait for a round, because they will not be in one."""
 
     local_ranks: tuple[int, ...]
 
 
-class Terminate(Struct, frozen=True):
+class Terminate(Ranked, frozen=True):
     """Send all workers the signal to end."""
 
     signum: int
     """The signal that made this node leave, if one did; SIGTERM otherwise."""
 
 
-class Kill(Struct, frozen=True):
+class Kill(Ranked, frozen=True):
     """End all workers, with SIGKILL."""
 
 
-class Sweep(Struct, frozen=True):
+class Sweep(Ranked, frozen=True):
     """End everything that the workers left behind, then reserve a port; answered by `Swept`."""
 
     looks_at_gpus: bool = True
@@ -134,19 +143,19 @@ class Sweep(Struct, frozen=True):
     answer."""
 
 
-class SendObserved(Struct, frozen=True):
+class SendObserved(Ranked, frozen=True):
     """Send this to the coordinator if it can be reached. The next message makes up for a lost one."""
 
     observed: Observed
 
 
-class Reconnect(Struct, frozen=True):
+class Reconnect(Ranked, frozen=True):
     """Close the session and connect anew."""
 
     reason: str
 
 
-class Notice(Struct, frozen=True):
+class Notice(Ranked, frozen=True):
     """Show the user a notice, once."""
 
     level: Level
@@ -155,13 +164,13 @@ class Notice(Struct, frozen=True):
     """What has happened, as an identifier for programs. It stays the same when the text changes."""
 
 
-class Show(Struct, frozen=True):
+class Show(Ranked, frozen=True):
     """Show the user why a round failed."""
 
     report: Report
 
 
-class Waiting(Struct, frozen=True):
+class Waiting(Ranked, frozen=True):
     """Show the user what the node waits for, and until when at most, by the agent's clock."""
 
     reason: str
@@ -171,7 +180,7 @@ class Waiting(Struct, frozen=True):
     level: Level = Level.INFO
 
 
-class Exit(Struct, frozen=True):
+class Exit(Ranked, frozen=True):
     """End the program."""
 
     code: int

@@ -1,25 +1,10 @@
-"""The coordinator's goals for kept state: what to protect, resume from, write and copy, and the last step to keep."""
+"""The coordinator's goals for kept state: what to protect, resume from, write and copy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from coordinatord.protocol.kept_state import Halt, KeptCopy, KeptStep, PersistOrder, Resume
+from coordinatord.protocol.kept_state import KeptCopy, KeptStep, PersistOrder, Resume
 from coordinatord.protocol.messages import Desired, Goal
-from nodeclient.core import notices
-from nodeclient.core.effects import (
-    CopyKept,
-    Effect,
-    HaltWorkers,
-    Level,
-    Notice,
-    Persist,
-    Protect,
-    Restore,
-    SaveKept,
-    TellAlike,
-)
-from nodeclient.core.worker_group import WorkerGroup
+from nodeclient.core.effects import CopyKept, Persist, Protect, Restore, TellAlike
 
 
 class KeptGoals:
@@ -64,42 +49,3 @@ class KeptGoals:
             self._copies = run, desired.copies
             new.append(CopyKept(run, desired.copies))
         return new
-
-
-def protect_first(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects, each `Protect` before all others: workers that save overwrite what is not protected."""
-    return sorted(effects, key=lambda effect: not isinstance(effect, Protect))
-
-
-def first_order(group: WorkerGroup, *, planned: bool) -> HaltWorkers | SaveKept:
-    """Return the first request to workers that are to save before they end."""
-    return SaveKept(planned) if group.halt is None else HaltWorkers(group.halt.step)
-
-
-def late_order(group: WorkerGroup) -> SaveKept:
-    """Return the second request to workers whose script put off the first one. There is no third."""
-    group.put_off = False
-    return SaveKept(planned=True, late=True)
-
-
-def follow_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[HaltWorkers]:
-    """Pass on the step that all workers are to keep, once it is named. If none will be named, end the wait for it."""
-    if not group.halting or wanted == group.halt:
-        return []
-    if wanted is None:
-        group.expire_halt(now)
-        return []
-    group.halt = wanted
-    return [HaltWorkers(wanted.step)]
-
-
-def end_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[Notice | SaveKept]:
-    """Have each worker save the last step that it has done, since they did not come to a common step in time.
-
-    The user gets a notice if the coordinator wants a common step.
-    """
-    notice = []
-    if wanted is not None:
-        text = notices.step_not_common(wanted.step, writes_checkpoints=group.writes_checkpoints)
-        notice.append(Notice(Level.WARNING, text, "step_not_common"))
-    return [*notice, SaveKept(planned=True)] if group.save(now) else []

@@ -7,19 +7,15 @@ nothing: a process cannot undo its training. A worker is held for a while only, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from enum import Enum, auto
-
-from msgspec import Struct
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Phase, WorkerStarts
 from coordinatord.protocol.text import clip
-from nodeclient.core.effects import Dismiss, LeaveRound, Terminate
+from nodeclient.core.effects import Dismiss
 from nodeclient.core.events import WorkerAborts, WorkerRefuses, WorkersStarted
-from nodeclient.core.table import Stimulus
-from nodeclient.core.worker_group import WorkerGroup
+from nodeclient.core.table import EndStage
 
 HOLD_S = 60.0
 """How long a worker waits for another round. One is formed within seconds, or waits for nodes that may never come."""
@@ -66,30 +62,8 @@ _MAY_LEAVE = frozenset({StayState.ABLE, StayState.FAILED})
 
 _MAY_BE_HELD = _MAY_LEAVE | {StayState.REFUSES}
 
-
-class Leave(Enum):
-    """How far the workers of a round are asked to leave it."""
-
-    NOT_ASKED = auto()
-    ASKED = auto()
-    """They have until `leave_by`."""
-    OVER = auto()
-    """The node waits no longer: workers that are still in the round are ended."""
-
-
-class RoundEnd(Struct, frozen=True):
-    """How the workers of a round are to leave it or end."""
-
-    leave_within_s: float | None
-    """How long they may take to leave it for another one; None if no other round may follow for them."""
-    grace_s: float
-    """How long they may take to end once they are asked to."""
-    signum: int
-    """The signal that asks them to end."""
-    may_save: bool
-    """Whether they save their state in that time."""
-    planned: bool
-    """Whether nothing has gone wrong."""
+_LEAVES = frozenset({None, EndStage.HALTING, EndStage.SAVING, EndStage.LEAVING_ROUND})
+"""The stages of an end, or none, in which a worker can still leave its round."""
 
 
 class Staying:
@@ -101,8 +75,8 @@ class Staying:
         self._nccl_abort_timeout_s = nccl_abort_timeout_s
         self._aborts: dict[int, float | None] = {}
         """The seconds in which workers have aborted NCCL in this round; None for one that is still at it."""
-        self._leave = Leave.NOT_ASKED
-        self._leave_by = 0.0
+        self.aborts_until = 0.0
+        """The time until which workers may abort NCCL, so that the others wait for them."""
         self.hold_until: float | None = None
         """When the workers that are held are dismissed; None while a round goes on, and if none is held."""
         self._why_not = ""
@@ -140,10 +114,10 @@ class Staying:
             self._states[local_rank] = StayState.FAILED
         return new
 
-    def note_abort(self, event: WorkerAborts, now: float) -> None:
-        """Note that a worker aborts NCCL, for which it has more time, or has done so."""
+    def record_abort(self, event: WorkerAborts, now: float) -> None:
+        """Record that a worker aborts NCCL, for which it has more time, or has done so."""
         if event.local_rank not in self._aborts:
-            self._leave_by = max(self._leave_by, now + self._nccl_abort_timeout_s)
+            self.aborts_until = max(self.aborts_until, now + self._nccl_abort_timeout_s)
         self._aborts[event.local_rank] = event.took_s
 
     def note_refusal(self, event: WorkerRefuses) -> None:
@@ -161,15 +135,13 @@ class Staying:
             self._why_not = self._why_not or _END_UNKNOWN
         return state in {StayState.FAILED, StayState.LOST}
 
-    def take(self, local_rank: int, alive: AbstractSet[int]) -> bool:
-        """Hold a worker that is out of its round; return False if it left too late, or unasked without failing."""
-        state = self._states.get(local_rank)
-        in_time = {
-            Leave.NOT_ASKED: state is StayState.FAILED,
-            Leave.ASKED: state in _MAY_BE_HELD,
-            Leave.OVER: False,
-        }
-        taken = local_rank in alive and in_time[self._leave]
+    def take(self, local_rank: int, alive: AbstractSet[int], stage: EndStage | None) -> bool:
+        """Hold a worker that is out of its round; return False if it left too late, or unasked without failing.
+
+        `stage` is how far the workers of the round have come on their way to their end.
+        """
+        may_leave = _MAY_BE_HELD if stage is EndStage.LEAVING_ROUND else {StayState.FAILED}
+        taken = local_rank in alive and stage in _LEAVES and self._states.get(local_rank) in may_leave
         if taken:
             self._states[local_rank] = StayState.HELD
         return taken
@@ -181,7 +153,7 @@ class Staying:
         stay = tuple(sorted(self._held))
         self._in_place, self.begun = len(stay), None
         self._states = dict.fromkeys(stay, StayState.ABLE)
-        self._leave, self._leave_by, self.hold_until = Leave.NOT_ASKED, 0.0, None
+        self.aborts_until, self.hold_until = 0.0, None
         self._aborts.clear()
         return stay
 
@@ -195,31 +167,13 @@ class Staying:
         self._why_not = ""
         self._obstacles.clear()
 
-    def end_workers(self, group: WorkerGroup, end: RoundEnd, now: float) -> list[LeaveRound | Terminate]:
-        """Have the workers of a round leave it if all of them can, and otherwise end.
-
-        A later call goes on from there. Workers that did not leave in time, and have nothing to save, get no more time
-        to end.
-        """
-        grace_s = end.grace_s
-        if end.leave_within_s is not None and self._leave is Leave.NOT_ASKED and self._all_may_leave(group.alive):
-            self._leave, self._leave_by = Leave.ASKED, max(self._leave_by, now + end.leave_within_s)
-            return [LeaveRound(end.planned)]
-        if self._leave is Leave.NOT_ASKED:
-            self._note_obstacles(group.alive, lambda _: "")
-        if self._leave is Leave.ASKED and now >= self._leave_by:
-            self._note_obstacles(group.alive, self._why_late)
-            grace_s = grace_s if end.may_save else 0.0
-        elif self._leave is Leave.ASKED and end.leave_within_s is not None:
-            return []
-        self._leave = Leave.OVER
-        begins = group.end_within(grace_s, now, end.signum, may_save=end.may_save)
-        return [Terminate(end.signum)] if begins else []
-
-    def _note_obstacles(self, alive: AbstractSet[int], usual: Callable[[int], str]) -> None:
-        """Note why workers are ended: a lost connection, or else their `usual` obstacle, which is empty for none."""
+    def record_obstacles(self, alive: AbstractSet[int], *, late: bool) -> None:
+        """Record why workers are ended: a lost connection, or that they left `late`; some have no obstacle."""
+        if not alive:
+            return
         silent = {rank for rank in alive if self._states.get(rank) is StayState.SILENT}
-        obstacles = {rank: _LOST_CONNECTION if rank in silent else usual(rank) for rank in sorted(alive)}
+        usual = {rank: self._why_late(rank) for rank in alive} if late else {}
+        obstacles = {rank: _LOST_CONNECTION if rank in silent else usual.get(rank, "") for rank in sorted(alive)}
         self._obstacles = {rank: obstacle for rank, obstacle in obstacles.items() if obstacle}
         able = {rank for rank in alive if self._states.get(rank) in _MAY_BE_HELD}
         self._ends_others = bool(able - self._obstacles.keys())
@@ -231,18 +185,16 @@ class Staying:
         part = f" (aborting NCCL took {took_s:.1f} s of it)" if took_s else ""
         return f"a worker was not out of its round in time{part}; see --abort-timeout"
 
-    def hasten(self, alive: AbstractSet[int], now: float) -> None:
-        """End the wait for workers to leave the round if none that is still in it can leave."""
-        if self._leave is Leave.ASKED and not any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive):
-            self._leave_by = min(self._leave_by, now)
+    def any_may_leave(self, alive: AbstractSet[int]) -> bool:
+        """Whether some worker of the round can leave it."""
+        return any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive)
 
-    def deadlines(self) -> list[tuple[float, Stimulus]]:
-        """Return the deadline for workers that are asked to leave their round, with what is due then."""
-        return [(self._leave_by, Stimulus.LEAVE_OVER)] if self._leave is Leave.ASKED else []
+    def all_may_leave(self, alive: AbstractSet[int]) -> bool:
+        """Whether all workers of the round can leave it for another one."""
+        return bool(alive) and all(self._states.get(local_rank) in _MAY_BE_HELD for local_rank in alive)
 
     def settle(self, now: float) -> None:
         """Note that the round has ended: workers that are held wait for `HOLD_S` from now on."""
-        self._leave = Leave.OVER
         self.hold_until = now + HOLD_S if self._held else None
 
     def dismiss(self, why: str = HELD_IN_VAIN) -> list[Dismiss]:
@@ -269,6 +221,3 @@ class Staying:
     @property
     def _held(self) -> list[int]:
         return [local_rank for local_rank, state in self._states.items() if state is StayState.HELD]
-
-    def _all_may_leave(self, alive: AbstractSet[int]) -> bool:
-        return bool(alive) and all(self._states.get(local_rank) in _MAY_BE_HELD for local_rank in alive)

@@ -38,8 +38,13 @@ class Sweeping:
     not for a process that somebody else has started and that lives.
     """
 
-    def __init__(self, stop_timeout_s: float) -> None:
-        """Begin without a sweep; `stop_timeout_s` is how long workers get to end in a planned stop."""
+    def __init__(self, stop_timeout_s: float, port: int) -> None:
+        """Begin without a sweep.
+
+        `stop_timeout_s` is how long workers get to end in a planned stop; `port` is reserved for the first round.
+        """
+        self.port = port
+        """The port that is reserved for the next round."""
         self._stop_timeout_s = stop_timeout_s
         self.held_up = ""
         """What is in the way; empty if nothing is known to be."""
@@ -56,9 +61,10 @@ class Sweeping:
     def begin(self, group: WorkerGroup, staying: Staying, departure: Departure, now: float) -> Sweep:
         """Begin a sweep. Memory of GPUs matters if another round may follow, and no worker is held that has some."""
         self._is_under_way, self.again_at = True, None
-        self._latest = group.dissolve(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - group.save_within_s
+        save_within_s = 0.0 if group.keeping is None else group.keeping.save_within_s
+        self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - save_within_s
         staying.settle(now)
-        is_last = group.ending is Phase.SUCCEEDED or departure.is_certain
+        is_last = group.result is Phase.SUCCEEDED or departure.is_certain
         return Sweep(looks_at_gpus=not is_last and staying.hold_until is None)
 
     def fail(self, why: str) -> Notice:
@@ -87,6 +93,7 @@ class Sweeping:
         complaint = [Notice(Level.WARNING, text, "gpu_memory_in_use")] if taken else []
         return [*complaint, Sweep(looks_at_gpus=False)]
 
-    def end(self) -> None:
-        """Note that the sweep is over: nothing is in the way any more."""
+    def end(self, port: int) -> None:
+        """Record that the sweep is over: nothing is in the way any more. `port` is newly reserved."""
+        self.port = port
         self.held_up, self._until, self._is_under_way = "", None, False

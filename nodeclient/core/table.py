@@ -31,11 +31,9 @@ class Stimulus(StrEnum):
     SUCCEEDED = "all workers have exited with 0"
     DEAD = "the last worker is dead"
     SWEPT = "nothing of the round is left"
-    LEAVE_OVER = "workers that were asked to leave the round are not out of it in the time that they had"
-    SAVED = "the workers have saved what they keep, or had the time to"
+    SAVED = "the workers have saved what they keep"
+    OVER = "the time of this stage is over"
     PUT_OFF_OVER = "the workers have not come to a step of their own choice in half of the time that they have to end"
-    HALT_OVER = "the workers have not come to the step that all were to keep, in the time that they had"
-    GRACE_OVER = "the workers had the time to end"
     ABANDONED = "the coordinator is out of reach for too long, or the node leaves without it"
 
 
@@ -56,6 +54,29 @@ def stimulus_of(desired: Desired, run: str, round_number: int) -> Stimulus:
             return Stimulus.STOP if here else Stimulus.STOP_NEXT
 
 
+class EndStage(StrEnum):
+    """The stages of the end of a round's workers, in their order. The phase is `stopping` in all of them."""
+
+    HALTING = "halting"
+    """They come to the step that all workers of the round keep, and save it."""
+    SAVING = "saving"
+    """Each saves the last step that it has done."""
+    LEAVING_ROUND = "leaving round"
+    """They leave the round, for another one, as the same processes."""
+    SIGNALLED = "signalled"
+    """They were sent the signal to end."""
+    KILLED = "killed"
+    SWEEPING = "sweeping"
+    """No worker lives, and what they left behind is ended."""
+
+
+ALIVE = tuple(stage for stage in EndStage if stage is not EndStage.SWEEPING)
+"""The stages in which some worker lives."""
+
+Place = Phase | EndStage
+"""Where a node is: in a phase, or in a stage of the phase `stopping`."""
+
+
 class Act(StrEnum):
     """What the agent does in a transition."""
 
@@ -64,16 +85,9 @@ class Act(StrEnum):
     """Find out whether the master can be reached, before any worker is started."""
     START = "start"
     STOP = "stop"
-    """Signal the workers to end; the reason decides how long they get. Those that keep state save it first."""
-    SAVE = "save"
-    """Have the workers save the last step that each has done, since no common one can be kept."""
+    """Bring the workers to this stage of their end, or to the first one after it that applies to them."""
     SAVE_LATE = "save late"
     """Have the workers save the last step that each has done: they may not come to the one that their script chose."""
-    TERMINATE = "terminate"
-    """Signal the workers to end, once they need not be asked to save any more."""
-    FAIL = "fail"
-    """Stop the workers, because one of them failed."""
-    SUCCEED = "succeed"
     KILL = "kill"
     SWEEP = "sweep"
     SETTLE = "settle"
@@ -85,10 +99,10 @@ class Act(StrEnum):
 
 
 class Row(Struct, frozen=True):
-    """What is done, and the phase that it leads to; None where the end of the workers decides."""
+    """What is done, and where it leads; None where the end of the workers decides."""
 
     act: Act
-    phase: Phase | None
+    to: Place | None
     reason: str
 
 
@@ -97,8 +111,8 @@ WORKING = (Phase.STARTING, Phase.RUNNING)
 """Phases in which the workers have not been asked to end."""
 
 
-def _table() -> dict[tuple[Phase, Stimulus], Row]:
-    table: dict[tuple[Phase, Stimulus], Row] = {}
+def _table() -> dict[tuple[Place, Stimulus], Row]:
+    table: dict[tuple[Place, Stimulus], Row] = {}
     table |= {(Phase.PREPARING, goal): Row(Act.STAY, Phase.PREPARING, "it cannot have workers yet") for goal in GOALS}
     table |= {
         (Phase.PREPARING, Stimulus.WAIT): Row(Act.REST, Phase.PREPARING, "it takes part as soon as it is ready"),
@@ -118,39 +132,48 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
         }
     for phase in WORKING:
         table |= {
-            (phase, Stimulus.WAIT): Row(Act.STOP, Phase.STOPPING, "the round is over"),
+            (phase, Stimulus.WAIT): Row(Act.STOP, EndStage.HALTING, "the round is over"),
             (phase, Stimulus.RUN): Row(Act.STAY, phase, "as it should be"),
-            (phase, Stimulus.RUN_NEXT): Row(Act.STOP, Phase.STOPPING, "a later round was formed"),
-            (phase, Stimulus.STOP): Row(Act.STOP, Phase.STOPPING, "the round is over"),
-            (phase, Stimulus.STOP_NEXT): Row(Act.STOP, Phase.STOPPING, "a later round is over as well"),
-            (phase, Stimulus.EXIT): Row(Act.STOP, Phase.STOPPING, "the goal is to exit"),
-            (phase, Stimulus.FAILED): Row(Act.FAIL, Phase.STOPPING, "a worker failed"),
-            (phase, Stimulus.SUCCEEDED): Row(Act.SUCCEED, Phase.STOPPING, "all workers succeeded"),
-            (phase, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "cut off from the coordinator"),
+            (phase, Stimulus.RUN_NEXT): Row(Act.STOP, EndStage.HALTING, "a later round was formed"),
+            (phase, Stimulus.STOP): Row(Act.STOP, EndStage.HALTING, "the round is over"),
+            (phase, Stimulus.STOP_NEXT): Row(Act.STOP, EndStage.HALTING, "a later round is over as well"),
+            (phase, Stimulus.EXIT): Row(Act.STOP, EndStage.HALTING, "the goal is to exit"),
+            (phase, Stimulus.FAILED): Row(Act.STOP, EndStage.HALTING, "a worker failed"),
+            (phase, Stimulus.SUCCEEDED): Row(Act.SWEEP, EndStage.SWEEPING, "all workers succeeded"),
+            (phase, Stimulus.ABANDONED): Row(Act.STOP, EndStage.HALTING, "cut off from the coordinator"),
         }
     table[Phase.STARTING, Stimulus.REACHED] = Row(Act.START, Phase.STARTING, "the master of the round can be reached")
     table[Phase.STARTING, Stimulus.STARTED] = Row(Act.STAY, Phase.RUNNING, "all workers are started")
-    table |= {(Phase.STOPPING, goal): Row(Act.STAY, Phase.STOPPING, "its workers are ending") for goal in GOALS}
+    for stage in EndStage:
+        table |= {(stage, goal): Row(Act.STAY, stage, "its workers are ending") for goal in GOALS}
+        table |= {
+            (stage, Stimulus.STARTED): Row(Act.STAY, stage, "a worker failed while others started"),
+            (stage, Stimulus.ABANDONED): Row(Act.STAY, stage, "its workers are ending"),
+        }
+    for stage in ALIVE:
+        table[stage, Stimulus.DEAD] = Row(Act.SWEEP, EndStage.SWEEPING, "the last worker is dead")
+        if stage is not EndStage.KILLED:
+            again = Row(Act.STOP, stage, "its workers are ending, and may have less time now")
+            table |= {(stage, Stimulus.STOP): again, (stage, Stimulus.ABANDONED): again}
+    saved = Row(Act.STOP, EndStage.LEAVING_ROUND, "what the workers keep is saved")
     table |= {
-        (Phase.STOPPING, Stimulus.STARTED): Row(Act.STAY, Phase.STOPPING, "a worker failed while others started"),
-        (Phase.STOPPING, Stimulus.STOP): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
-        (Phase.STOPPING, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
-        (Phase.STOPPING, Stimulus.HALT_OVER): Row(
-            Act.SAVE, Phase.STOPPING, "the workers keep the last step that each has done"
+        (EndStage.HALTING, Stimulus.OVER): Row(
+            Act.STOP, EndStage.SAVING, "the workers did not come to a step that all keep"
         ),
-        (Phase.STOPPING, Stimulus.PUT_OFF_OVER): Row(
-            Act.SAVE_LATE, Phase.STOPPING, "the workers may not come to a step of their own choice"
+        (EndStage.HALTING, Stimulus.SAVED): saved,
+        (EndStage.SAVING, Stimulus.OVER): Row(Act.STOP, EndStage.LEAVING_ROUND, "the workers had the time to save"),
+        (EndStage.SAVING, Stimulus.SAVED): saved,
+        (EndStage.LEAVING_ROUND, Stimulus.OVER): Row(
+            Act.STOP, EndStage.SIGNALLED, "the workers do not leave the round, so they end"
         ),
-        (Phase.STOPPING, Stimulus.SAVED): Row(Act.TERMINATE, Phase.STOPPING, "what the workers keep is saved"),
-        (Phase.STOPPING, Stimulus.LEAVE_OVER): Row(
-            Act.TERMINATE, Phase.STOPPING, "the workers do not leave the round, so they end"
+        (EndStage.SIGNALLED, Stimulus.PUT_OFF_OVER): Row(
+            Act.SAVE_LATE, EndStage.SIGNALLED, "the workers may not come to a step of their own choice"
         ),
-        (Phase.STOPPING, Stimulus.GRACE_OVER): Row(Act.KILL, Phase.STOPPING, "the workers did not end in time"),
-        (Phase.STOPPING, Stimulus.DEAD): Row(Act.SWEEP, Phase.STOPPING, "the last worker is dead"),
-        (Phase.STOPPING, Stimulus.SWEPT): Row(Act.SETTLE, None, "nothing of the round is left"),
+        (EndStage.SIGNALLED, Stimulus.OVER): Row(Act.KILL, EndStage.KILLED, "the workers did not end in time"),
+        (EndStage.SWEEPING, Stimulus.SWEPT): Row(Act.SETTLE, None, "nothing of the round is left"),
     }
     return table
 
 
-TABLE = Table[tuple[Phase, Stimulus], Row]("phases of a node")
+TABLE = Table[tuple[Place, Stimulus], Row]("phases of a node")
 TABLE |= _table()

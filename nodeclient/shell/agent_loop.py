@@ -17,7 +17,7 @@ from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect
 from nodeclient.core.events import Event, Tick
 
-RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "signal"), code=("_handlers", "_acts"))
+RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "signal"), code=())
 """The agent as the flight recorder sees it."""
 
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from nodeclient.core.table import GOALS, EndStage, Stimulus
 from tests.sim import campaign
 
 ROWS_FROM = 10_000
@@ -26,8 +27,6 @@ RARE_ROWS = frozenset(
         "starting: the goal is to exit",
         "running: the goal is to wait",
         "running: the goal is to run a round that this node is not in yet",
-        "stopping: the goal is to wait",
-        "stopping: the goal is to run a round that this node is not in yet",
         "starting -> stopping: node_stopped",
         "running -> stopping: hung",
         "running -> running: busy_awaited",
@@ -45,20 +44,22 @@ RARE_ROWS = frozenset(
         "forming -> forming: keeping_due_first",
         "forming -> forming: keeping_due",
         "running -> running: first_step_overdue",  # it takes ten minutes
-        "stopping: the workers have saved what they keep, or had the time to",  # no worker of these histories keeps any
-        "stopping: the workers have not come to a step of their own choice in half of the time that they have to end",
         "running -> stopping: unrestorable",
         "stopping -> stopping: keeping_due",
         "forming -> forming: given",
         "starting -> starting: given",
         "running -> running: given",
-        "stopping: the workers have not come to the step that all were to keep, in the time that they had",
-        "stopping: workers that were asked to leave the round are not out of it in the time that they had",
+        "halting: all workers are started",
+        "saving: the coordinator is out of reach for too long, or the node leaves without it",
+        "leaving round: the coordinator is out of reach for too long, or the node leaves without it",
+        "sweeping: the coordinator is out of reach for too long, or the node leaves without it",
+        "signalled: the workers have not come to a step of their own choice in half of the time that they have to end",
+        *(f"{stage}: {goal}" for stage in EndStage for goal in GOALS if goal is not Stimulus.STOP),
     }
 )
 """Rows that it takes a message out of order, or two faults at the same moment, to reach: not within these few seeds.
-A node that prepares is only asked to wait or to exit. The last rows are of torchrun's jobs, which are
-not simulated, and of nodes that keep state, which have histories of their own."""
+A node that prepares is only asked to wait or to exit. Rows of torchrun's jobs, which are not simulated, and of nodes
+that write to a disk, which have histories of their own, are among them."""
 
 
 @pytest.mark.long

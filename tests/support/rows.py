@@ -8,9 +8,8 @@ import pytest
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import table
-from coordinatord.protocol.messages import Phase
 from nodeclient.core import agent
-from nodeclient.core.table import TABLE, Stimulus
+from nodeclient.core.table import TABLE, Place, Stimulus
 
 
 @contextmanager
@@ -31,9 +30,9 @@ def run_rows_taken() -> Iterator[set[table.Transition]]:
 
 
 @contextmanager
-def node_rows_taken() -> Iterator[set[tuple[Phase, Stimulus]]]:
+def node_rows_taken() -> Iterator[set[tuple[Place, Stimulus]]]:
     """Collect the rows that agents take."""
-    taken: set[tuple[Phase, Stimulus]] = set()
+    taken: set[tuple[Place, Stimulus]] = set()
 
     class Watched(dict[Any, Any]):
         def __missing__(self, key: Any) -> Any:

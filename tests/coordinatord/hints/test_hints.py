@@ -9,7 +9,8 @@ from coordinatord.hints.network import lost_connection
 from coordinatord.hints.seen_worker import WAITS_FOR_DISK, SeenWorker
 from coordinatord.protocol.messages import EarlyEnd, HangKind, Report
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks
-from nodeclient.core.worker_group import WorkerGroup
+from nodeclient.core.ending import Ladder
+from nodeclient.core.exits import Exits
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import OomKills
 from tests.coordinatord.hints.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY
@@ -23,10 +24,10 @@ SAMPLES = [*HOST_SAMPLES, *NETWORK_SAMPLES]
 def report_on(sample: Sample) -> Report:
     """Report a sample as it comes to the nodes: clipped, and after its stderr was understood."""
     texts = diagnose(sample.exit_code, 4_711, None, sample.stderr.encode(), OomKills())
-    group = WorkerGroup()
-    group.fail(0, sample.exit_code, replace(texts, message=sample.diagnosis.message), 0.0)
+    exits = Exits(0, Ladder())
+    exits.record_first(0, sample.exit_code, replace(texts, message=sample.diagnosis.message), 0.0)
     early = (EarlyEnd("n2", 3, 0.2),) if sample.early else ()
-    return a_report(failure=group.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes, early=early)
+    return a_report(failure=exits.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes, early=early)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.cause}: {sample.stderr[-40:]!r}")

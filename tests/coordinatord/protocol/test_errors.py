@@ -18,6 +18,7 @@ from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import JobStopAsked, Record
 from coordinatord.protocol.errors import STATE_MAX, InternalError
 from coordinatord.protocol.messages import Goal, Phase
+from nodeclient.core.agent import Agent
 from nodeclient.core.events import Tick as AgentTick
 from nodeclient.core.table import TABLE, Act, Stimulus
 from tests.support.bench import Bench
@@ -76,7 +77,7 @@ def test_a_bug_in_what_a_record_changes_is_not_taken_for_a_node_that_is_not_know
 def test_an_event_that_no_machine_has_a_handler_for(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator, bench = a_coordinator(), Bench()
     monkeypatch.delitem(coordinator._handlers, CoordinatorTick)
-    monkeypatch.delitem(bench.agent._handlers, AgentTick)
+    monkeypatch.delitem(Agent._HANDLERS, AgentTick)
     with pytest.raises(InternalError) as caught:
         coordinator.handle(CoordinatorTick(), 0.0)
     assert (caught.value.table, caught.value.stimulus) == ("events of a coordinator", CoordinatorTick)
@@ -88,7 +89,7 @@ def test_an_event_that_no_machine_has_a_handler_for(monkeypatch: pytest.MonkeyPa
 def test_an_act_that_the_agent_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.open()
-    monkeypatch.delitem(bench.agent._acts, Act.PROBE)
+    monkeypatch.delitem(Agent._ACTS, Act.PROBE)
     with pytest.raises(InternalError) as caught:
         bench.receive(Goal.RUN)
     assert (caught.value.table, caught.value.stimulus) == ("acts of a node", Act.PROBE)

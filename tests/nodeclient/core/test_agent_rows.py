@@ -13,7 +13,7 @@ from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import LOST_PEER
 from tests.support.rows import node_rows_taken
 
-SEEDS = 300
+SEEDS = 2_500
 STEPS = 120
 
 
@@ -33,6 +33,8 @@ def possible(bench: Bench, chance: random.Random, *, elastic: bool) -> list[Call
     if chance.random() < 0.1:
         moves += [bench.leave, lambda: bench.refused(retry=chance.random() < 0.8), lambda: bench.advance(40.0)]
         moves += [lambda: bench.receive(Goal.RUN, run=f"{run}+", round=1)]
+    if bench.agent.phase is Phase.STOPPING and chance.random() < 0.3:
+        moves += [lambda: bench.receive(Goal.EXIT, run=run, round=round_), lambda: bench.refused(retry=False)]
     if bench.agent.phase is Phase.PREPARING:
         moves += [bench.prepared]
     if bench.starting:
@@ -41,11 +43,10 @@ def possible(bench: Bench, chance: random.Random, *, elastic: bool) -> list[Call
         moves += [bench.started]
         moves += [partial(bench.start_failed, rank) for rank in range(begun, bench.settings.workers)]
     if bench.settings.keeps and bench.agent.phase.has_workers:
-        moves += [lambda: bench.keep(chance.choice([0.1, 1.0]))]
+        moves += [lambda: bench.keep(chance.choice([0.1, 1.0]))] * 4
         moves += [bench.saved, partial(bench.saved, put_off=True), *[lambda: bench.advance(6.0)] * 2]
         halt = chance.choice([Halt(None), Halt(7)])
-        moves += [lambda: bench.receive(Goal.STOP, run=run, round=round_, planned=True, halt=halt)]
-        moves += [lambda: bench.receive(Goal.EXIT, run=run, round=round_)] if chance.random() < 0.1 else []
+        moves += [lambda: bench.receive(Goal.STOP, run=run, round=round_, planned=True, halt=halt)] * 4
     if bench.alive:
         moves += [lambda: bench.exited(chance.choice(sorted(bench.alive)), chance.choice([0, 0, 0, 1, -9]))] * 3
     if bench.alive and elastic:

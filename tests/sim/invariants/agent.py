@@ -27,6 +27,7 @@ from nodeclient.core.effects import (
     Terminate,
 )
 from nodeclient.core.staying import HOLD_S
+from nodeclient.core.table import EndStage
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.kept_memory import SAVE_WITHIN_S
 from tests.sim.workers import Round
@@ -50,7 +51,7 @@ class Conduct:
 
     def __init__(self, host: Host) -> None:
         now = host.clock.read()
-        self.port = host.agent._port if host.agent else 0
+        self.port = host.agent._sweeping.port if host.agent else 0
         """The port that it has reserved."""
         self.alone_since: float | None = now
         self.answered = False
@@ -175,7 +176,7 @@ class AgentLaws(Laws):
             # resumed, and then its workers still have their time to end.
             noticed = max(grace + connecting, host.woken_at + SLACK_S - conduct.alone_since)
             ended = self.world.scenario.stop_timeout_s + noticed
-            is_stopping = agent.phase is Phase.STOPPING and agent._group.kill_at is None
+            is_stopping = agent.phase is Phase.STOPPING and agent._group.ending.stage is not EndStage.SIGNALLED
             self.check(
                 not (agent.phase.has_workers and has_goal) or is_stopping or alone < ended,
                 "%s lets its workers live, cut off for %.1f s",
@@ -188,7 +189,7 @@ class AgentLaws(Laws):
         if conduct.leave_asked_at is not None and not recently:
             left = now - conduct.leave_asked_at
             heard = agent._desired is not None and agent._desired.goal in {Goal.STOP, Goal.EXIT}
-            patience_s = BACK_WITHIN_S if agent._departure._has_state else 0.0
+            patience_s = BACK_WITHIN_S if agent._departure.has_state else 0.0
             may_be_back = now <= max(agent._connection.alone_since + patience_s, conduct.leave_asked_at) + SLACK_S
             asked_at = max(conduct.leave_asked_at, conduct.joined_at)
             may_decide = now <= asked_at + LEAVE_WITHIN_S + SLACK_S
@@ -209,7 +210,7 @@ class AgentLaws(Laws):
     def _judge_saving(self, host: Host, conduct: Conduct, now: float) -> None:
         agent = host.agent
         assert agent is not None
-        if conduct.saves_since is None or not agent._group.saves:
+        if conduct.saves_since is None or not agent._group.ending.saves:
             return
         most = HALT_SHARE * self.world.scenario.stop_timeout_s + SAVE_WITHIN_S + SLACK_S
         took = now - max(conduct.saves_since, host.woken_at)

@@ -75,7 +75,7 @@ class NodeLaws(Laws):
         here = desired is not None and (desired.run, desired.round) == host.workers.round
         if desired is None or desired.goal is not Goal.RUN or not here:
             return
-        if agent._group.failure(0.0) is not None:
+        if agent._group.exits.failure(0.0) is not None:
             return
         self.facts.disturbed.add(host.workers.round)
         if not agent._departure.leaves and agent._departure.ending is None:

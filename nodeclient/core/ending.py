@@ -1,0 +1,197 @@
+"""How the workers of a round end: a ladder of stages, each with one deadline.
+
+A stage that does not apply is skipped: workers that keep no state have nothing to save, and those that cannot go into
+another round do not leave this one. `table` has the rows that lead from stage to stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from signal import Signals
+
+from msgspec import Struct
+
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
+from coordinatord.protocol.kept_state import Halt
+from coordinatord.protocol.messages import Killed
+from nodeclient.core import notices
+from nodeclient.core.agent_settings import CHECKPOINT_SHARE, HALT_SHARE, PUT_OFF_SHARE
+from nodeclient.core.effects import Effect, HaltWorkers, Kill, LeaveRound, Level, Notice, SaveKept, Terminate
+from nodeclient.core.events import Keeping, KeptSaved
+from nodeclient.core.staying import Staying
+from nodeclient.core.table import EndStage, Stimulus
+
+_STAGES = tuple(EndStage)
+
+_SAVING = frozenset({EndStage.HALTING, EndStage.SAVING})
+"""The stages that end when the workers have saved their state."""
+
+
+class Terms(Struct, frozen=True):
+    """What decides how workers end, as of now; durations in seconds."""
+
+    alive: AbstractSet[int]
+    """The local ranks of the workers that are in the round."""
+    keeping: Keeping | None
+    """How they keep state; None if they do not, or have no time to save it."""
+    halt: Halt | None
+    """The step that all workers of the round are to keep; None if there is none."""
+    planned: bool
+    """Whether nothing has gone wrong, so that they have time to save."""
+    grace_s: float
+    """How long they may take to end once they are asked to."""
+    leave_within_s: float | None
+    """How long they may take to leave the round for another one; None if no other round may follow for them."""
+    signum: int
+    """The signal that asks them to end."""
+    kills: bool
+    """Whether this node kills those that do not end in time."""
+
+
+class Ladder:
+    """How far the workers of one round have come on their way to their end. Times are in the agent's clock."""
+
+    def __init__(self) -> None:
+        """Begin with workers that are not to end."""
+        self.stage: EndStage | None = None
+        """None before the first stage."""
+        self.until: float | None = None
+        """The deadline of the stage; None if only the workers can end it."""
+        self.began_at: float | None = None
+        """The time from which on the workers are to end: what they do later follows from that."""
+        self.signalled_at: float | None = None
+        """The time at which the workers were asked to end."""
+        self.signum: int = Signals.SIGTERM
+        """The signal that asks the workers to end."""
+        self.cut_off = False
+        """Whether they end because the coordinator is out of reach: nothing has gone wrong among them."""
+        self.killed: Killed | None = None
+        """The workers that were killed before they had saved their state, if any."""
+        self._may_save = False
+        """Whether the workers have time to save their state between that signal and SIGKILL."""
+        self._halt: Halt | None = None
+        """The last request to the workers for the step that all workers of the round keep before they end."""
+        self._put_off = False
+        """Whether the workers, when asked to save, went on to a step of their own choice first."""
+
+    @property
+    def saves(self) -> bool:
+        """Whether the workers save their state, or are about to; they are asked to end after that."""
+        return self.stage in _SAVING
+
+    def deadlines(self) -> list[tuple[float, Stimulus]]:
+        """Return the deadline of the stage, and that of workers which put off their save, each with its stimulus."""
+        if self.until is None:
+            return []
+        deadlines = [(self.until, Stimulus.OVER)]
+        if self._put_off and self.stage is EndStage.SIGNALLED and self.signalled_at is not None:
+            at = self.signalled_at + PUT_OFF_SHARE * (self.until - self.signalled_at)
+            deadlines.insert(0, (at, Stimulus.PUT_OFF_OVER))
+        return deadlines
+
+    def go_on(self, stage: EndStage, terms: Terms, staying: Staying, now: float) -> list[Effect]:
+        """Bring the workers to a stage, or to the first one after it that applies; return what does that.
+
+        A further call for the present stage may shorten it, never lengthen it.
+        """
+        if self.began_at is None:
+            self.began_at, self.signum = now, terms.signum
+        rungs = (
+            (EndStage.HALTING, self._come_to_halt),
+            (EndStage.SAVING, self._save),
+            (EndStage.LEAVING_ROUND, self._leave_round),
+            (EndStage.SIGNALLED, self._terminate),
+        )
+        taken = ((each, enter(terms, staying, now)) for each, enter in rungs[_STAGES.index(stage) :])
+        self.stage, effects = next((each, effects) for each, effects in taken if effects is not None)
+        return effects
+
+    def _come_to_halt(self, terms: Terms, _: Staying, now: float) -> list[Effect] | None:
+        if terms.keeping is None or self.stage is EndStage.HALTING:
+            return None if terms.keeping is None else []
+        if terms.halt is None:
+            return None
+        share = CHECKPOINT_SHARE if terms.keeping.writes_checkpoints else HALT_SHARE
+        self._halt, self.until = terms.halt, now + share * terms.grace_s
+        return [HaltWorkers(terms.halt.step)]
+
+    def _save(self, terms: Terms, _: Staying, now: float) -> list[Effect] | None:
+        if terms.keeping is None or self.stage is EndStage.SAVING:
+            return None if terms.keeping is None else []
+        self.until = now + terms.keeping.save_within_s
+        if self.stage is not EndStage.HALTING:
+            return [SaveKept(terms.planned)]
+        if terms.halt is None:
+            return [SaveKept(planned=True)]
+        text = notices.step_not_common(terms.halt.step, writes_checkpoints=terms.keeping.writes_checkpoints)
+        return [Notice(Level.WARNING, text, "step_not_common"), SaveKept(planned=True)]
+
+    def _leave_round(self, terms: Terms, staying: Staying, now: float) -> list[Effect] | None:
+        if terms.leave_within_s is None:
+            return None
+        if self.stage is EndStage.LEAVING_ROUND:
+            return [] if self.until is not None and now < self.until else None
+        if not staying.all_may_leave(terms.alive):
+            return None
+        self.until = max(staying.aborts_until, now + terms.leave_within_s)
+        return [LeaveRound(terms.planned)]
+
+    def _terminate(self, terms: Terms, staying: Staying, now: float) -> list[Effect]:
+        grace_s, may_save = terms.grace_s, terms.planned and terms.kills
+        if self.stage is EndStage.LEAVING_ROUND and self.until is not None and now >= self.until:
+            staying.record_obstacles(terms.alive, late=True)
+            grace_s = grace_s if may_save else 0.0
+        elif self.stage not in {EndStage.LEAVING_ROUND, EndStage.SIGNALLED}:
+            staying.record_obstacles(terms.alive, late=False)
+        first = self.stage is not EndStage.SIGNALLED
+        if first:
+            self.signalled_at, self.signum = now, terms.signum
+        if first or self.until is None or now + grace_s < self.until:
+            self.until, self._may_save = now + grace_s, may_save
+        return [Terminate(terms.signum)] if first else []
+
+    def kill(self, ranks: list[int]) -> list[Effect]:
+        """Record that the time to end is over for workers with these ranks; return what ends them."""
+        kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
+        if ranks and self._may_save and kill_at is not None and self.signalled_at is not None:
+            after_s = min(kill_at - self.signalled_at, DURATION_S_MAX)
+            self.killed = Killed(tuple(ranks[:CONSEQUENCES_MAX]), len(ranks), after_s)
+            return [Kill(), Notice(Level.WARNING, notices.killed(self.killed, self.signum), "workers_killed")]
+        return [Kill()]
+
+    def sweep(self, now: float) -> float:
+        """Record that no worker lives; return from when on they were to end."""
+        self.stage, self.until = EndStage.SWEEPING, None
+        self.began_at = now if self.began_at is None else self.began_at
+        self.signalled_at = now if self.signalled_at is None else self.signalled_at
+        return self.began_at
+
+    def hasten(self, now: float) -> None:
+        """End the wait for workers to leave the round: none that is still in it can leave."""
+        if self.stage is EndStage.LEAVING_ROUND and self.until is not None:
+            self.until = min(self.until, now)
+
+    def extend(self, until: float) -> None:
+        """Give workers that leave the round at least this long: they abort NCCL first."""
+        if self.stage is EndStage.LEAVING_ROUND and self.until is not None:
+            self.until = max(self.until, until)
+
+    def follow(self, halt: Halt | None, now: float) -> list[Effect]:
+        """Pass on the step that all workers are to keep, once it is named. If none will be named, end the wait."""
+        if self.stage is not EndStage.HALTING or halt == self._halt:
+            return []
+        if halt is None:
+            self.until = now
+            return []
+        self._halt = halt
+        return [HaltWorkers(halt.step)]
+
+    def record_answer(self, event: KeptSaved) -> bool:
+        """Record the answer to a request to save; return whether the end of the workers waits for it."""
+        self._put_off |= event.put_off
+        return self.saves
+
+    def save_late(self) -> list[Effect]:
+        """Return the second request to workers whose script put off the first one. There is no third."""
+        self._put_off = False
+        return [SaveKept(planned=True, late=True)]
