@@ -18,14 +18,14 @@ from coordinatord.protocol.errors import Table
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
-from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode, Result
+from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, events, notices
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import MAY_PASS, ConnectionState
-from nodeclient.core.departure import Departure
 from nodeclient.core.effects import Hold, Level, Notice
 from nodeclient.core.ending import Terms
 from nodeclient.core.kept_goals import KeptGoals
+from nodeclient.core.leaving import Leaving, succeeded_alone
 from nodeclient.core.staying import Staying
 from nodeclient.core.sweeping import Sweeping
 from nodeclient.core.table import TABLE, WORKING, Act, EndStage, Place, Stimulus, stimulus_of
@@ -53,7 +53,7 @@ class Agent:
         self._without_workers_since = now
         self._connection = ConnectionState(now)
         self._kept = KeptGoals()
-        self._departure = Departure()
+        self._leaving = Leaving()
         self.exited = False
         self._effects: list[effects.Effect] = []
 
@@ -95,7 +95,7 @@ class Agent:
             round=self.round,
             phase=Phase.RUNNING if unreported else self.phase,
             port=self._sweeping.port,
-            leaving=self._departure.leaves,
+            leaving=self._leaving.leaves,
             failure=self._group.exits.failure(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,
@@ -123,14 +123,14 @@ class Agent:
         self._connection.open(event.coordinator, self.observed(now, beat=False), now)
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
-        if self._connection.close(event.reason, now) and self._departure.ending is None:
-            leaves_in_s = self._departure.leaves_in_s(self._connection, now)
+        if self._connection.close(event.reason, now) and self._leaving.exit is None:
+            leaves_in_s = self._leaving.leaves_in_s(self._connection, now)
             text = notices.lost(event.reason, leaves_in_s, works=self.phase.has_workers)
             self._notice(Level.WARNING, "coordinator_lost", text)
         elif self._connection.is_new_error(event.reason):
             working = self.phase in WORKING
             self._effects.append(self._connection.searching(self._limit_alone(), working=working))
-        self._departure.decide_by = None
+        self._leaving.decide_by = None
 
     def _directed(self, event: events.DesiredReceived, now: float) -> None:
         desired = event.desired
@@ -140,14 +140,14 @@ class Agent:
         if desired.run == self.run and desired.round < self.round:
             return  # it is older than a message that this node has received
         self._effects += self._connection.unshown(desired, now, again=let_in)
-        self._departure.take_in(desired, now)
+        self._leaving.on_desired(desired, now)
         self._desired = desired
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
         self._connection.note_alive(now)
         if self._connection.is_new_error(event.degraded.reason):
             self._notice(Level.WARNING, "coordinator_undecided", notices.degraded(event.degraded.reason))
-        self._departure.note_undecided(now)
+        self._leaving.on_undecided(now)
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
@@ -172,7 +172,7 @@ class Agent:
 
     def _state_kept(self, event: events.Keeping, _: float) -> None:
         self._group.keeping = event
-        self._departure.has_state = True
+        self._leaving.has_state = True
 
     def _workers_started(self, event: events.WorkersStarted, now: float) -> None:
         self._staying.note_started(event, self._settings.workers)
@@ -188,7 +188,7 @@ class Agent:
         self._apply(Stimulus.SWEPT, now)
 
     def _sweep_failed(self, event: events.SweepFailed, now: float) -> None:
-        if self._departure.leaves and self._departure.hurry:
+        if self._leaving.leaves and self._leaving.hurry:
             self._exit(effects.Exit(ExitCode.OS_ERROR, event.message))
         else:
             self._effects.append(self._sweeping.fail(event.message))
@@ -210,65 +210,35 @@ class Agent:
     # Leaving and giving up
 
     def _leave_requested(self, event: events.LeaveRequested, now: float) -> None:
-        if first := self._departure.request(event.signum):
-            grace_s = self._settings.stop_timeout_s if self._group.alive else None
-            leaves_in_s = self._departure.leaves_in_s(self._connection, now)
-            self._notice(Level.INFO, "leaving", notices.leaving(event.signum, grace_s, leaves_in_s))
-        if first and self._connection.connected:
-            self._departure.await_decision(now)
-        elif not first:
+        again, grace_s = self._leaving.leaves, self._settings.stop_timeout_s if self._group.alive else None
+        self._effects += self._leaving.on_request(event.signum, self._connection, grace_s, now)
+        if again:
             self._abandon(now, hurry=True)
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
         """Leave without a decision of the coordinator."""
-        self._end_with(self._departure.leave_undecided(), now, hurry=hurry)
+        self._leaving.abandon(hurry=hurry)
+        self._apply(Stimulus.ABANDONED, now)
 
-    def _end_with(self, ending: effects.Exit, now: float, *, hurry: bool) -> None:
+    def _end_with(self, decided: effects.Exit, now: float, *, hurry: bool = False) -> None:
         """End the workers, if there are any, and then the program."""
-        self._departure.end_with(ending, hurry=hurry)
+        self._leaving.end_with(decided, hurry=hurry)
         self._apply(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
-        alone = self._success_alone(self._connection.error)
-        failure, limit_s = self._group.exits.failure(now), self._settings.join_timeout_s
-        self._departure.end_with(alone or self._connection.give_up(limit_s, self.phase, failure), hurry=False)
+        connection, failure = self._connection, self._group.exits.failure(now)
+        gave_up = connection.give_up(self._settings.join_timeout_s, self.phase, failure)
+        self._leaving.end_with(succeeded_alone(connection.error) if self._has_succeeded_alone else gave_up)
 
     def _embedded_coordinator_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
-        if self._departure.ending is None:
-            ending = effects.Exit(ExitCode.UNAVAILABLE, notices.embedded_coordinator_ended(event.how))
-            self._end_with(ending, now, hurry=False)
+        if self._leaving.exit is None:
+            text = notices.embedded_coordinator_ended(event.how)
+            self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now)
 
     def _cut_off(self, now: float) -> None:
         self._group.ending.cut_off = True
         self._notice(Level.ERROR, "cut_off", notices.cut_off(self._connection.outage_grace_s, self._settings))
         self._apply(Stimulus.ABANDONED, now)
-
-    # Its exits
-
-    def _leave_as_directed(self) -> None:
-        """Exit as the coordinator asks."""
-        desired = self._desired
-        assert desired is not None  # noqa: S101 - goals come from it
-        outcome = desired.outcome
-        assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
-        code = outcome.exit_code
-        if outcome.result is Result.LEFT and self._departure.signum is not None:
-            code = 128 + self._departure.signum
-        well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
-        self._exit(effects.Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report))
-
-    def _conclusion(self, ending: effects.Exit) -> effects.Exit:
-        """Return the exit of a node that has decided on `ending`: success instead, if it knows of one to report.
-
-        This is for a node whose embedded coordinator has ended: it will not be back, so the node does not look for it.
-        """
-        is_unreported = ending.code == ExitCode.UNAVAILABLE
-        return (self._success_alone(ending.message) if is_unreported else None) or ending
-
-    def _success_alone(self, error: str) -> effects.Exit | None:
-        """Return the exit of a node that cannot reach the coordinator but knows that the run has succeeded, or None."""
-        alone = self._has_succeeded_alone
-        return effects.Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO) if alone else None
 
     @property
     def _has_succeeded_alone(self) -> bool:
@@ -296,7 +266,7 @@ class Agent:
         if self._sweeping.again_at is not None:
             dues.append((self._sweeping.again_at, self._sweep))
         connection = self._connection
-        dues += self._departure.deadlines(self.phase, connection, self._abandon)
+        dues += self._leaving.deadlines(self.phase, connection, self._abandon)
         if connection.connected:
             lapse_at = connection.heard_at + connection.lease_s
             dues.append((lapse_at, lambda now: self._effects.append(connection.lapse(now))))
@@ -321,8 +291,9 @@ class Agent:
     def _pursue(self, now: float) -> None:
         """Work towards the goal, until that changes the phase no more."""
         while not self.exited:
-            if self._departure.ending is not None and not self.phase.has_workers:
-                self._exit(self._conclusion(self._departure.ending))
+            decided = self._leaving.exit_now(has_succeeded=self._has_succeeded_alone)
+            if decided is not None and not self.phase.has_workers:
+                self._exit(decided)
                 return
             goal, before = self._goal, self.phase
             if goal is not None:
@@ -370,33 +341,33 @@ class Agent:
 
     @property
     def _terms(self) -> Terms:
-        desired, group, departure, settings = self._desired, self._group, self._departure, self._settings
+        desired, group, leaving, settings = self._desired, self._group, self._leaving, self._settings
         cut_off = group.ending.cut_off
-        on_purpose = departure.ending is not None or cut_off or (desired is not None and desired.planned)
-        planned = on_purpose and not departure.hurry
-        is_last = departure.is_certain or cut_off or self._goal is Stimulus.EXIT
+        on_purpose = leaving.exit is not None or cut_off or (desired is not None and desired.planned)
+        planned = on_purpose and not leaving.hurry
+        is_last = leaving.is_certain or cut_off or self._goal is Stimulus.EXIT
         return Terms(
             alive=group.alive,
-            keeping=group.keeping if group.alive and not departure.hurry else None,
+            keeping=group.keeping if group.alive and not leaving.hurry else None,
             halt=self._halt,
             planned=planned,
             grace_s=settings.stop_timeout_s if planned else settings.abort_timeout_s,
             leave_within_s=None if is_last else settings.abort_timeout_s,
-            signum=departure.signum or Signals.SIGTERM,
+            signum=leaving.signum or Signals.SIGTERM,
             kills=settings.kills,
         )
 
     @property
     def _halt(self) -> Halt | None:
         """The step that the coordinator wants all workers to keep, unless this node ends without the coordinator."""
-        alone = self._departure.ending is not None or self._departure.hurry
+        alone = self._leaving.exit is not None or self._leaving.hurry
         return None if self._desired is None or alone else self._desired.halt
 
     def _kill(self) -> None:
         self._effects += self._group.ending.kill([self._group.exits.rank(rank) for rank in sorted(self._group.alive)])
 
     def _sweep(self, now: float) -> None:
-        self._effects.append(self._sweeping.begin(self._group, self._staying, self._departure, now))
+        self._effects.append(self._sweeping.begin(self._group, self._staying, self._leaving, now))
 
     def _settle(self, now: float) -> None:
         self.phase = self._group.result
@@ -412,10 +383,14 @@ class Agent:
             self._group = WorkerGroup(desired.run, desired.round)
         return desired
 
-    def _exit(self, ending: effects.Exit) -> None:
+    def _leave_as_directed(self) -> None:
+        assert self._desired is not None  # noqa: S101 - goals come from it
+        self._exit(self._leaving.exit_as_directed(self._desired))
+
+    def _exit(self, decided: effects.Exit) -> None:
         self._effects += self._staying.dismiss()
         self.exited = True
-        self._effects.append(ending)
+        self._effects.append(decided)
 
     def _notice(self, level: Level, event: str, text: str) -> None:
         self._effects.append(Notice(level, text, event))

@@ -9,9 +9,9 @@ from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.text import clip
 from nodeclient.core import notices
-from nodeclient.core.departure import Departure
 from nodeclient.core.effects import Level, Notice, Sweep
 from nodeclient.core.events import GpuUse
+from nodeclient.core.leaving import Leaving
 from nodeclient.core.staying import Staying
 from nodeclient.core.worker_group import WorkerGroup
 
@@ -58,13 +58,13 @@ class Sweeping:
         self._usual: dict[str, int] = {}
         """The memory that was in use before the node had workers: nobody waits for that."""
 
-    def begin(self, group: WorkerGroup, staying: Staying, departure: Departure, now: float) -> Sweep:
+    def begin(self, group: WorkerGroup, staying: Staying, leaving: Leaving, now: float) -> Sweep:
         """Begin a sweep. Memory of GPUs matters if another round may follow, and no worker is held that has some."""
         self._is_under_way, self.again_at = True, None
         save_within_s = 0.0 if group.keeping is None else group.keeping.save_within_s
         self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - save_within_s
         staying.settle(now)
-        is_last = group.result is Phase.SUCCEEDED or departure.is_certain
+        is_last = group.result is Phase.SUCCEEDED or leaving.is_certain
         return Sweep(looks_at_gpus=not is_last and staying.hold_until is None)
 
     def fail(self, why: str) -> Notice:

@@ -18,7 +18,6 @@ from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.core import leftover_stages, notices
-from nodeclient.core.departure import LeaveSignals
 from nodeclient.core.effects import (
     Effect,
     Exit,
@@ -49,6 +48,7 @@ from nodeclient.core.events import (
     Swept,
     WorkersStarted,
 )
+from nodeclient.core.leaving import LeaveSignals
 from nodeclient.diagnosis import error_file
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.stack_service import StackService
@@ -214,7 +214,7 @@ class Node:
         self._part.events.submit(event)
 
     def _leave(self, signum: int, counted: LeaveSignals, extension: StopExtension) -> None:
-        if not counted.note(signum, self._now):
+        if not counted.counts(signum, self._now):
             return
         extension.begin()
         self._leftovers.note_signal()

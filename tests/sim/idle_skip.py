@@ -97,5 +97,5 @@ class IdleSkip:
         if agent.phase is Phase.RUNNING:
             return desired.goal is Goal.RUN and (desired.run, desired.round) == (agent.run, agent.round)
         return (
-            not agent.phase.has_workers and agent._departure.decide_by is None and desired.goal in {Goal.WAIT, Goal.RUN}
+            not agent.phase.has_workers and agent._leaving.decide_by is None and desired.goal in {Goal.WAIT, Goal.RUN}
         )

@@ -189,7 +189,7 @@ class AgentLaws(Laws):
         if conduct.leave_asked_at is not None and not recently:
             left = now - conduct.leave_asked_at
             heard = agent._desired is not None and agent._desired.goal in {Goal.STOP, Goal.EXIT}
-            patience_s = BACK_WITHIN_S if agent._departure.has_state else 0.0
+            patience_s = BACK_WITHIN_S if agent._leaving.has_state else 0.0
             may_be_back = now <= max(agent._connection.alone_since + patience_s, conduct.leave_asked_at) + SLACK_S
             asked_at = max(conduct.leave_asked_at, conduct.joined_at)
             may_decide = now <= asked_at + LEAVE_WITHIN_S + SLACK_S
@@ -281,7 +281,7 @@ class AgentLaws(Laws):
         recently = self.world.queue.now - host.troubled_until < most + SLACK_S
         self.check(waited < most + SLACK_S or recently, "%s kills its workers after %.1f s", host.name, waited)
         is_urgent = agent._connection.connected and not _is_planned(agent._desired)
-        in_peace = not agent._departure.hurry and not is_urgent and (conduct.planned or conduct.cut_off)
+        in_peace = not agent._leaving.hurry and not is_urgent and (conduct.planned or conduct.cut_off)
         self.check(not in_peace or waited > most * 0.99, "%s lets its workers save for %.1f s", host.name, waited)
 
     def _judge_report(self, host: Host, conduct: Conduct, observed: Observed, now: float) -> None:

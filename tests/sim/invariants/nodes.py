@@ -78,7 +78,7 @@ class NodeLaws(Laws):
         if agent._group.exits.failure(0.0) is not None:
             return
         self.facts.disturbed.add(host.workers.round)
-        if not agent._departure.leaves and agent._departure.ending is None:
+        if not agent._leaving.leaves and agent._leaving.exit is None:
             alone = host.clock.read() - agent._connection.alone_since
             grace = self.world.scenario.policy.outage_grace_s
             self.check(alone >= grace, "%s ends its workers, cut off for %.1f s", host.name, alone)

@@ -137,7 +137,7 @@ class TimeLaws(Laws):
             return False
         waits = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
         known = run.members.get(host.node)
-        leaves = agent._departure.leaves or (known is not None and known.leaves)
+        leaves = agent._leaving.leaves or (known is not None and known.leaves)
         calm = host.well and now - host.troubled_until > CALM_S
         return waits and calm and not leaves and agent._connection.connected and host.name == host.node
 

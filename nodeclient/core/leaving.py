@@ -1,0 +1,142 @@
+"""How a node leaves its job: which signals count, its wait for the coordinator's decision, and its exit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Desired, Goal, Phase, Result
+from nodeclient.core import notices
+from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S
+from nodeclient.core.connection_state import ConnectionState
+from nodeclient.core.effects import Exit, Level, Notice
+
+ECHO_S = 1.0
+"""A program around this one, such as timeout(1), may pass on the Ctrl-C that the terminal has sent to both. It does so
+within milliseconds."""
+
+
+class LeaveSignals:
+    """The signals that ask a node to leave, of which the second one leaves no time to save."""
+
+    def __init__(self) -> None:
+        """Begin without a signal."""
+        self._last: tuple[int, float] | None = None
+        """The last signal that counted, and when it came."""
+
+    def counts(self, signum: int, now: float) -> bool:
+        """Record a signal; return whether it counts: the same one again within `ECHO_S` is an echo, and does not."""
+        if self._last is not None and self._last[0] == signum and now < self._last[1] + ECHO_S:
+            return False
+        self._last = signum, now
+        return True
+
+
+class Leaving:
+    """Whether and how one node leaves its job. Times are in the agent's clock."""
+
+    def __init__(self) -> None:
+        """Begin with a node that does not leave."""
+        self.signum: int | None = None
+        """The signal by which the node leaves, or 0 if it leaves without one; None while it does not leave."""
+        self.decide_by: float | None = None
+        """When the node stops waiting for the coordinator's decision about its leaving."""
+        self.exit: Exit | None = None
+        """The exit that the node has decided on by itself, for when no worker lives any more."""
+        self.hurry = False
+        """Whether workers get no more time to save."""
+        self.has_state = False
+        """Whether its workers keep state, or have kept some: a node that leaves waits for a coordinator then."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the node was asked to leave."""
+        return self.signum is not None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no round follows for the node: it was asked to leave, or has decided on its exit."""
+        return self.leaves or self.exit is not None
+
+    def on_request(self, signum: int, connection: ConnectionState, grace_s: float | None, now: float) -> list[Notice]:
+        """Record a signal that asks the node to leave; return the notice of the first one.
+
+        `grace_s` is how long its workers have to end, None if it has none.
+        """
+        first, self.signum = not self.leaves, signum
+        if not first:
+            return []
+        text = notices.leaving(signum, grace_s, self.leaves_in_s(connection, now))
+        if connection.connected:
+            self.decide_by = now + LEAVE_WITHIN_S
+        return [Notice(Level.INFO, text, "leaving")]
+
+    def on_desired(self, desired: Desired, now: float) -> None:
+        """Update from a desired state: STOP or EXIT answers the request to leave."""
+        if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
+            self.decide_by = None
+        elif desired.goal is Goal.RUN:
+            self.on_undecided(now)  # the decision before was not about its leaving
+
+    def on_undecided(self, now: float) -> None:
+        """Wait for a decision: the coordinator is in reach, and has made none about the leaving of this node."""
+        if self.leaves and self.decide_by is None:
+            self.decide_by = now + LEAVE_WITHIN_S
+
+    def leaves_in_s(self, connection: ConnectionState, now: float) -> float | None:
+        """Return how long a node that leaves still waits for a coordinator that is out of reach.
+
+        None if it waits for none.
+        """
+        left_s = self._search_until(connection) - now
+        return left_s if self.leaves and not connection.connected and left_s > 0 else None
+
+    def _search_until(self, connection: ConnectionState) -> float:
+        """Return until when the coordinator may be back in time."""
+        return connection.alone_since + (BACK_WITHIN_S if self.has_state else 0.0)
+
+    def deadlines(
+        self, phase: Phase, connection: ConnectionState, abandon: Callable[[float], None]
+    ) -> list[tuple[float, Callable[[float], None]]]:
+        """Return the deadlines, with what is due then; `abandon` has the node leave without a decision."""
+        dues: list[tuple[float, Callable[[float], None]]] = []
+        if self.decide_by is not None and phase is not Phase.STOPPING:
+            dues.append((self.decide_by, abandon))
+        if self.leaves and self.exit is None and not connection.connected:
+            dues.append((self._search_until(connection), abandon))
+        return dues
+
+    # Its exit
+
+    def abandon(self, *, hurry: bool) -> None:
+        """Wait no longer for a decision, and leave without one."""
+        self.decide_by = None
+        self.end_with(Exit(128 + (self.signum or 0), "left the job", Level.INFO), hurry=hurry)
+
+    def end_with(self, decided: Exit, *, hurry: bool = False) -> None:
+        """Decide on an exit, and whether workers still have time to save."""
+        self.exit = decided
+        self.hurry |= hurry
+
+    def exit_now(self, *, has_succeeded: bool) -> Exit | None:
+        """Return the exit that the node has decided on, if any, for a node without workers.
+
+        It is a success if the coordinator is gone for good and the node knows that the run `has_succeeded`.
+        """
+        if has_succeeded and self.exit is not None and self.exit.code == ExitCode.UNAVAILABLE:
+            return succeeded_alone(self.exit.message)
+        return self.exit
+
+    def exit_as_directed(self, desired: Desired) -> Exit:
+        """Return the exit that the coordinator asks for."""
+        outcome = desired.outcome
+        assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
+        left = outcome.result is Result.LEFT and self.signum is not None
+        code = 128 + (self.signum or 0) if left else outcome.exit_code
+        well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
+        return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
+
+
+def succeeded_alone(error: str) -> Exit:
+    """Return the exit of a node that knows of the run's success, and cannot report it because of an error."""
+    return Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO)
