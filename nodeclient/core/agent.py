@@ -26,7 +26,7 @@ from nodeclient.core.effects import Hold, Level, Notice
 from nodeclient.core.ending import Terms
 from nodeclient.core.kept_goals import KeptGoals
 from nodeclient.core.leaving import Leaving, succeeded_alone
-from nodeclient.core.staying import Staying
+from nodeclient.core.reuse import Reuse
 from nodeclient.core.sweeping import Sweeping
 from nodeclient.core.table import TABLE, WORKING, Act, EndStage, Place, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
@@ -48,7 +48,7 @@ class Agent:
         self.phase = Phase.PREPARING if settings.preloads else Phase.IDLE
         self._desired: Desired | None = None
         self._group = WorkerGroup()
-        self._staying = Staying(settings.nccl_abort_timeout_s)
+        self._reuse = Reuse(settings.nccl_abort_timeout_s)
         self._sweeping = Sweeping(settings.stop_timeout_s, port)
         self._without_workers_since = now
         self._connection = ConnectionState(now)
@@ -72,9 +72,9 @@ class Agent:
         self._effects = []
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
-            if not self._staying.any_may_leave(self._group.alive):
+            if not self._reuse.any_may_leave(self._group.alive):
                 self._group.ending.hasten(now)
-            self._effects += self._staying.dismiss_cut_off(self.phase)
+            self._effects += self._reuse.dismiss_cut_off(self.phase)
             self._pursue(now)
             if self._settings.keeps and not self.exited:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)
@@ -102,7 +102,7 @@ class Agent:
             idle_s=0.0 if self.phase.has_workers else min(now - self._without_workers_since, DURATION_S_MAX),
             ended=self._group.exits.ended(now),
             killed=self._group.ending.killed,
-            begun=self._staying.begun,
+            begun=self._reuse.begun,
             pids=self._group.living,
             held_up=self._sweeping.held_up,
         )
@@ -167,15 +167,15 @@ class Agent:
             self._worker_ended(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
 
     def _worker_aborts(self, event: events.WorkerAborts, now: float) -> None:
-        self._staying.record_abort(event, now)
-        self._group.ending.extend(self._staying.aborts_until)
+        self._reuse.on_abort(event, now)
+        self._group.ending.extend(self._reuse.aborts_until)
 
     def _state_kept(self, event: events.Keeping, _: float) -> None:
         self._group.keeping = event
         self._leaving.has_state = True
 
     def _workers_started(self, event: events.WorkersStarted, now: float) -> None:
-        self._staying.note_started(event, self._settings.workers)
+        self._reuse.on_started(event, self._settings.workers)
         self._group.pids = event.pids
         self._apply(Stimulus.STARTED, now)
 
@@ -201,7 +201,7 @@ class Agent:
 
     def _worker_ended(self, event: events.WorkerEnd, now: float) -> None:
         workers = self._settings.workers
-        stimulus, new = _record_end(event, self._group, self._staying, self.phase, workers, now)
+        stimulus, new = _record_end(event, self._group, self._reuse, self.phase, workers, now)
         self._effects += new
         if stimulus is not None:
             self._group.result = _RESULTS.get(stimulus, self._group.result)
@@ -261,8 +261,8 @@ class Agent:
         """Return the deadlines, each with what is due then. They follow from the state, so none has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         dues += [(at, partial(self._apply, stimulus)) for at, stimulus in self._group.ending.deadlines()]
-        if self._staying.hold_until is not None and not self.phase.has_workers:
-            dues.append((self._staying.hold_until, lambda _: self._effects.extend(self._staying.dismiss())))
+        if self._reuse.parked_until is not None and not self.phase.has_workers:
+            dues.append((self._reuse.parked_until, lambda _: self._effects.extend(self._reuse.dismiss())))
         if self._sweeping.again_at is not None:
             dues.append((self._sweeping.again_at, self._sweep))
         connection = self._connection
@@ -321,8 +321,8 @@ class Agent:
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
         self._group = WorkerGroup(desired.run, desired.round, desired.assignment, desired.reason)
         if desired.resume is None:
-            self._effects += self._staying.dismiss("the round begins from nothing, and so do its workers")
-        gives_way = desired.assignment.group_rank > 0 and not self._staying.holds_all(self._settings.workers)
+            self._effects += self._reuse.dismiss("the round begins from nothing, and so do its workers")
+        gives_way = desired.assignment.group_rank > 0 and not self._reuse.are_all_parked(self._settings.workers)
         within_s = self._connection.probe_s
         self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, within_s, gives_way))
 
@@ -330,12 +330,12 @@ class Agent:
         group = self._group
         assert group.assignment is not None  # noqa: S101 - `_probe` made it with one
         group.begun, group.alive = True, set(range(self._settings.workers))
-        self._effects += [effects.Start(self.run, self.round, group.assignment, group.origin, self._staying.begin())]
+        self._effects += [effects.Start(self.run, self.round, group.assignment, group.origin, self._reuse.begin())]
 
     def _stop(self, stage: EndStage, now: float) -> None:
         """Bring the workers to a stage of their end, or to the first one after it that applies."""
         desired, first = self._desired, self._group.ending.stage is None
-        self._effects += self._group.ending.go_on(stage, self._terms, self._staying, now)
+        self._effects += self._group.ending.go_on(stage, self._terms, self._reuse, now)
         if first and desired is not None and desired.goal is not Goal.RUN:
             self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
 
@@ -367,7 +367,7 @@ class Agent:
         self._effects += self._group.ending.kill([self._group.exits.rank(rank) for rank in sorted(self._group.alive)])
 
     def _sweep(self, now: float) -> None:
-        self._effects.append(self._sweeping.begin(self._group, self._staying, self._leaving, now))
+        self._effects.append(self._sweeping.begin(self._group, self._reuse, self._leaving, now))
 
     def _settle(self, now: float) -> None:
         self.phase = self._group.result
@@ -388,7 +388,7 @@ class Agent:
         self._exit(self._leaving.exit_as_directed(self._desired))
 
     def _exit(self, decided: effects.Exit) -> None:
-        self._effects += self._staying.dismiss()
+        self._effects += self._reuse.dismiss()
         self.exited = True
         self._effects.append(decided)
 
@@ -415,15 +415,15 @@ class Agent:
         events.Reached: _probed,
         events.Unreached: _probed,
         events.WorkersStarted: _workers_started,
-        events.WorkerStays: lambda self, event, _: self._staying.note_able(event.local_rank, able=event.able),
+        events.WorkerStays: lambda self, event, _: self._reuse.on_able(event),
         events.WorkerAborts: _worker_aborts,
-        events.WorkerRefuses: lambda self, event, _: self._staying.note_refusal(event),
+        events.WorkerRefuses: lambda self, event, _: self._reuse.on_refusal(event),
         events.Keeping: _state_kept,
         events.KeptSaved: _kept_saved,
         events.KeptChanged: lambda self, _, now: self._connection.make_beat_due(now),
         events.Swept: _swept,
         events.SweepFailed: _sweep_failed,
-        events.GpusInUse: lambda self, event, now: self._effects.extend(self._sweeping.note_gpus(event.gpus, now)),
+        events.GpusInUse: lambda self, event, now: self._effects.extend(self._sweeping.on_gpus(event.gpus, now)),
         events.EmbeddedCoordinatorEnded: _embedded_coordinator_ended,
         events.LeaveRequested: _leave_requested,
         events.Tick: _ticked,
@@ -446,25 +446,25 @@ class Agent:
 
 
 def _record_end(
-    event: events.WorkerEnd, group: WorkerGroup, staying: Staying, phase: Phase, workers: int, now: float
+    event: events.WorkerEnd, group: WorkerGroup, reuse: Reuse, phase: Phase, workers: int, now: float
 ) -> tuple[Stimulus | None, list[effects.Effect]]:
     """Record in the group how one of its `workers` ended; return the stimulus for the node, if any, and the effects."""
     at, diagnosis, is_known = now, events.Diagnosis(), False
     match event:
         case events.WorkerLeft():
-            return _record_left(event, group, staying)
+            return _record_left(event, group, reuse)
         case events.StartFailed():
             group.alive.difference_update(range(event.local_rank, workers))
             diagnosis = events.Diagnosis(message=event.message)
         case events.WorkerExited():
             at, diagnosis = now - event.age_s, event.diagnosis
-            is_known = staying.note_end(event.local_rank, by_itself=group.exits.ended_by_itself(event.exit_code, at))
+            is_known = reuse.record_end(event.local_rank, by_itself=group.exits.ended_by_itself(event.exit_code, at))
             if event.local_rank not in group.alive:
                 return None, []  # the worker was out of the round
             group.alive.discard(event.local_rank)
             group.exits.record_exit(event.local_rank, event.exit_code, at)
         case events.CollectiveFailed():
-            if not staying.note_failed(event.local_rank, group.alive):
+            if not reuse.record_failure(event.local_rank, group.alive):
                 return None, []
             at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
     if phase is Phase.STOPPING:
@@ -481,9 +481,9 @@ def _record_end(
 
 
 def _record_left(
-    event: events.WorkerLeft, group: WorkerGroup, staying: Staying
+    event: events.WorkerLeft, group: WorkerGroup, reuse: Reuse
 ) -> tuple[Stimulus | None, list[effects.Effect]]:
-    if not staying.take(event.local_rank, group.alive, group.ending.stage):
+    if not reuse.park(event.local_rank, group.alive, group.ending.stage):
         return None, []
     group.alive.discard(event.local_rank)
     return (None if group.alive else Stimulus.DEAD), [Hold(event.local_rank)]

@@ -18,7 +18,7 @@ from nodeclient.core import notices
 from nodeclient.core.agent_settings import CHECKPOINT_SHARE, HALT_SHARE, PUT_OFF_SHARE
 from nodeclient.core.effects import Effect, HaltWorkers, Kill, LeaveRound, Level, Notice, SaveKept, Terminate
 from nodeclient.core.events import Keeping, KeptSaved
-from nodeclient.core.staying import Staying
+from nodeclient.core.reuse import Reuse
 from nodeclient.core.table import EndStage, Stimulus
 
 _STAGES = tuple(EndStage)
@@ -89,7 +89,7 @@ class Ladder:
             deadlines.insert(0, (at, Stimulus.PUT_OFF_OVER))
         return deadlines
 
-    def go_on(self, stage: EndStage, terms: Terms, staying: Staying, now: float) -> list[Effect]:
+    def go_on(self, stage: EndStage, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
         """Bring the workers to a stage, or to the first one after it that applies; return what does that.
 
         A further call for the present stage may shorten it, never lengthen it.
@@ -102,11 +102,11 @@ class Ladder:
             (EndStage.LEAVING_ROUND, self._leave_round),
             (EndStage.SIGNALLED, self._terminate),
         )
-        taken = ((each, enter(terms, staying, now)) for each, enter in rungs[_STAGES.index(stage) :])
+        taken = ((each, enter(terms, reuse, now)) for each, enter in rungs[_STAGES.index(stage) :])
         self.stage, effects = next((each, effects) for each, effects in taken if effects is not None)
         return effects
 
-    def _come_to_halt(self, terms: Terms, _: Staying, now: float) -> list[Effect] | None:
+    def _come_to_halt(self, terms: Terms, _: Reuse, now: float) -> list[Effect] | None:
         if terms.keeping is None or self.stage is EndStage.HALTING:
             return None if terms.keeping is None else []
         if terms.halt is None:
@@ -115,7 +115,7 @@ class Ladder:
         self._halt, self.until = terms.halt, now + share * terms.grace_s
         return [HaltWorkers(terms.halt.step)]
 
-    def _save(self, terms: Terms, _: Staying, now: float) -> list[Effect] | None:
+    def _save(self, terms: Terms, _: Reuse, now: float) -> list[Effect] | None:
         if terms.keeping is None or self.stage is EndStage.SAVING:
             return None if terms.keeping is None else []
         self.until = now + terms.keeping.save_within_s
@@ -126,23 +126,23 @@ class Ladder:
         text = notices.step_not_common(terms.halt.step, writes_checkpoints=terms.keeping.writes_checkpoints)
         return [Notice(Level.WARNING, text, "step_not_common"), SaveKept(planned=True)]
 
-    def _leave_round(self, terms: Terms, staying: Staying, now: float) -> list[Effect] | None:
+    def _leave_round(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect] | None:
         if terms.leave_within_s is None:
             return None
         if self.stage is EndStage.LEAVING_ROUND:
             return [] if self.until is not None and now < self.until else None
-        if not staying.all_may_leave(terms.alive):
+        if not reuse.all_may_leave(terms.alive):
             return None
-        self.until = max(staying.aborts_until, now + terms.leave_within_s)
+        self.until = max(reuse.aborts_until, now + terms.leave_within_s)
         return [LeaveRound(terms.planned)]
 
-    def _terminate(self, terms: Terms, staying: Staying, now: float) -> list[Effect]:
+    def _terminate(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
         grace_s, may_save = terms.grace_s, terms.planned and terms.kills
         if self.stage is EndStage.LEAVING_ROUND and self.until is not None and now >= self.until:
-            staying.record_obstacles(terms.alive, late=True)
+            reuse.record_obstacles(terms.alive, late=True)
             grace_s = grace_s if may_save else 0.0
         elif self.stage not in {EndStage.LEAVING_ROUND, EndStage.SIGNALLED}:
-            staying.record_obstacles(terms.alive, late=False)
+            reuse.record_obstacles(terms.alive, late=False)
         first = self.stage is not EndStage.SIGNALLED
         if first:
             self.signalled_at, self.signum = now, terms.signum

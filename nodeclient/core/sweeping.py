@@ -12,7 +12,7 @@ from nodeclient.core import notices
 from nodeclient.core.effects import Level, Notice, Sweep
 from nodeclient.core.events import GpuUse
 from nodeclient.core.leaving import Leaving
-from nodeclient.core.staying import Staying
+from nodeclient.core.reuse import Reuse
 from nodeclient.core.worker_group import WorkerGroup
 
 FREE_BYTES = 512 << 20
@@ -58,22 +58,22 @@ class Sweeping:
         self._usual: dict[str, int] = {}
         """The memory that was in use before the node had workers: nobody waits for that."""
 
-    def begin(self, group: WorkerGroup, staying: Staying, leaving: Leaving, now: float) -> Sweep:
-        """Begin a sweep. Memory of GPUs matters if another round may follow, and no worker is held that has some."""
+    def begin(self, group: WorkerGroup, reuse: Reuse, leaving: Leaving, now: float) -> Sweep:
+        """Begin a sweep. Memory of GPUs matters if another round may follow, and no parked worker has some."""
         self._is_under_way, self.again_at = True, None
         save_within_s = 0.0 if group.keeping is None else group.keeping.save_within_s
         self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - save_within_s
-        staying.settle(now)
+        reuse.settle(now)
         is_last = group.result is Phase.SUCCEEDED or leaving.is_certain
-        return Sweep(looks_at_gpus=not is_last and staying.hold_until is None)
+        return Sweep(looks_at_gpus=not is_last and reuse.parked_until is None)
 
     def fail(self, why: str) -> Notice:
-        """Note that processes cannot be ended; return the notice of it."""
+        """Record that processes cannot be ended; return the notice of it."""
         self.held_up = clip(why, MESSAGE_MAX)
         return Notice(Level.ERROR, why, "sweep_failed")
 
-    def note_gpus(self, gpus: Sequence[GpuUse], now: float) -> list[Notice | Sweep]:
-        """Note that memory of GPUs is in use while no worker lives: wait, or end the sweep all the same.
+    def on_gpus(self, gpus: Sequence[GpuUse], now: float) -> list[Notice | Sweep]:
+        """Record that memory of GPUs is in use while no worker lives: wait, or end the sweep all the same.
 
         Before the first round nobody waits: the memory is others'.
         """

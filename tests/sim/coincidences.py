@@ -13,7 +13,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import RestartJob, StopJob
 from coordinatord.core.rounds.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Phase
-from nodeclient.core.staying import HOLD_S
+from nodeclient.core.reuse import PARK_S
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.faults import LOOK_AGAIN_S, Strike
@@ -291,7 +291,7 @@ def miss_one_for_long(world: World) -> None:
     def take_away() -> None:
         host = world.chance.choice(in_round(world))
         host.vanish()
-        world.queue.plan(world.chance.uniform(HOLD_S + 10.0, HOLD_S + 40.0), host.boot)
+        world.queue.plan(world.chance.uniform(PARK_S + 10.0, PARK_S + 40.0), host.boot)
 
     once(world, lambda: trains(world) and has_steps(world), take_away)
 

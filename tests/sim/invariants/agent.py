@@ -26,7 +26,7 @@ from nodeclient.core.effects import (
     Start,
     Terminate,
 )
-from nodeclient.core.staying import HOLD_S
+from nodeclient.core.reuse import PARK_S
 from nodeclient.core.table import EndStage
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.kept_memory import SAVE_WITHIN_S
@@ -205,7 +205,7 @@ class AgentLaws(Laws):
             return
         recently = self.world.queue.now - host.troubled_until < SLACK_S
         held_s = now - (now if conduct.held_since is None else conduct.held_since)
-        self.check(held_s < HOLD_S + SLACK_S or recently, "%s has processes wait for %.1f s", host.name, held_s)
+        self.check(held_s < PARK_S + SLACK_S or recently, "%s has processes wait for %.1f s", host.name, held_s)
 
     def _judge_saving(self, host: Host, conduct: Conduct, now: float) -> None:
         agent = host.agent
