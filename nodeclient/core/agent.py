@@ -22,7 +22,7 @@ from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, Refus
 from nodeclient.core import effects, events, notices
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import MAY_PASS, ConnectionState
-from nodeclient.core.effects import Hold, Level, Notice
+from nodeclient.core.effects import Level, Notice, Park
 from nodeclient.core.ending import Terms
 from nodeclient.core.kept_goals import KeptGoals
 from nodeclient.core.leaving import Leaving, succeeded_alone
@@ -486,4 +486,4 @@ def _record_left(
     if not reuse.park(event.local_rank, group.alive, group.ending.stage):
         return None, []
     group.alive.discard(event.local_rank)
-    return (None if group.alive else Stimulus.DEAD), [Hold(event.local_rank)]
+    return (None if group.alive else Stimulus.DEAD), [Park(event.local_rank)]

@@ -112,7 +112,7 @@ class LeaveRound(Ranked, frozen=True):
     """Whether nothing has gone wrong."""
 
 
-class Hold(Ranked, frozen=True):
+class Park(Ranked, frozen=True):
     """Do not end this worker with those of its round: it is out of the round, and waits for the next one."""
 
     local_rank: int
@@ -193,7 +193,7 @@ class Exit(Ranked, frozen=True):
 KeptOrder = Restore | Protect | CopyKept | TellAlike | Persist | SaveKept | HaltWorkers
 """What is done about the state that workers keep."""
 
-StayOrder = LeaveRound | Hold | Dismiss
+StayOrder = LeaveRound | Park | Dismiss
 """What is done about workers that go into another round as the same processes."""
 
 Effect = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.core.effects import Dismiss, Hold, LeaveRound, StayOrder
+from nodeclient.core.effects import Dismiss, LeaveRound, Park, StayOrder
 from nodeclient.core.events import (
     CollectiveFailed,
     Diagnosis,
@@ -145,7 +145,7 @@ class StayingWorkers:
                         self._submit(WorkerRefuses(connection.local_rank, STOPPED))
                     else:
                         self._send(connection, round_messages.AskToLeave(connection.round, planned))
-            case Hold(local_rank):
+            case Park(local_rank):
                 self._workers.hold(local_rank)
             case Dismiss(local_ranks):
                 self._tries_again = True

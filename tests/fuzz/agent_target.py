@@ -228,7 +228,7 @@ class Host:
                     effects.Probe() | effects.Terminate() | effects.Sweep() | effects.SaveKept() | effects.HaltWorkers()
                 ):
                     self._asked.append(effect)
-                case effects.Hold(local_rank):
+                case effects.Park(local_rank):
                     self._alive.remove(local_rank)
                     self._held.add(local_rank)
                 case effects.Dismiss(local_ranks):

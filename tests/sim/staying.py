@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from nodeclient.core.effects import Dismiss, Hold, LeaveRound, Start, StayOrder
+from nodeclient.core.effects import Dismiss, LeaveRound, Park, Start, StayOrder
 from nodeclient.core.events import CollectiveFailed, WorkerAborts, WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
 from tests.support.builders import LOST_PEER, a_diagnosis
 
@@ -78,7 +78,7 @@ class StayingWorkers:
                         self._plan(LEAVES_WITHIN_S, self._leave, rank)
                     elif answer < 0.9:
                         self._plan(LEAVES_WITHIN_S, self._refuse, rank)
-            case Hold(rank):
+            case Park(rank):
                 self._hold(rank)
             case Dismiss(ranks):
                 self.held.difference_update(ranks)

@@ -12,7 +12,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused, WhyCold
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.effects import Dismiss, Effect, Exit, Hold, LeaveRound, Probe, SaveKept, SendObserved, Start, Sweep
+from nodeclient.core.effects import Dismiss, Effect, Exit, LeaveRound, Park, Probe, SaveKept, SendObserved, Start, Sweep
 from nodeclient.core.events import (
     CollectiveFailed,
     CoordinatorDegraded,
@@ -237,7 +237,7 @@ class Bench:
                 assert not self.starting, "started twice"
                 assert set(effect.stays) == self.parked, "began without those that wait, or with others"
                 self.starting, self.alive, self.parked = True, set(range(self.settings.workers)), set()
-            case Hold(local_rank):
+            case Park(local_rank):
                 assert local_rank in self.alive, "held one that is not in the round"
                 self.alive.remove(local_rank)
                 self.parked.add(local_rank)

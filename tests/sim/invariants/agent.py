@@ -17,8 +17,8 @@ from nodeclient.core.effects import (
     Effect,
     Exit,
     HaltWorkers,
-    Hold,
     Kill,
+    Park,
     Probe,
     Reconnect,
     SaveKept,
@@ -260,7 +260,7 @@ class AgentLaws(Laws):
                 self._judge_report(host, conduct, observed, now)
             case Reconnect():
                 self._judge_doubt(host)
-            case Hold():
+            case Park():
                 conduct.held_since = now
                 self.held += 1
             case Exit(code):
