@@ -212,7 +212,7 @@ class Coordinator:
             return
         member.session, member.closed_at = None, decision.now
         member.revoked = event.revoked
-        run.place(member)
+        run.roll.place(member)
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
         else:
@@ -283,7 +283,7 @@ class Coordinator:
         touched |= {self.jobs[job].id: self.jobs[job] for job in self._registry.deadlines.pop_due(decision.now)}
         for run in touched.values():
             self._advance(run, decision)  # the ready nodes may form a round now, and then none has waited in vain
-            for node in run.give_up.pop_due(decision.now):
+            for node in run.gathering.join_timeouts.pop_due(decision.now):
                 releases.release_in_vain(run, run.members[node], decision)
             self._advance(run, decision)
 
@@ -307,7 +307,7 @@ class Coordinator:
                 admission.check_drained(self.cluster.durable, join)
                 admission.check_script(run, join)
         admission.check_incarnation(known, join)
-        if run.spec != join.spec and run.deserted:
+        if run.spec != join.spec and run.roll.deserted:
             run.replaced = True
             self._advance(run, decision)
             return self._registry.open(join, self.store_error, decision)
@@ -345,7 +345,7 @@ class Coordinator:
 
     def _observe(self, run: Run, member: Member, observed: Observed, decision: Decision) -> None:
         now = decision.now
-        if run.all_silent:
+        if run.roll.all_silent:
             self._leases.renew_all(run, self._heartbeat_s, now)
         self._note_heard(run, member, observed, self._heartbeat_s, now)
         if observations.observe(run, member, observed):
@@ -353,7 +353,7 @@ class Coordinator:
 
     def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
         """Note that a member lives; return whether it reports steps or a section of its workers."""
-        member.heard_at = run.heard_at = now
+        member.heard_at = run.roll.heard_at = now
         unanswered_s = min(observed.heard_s, now - self._stalls.woke_at)  # while this process slept, it sent nothing
         leases.note_heard(member, unanswered_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
@@ -371,10 +371,10 @@ class Coordinator:
             self._forget(run, member, decision)
             return
         member.expired = True
-        run.expired_at = decision.now
-        run.place(member)
-        if run.all_silent:
-            run.others_heard = any(other.connected for other in self.jobs.values())
+        run.roll.expired_at = decision.now
+        run.roll.place(member)
+        if run.roll.all_silent:
+            run.roll.others_heard = any(other.roll.connected for other in self.jobs.values())
         at_work = member.durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}
         if member.durable.outcome is None and not at_work:
             self._lose(run, member, actions.loss_reason(member), decision)

@@ -45,7 +45,7 @@ def once(world: World, holds: Callable[[], object], act: Callable[[], object]) -
 def in_round(world: World) -> list[Host]:
     """Return the hosts whose nodes have a part in the round that is on."""
     run = world.daemon.machine.jobs.get(JOB) if world.daemon.up else None
-    inside = {member.node for member in run.inside} if run is not None else set()
+    inside = {member.node for member in run.roll.inside} if run is not None else set()
     return [host for host in world.hosts.values() if host.node in inside and host.agent is not None]
 
 

@@ -76,12 +76,12 @@ class IdleSkip:
         if (
             run.durable.state is not State.RUNNING
             or next_row(run, -math.inf)[1] is not None
-            or run.give_up.next() is not None
+            or run.gathering.join_timeouts.next() is not None
         ):
             return False
         if any(member.session is None for member in run.members.values()):
             return False  # its lease will be over
-        return run.count(MemberState.RUNNING, MemberState.READY, MemberState.SUCCEEDED) == len(run.members)
+        return run.roll.count(MemberState.RUNNING, MemberState.READY, MemberState.SUCCEEDED) == len(run.members)
 
     def _is_well(self, host: Host) -> bool:
         agent, session = host.agent, host.session

@@ -120,7 +120,7 @@ def test_a_leader_that_starts_without_a_way_to_its_nodes_loses_the_spare_alone_u
 ) -> None:
     world = World(1, replace(TRIO, nodes_min=2, nodes_max=2, standbys=1, join_timeout_s=60.0))
     world.boot()
-    world.until(lambda: world.is_running() and world.run.count(MemberState.READY) == 1, within=30)
+    world.until(lambda: world.is_running() and world.run.roll.count(MemberState.READY) == 1, within=30)
     world.go_on(1.0)  # the spare receives that it is one
     leader = world.daemon
     for coordinator in world.coordinators:

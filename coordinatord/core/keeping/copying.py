@@ -35,7 +35,7 @@ def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
 
 def _domains(kept: KeptState) -> dict[str, str]:
     """Return the failure domain of each member: its topology key, or its host where the round has one key alone."""
-    keys = {member.offer.topology for member in kept.run.inside}
+    keys = {member.offer.topology for member in kept.run.roll.inside}
     by_host = len(keys) < 2  # noqa: PLR2004 - two domains
     return {
         node: f"host {member.offer.host}" if by_host or not member.offer.topology else member.offer.topology
@@ -65,7 +65,7 @@ def copy_problem(kept: KeptState) -> str:
         return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
     if not any(plan.uncopied for plan in kept.index.copies.values()) or len({*_domains(kept).values()}) == 1:
         return ""
-    without = [member.node for member in kept.run.inside if not _takes_copies(member)]
+    without = [member.node for member in kept.run.roll.inside if not _takes_copies(member)]
     if without:
         return f"node {without[0]} takes no copies, by its --keep-memory or --keep-rate"
     return "there is no node on another host"

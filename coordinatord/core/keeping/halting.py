@@ -31,12 +31,12 @@ class Halting:
 
     def begin(self, run: Run) -> None:
         """Begin the stop of a round."""
-        self.wanted = run.durable.planned and run.durable.stepped and _may_halt(run.inside)
+        self.wanted = run.durable.planned and run.durable.stepped and _may_halt(run.roll.inside)
         self.promised, self.step = {}, None
 
     def is_on(self, run: Run) -> bool:
         """Whether the workers of the round are to keep one step: all of them live, and can halt after it."""
-        intact = not run.failures and run.round_size == len(run.durable.order)
+        intact = not run.evidence.failures and run.roll.round_size == len(run.durable.order)
         return run.durable.state is State.STOPPING and self.wanted and intact
 
     def furthest_promised(self, run: Run) -> int | None:

@@ -96,7 +96,7 @@ def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool
 
 def give_time(kept: KeptState, now: float) -> None:
     """Let nodes that stay for a round have their whole time for it: its nodes can fetch only from now on."""
-    for member in kept.run.members_in(MemberState.GIVING):
+    for member in kept.run.roll.in_state(MemberState.GIVING):
         if has_to_give(kept, member):
             kept.stays_until[member.node] = now + HAND_OVER_S
 
@@ -142,7 +142,7 @@ def stays(kept: KeptState) -> dict[str, Stay]:
 
     The last nodes that have a step which the disk lacks wait for the disk.
     """
-    stay = list(kept.run.members_in(MemberState.GIVING))
+    stay = list(kept.run.roll.in_state(MemberState.GIVING))
     if not stay:
         return {}
     holders, disk_by, lost = last_holders(kept), ends_by(kept), lost_step(kept)
@@ -162,5 +162,5 @@ def _is_given(kept: KeptState) -> bool:
     return (
         kept.run.durable.stepped
         or kept.run.durable.resume is None
-        or all(has_restored(kept, member) for member in kept.run.inside)
+        or all(has_restored(kept, member) for member in kept.run.roll.inside)
     )

@@ -20,7 +20,7 @@ def take_in(kept: KeptState, member: Member, now: float) -> None:
     is_newer = has_changed and index.advance()
     has_planned = run.durable.state is State.RUNNING and _plan_copies(kept)
     if has_planned or index.protected != before:
-        run.revision += 1
+        kept.changes += 1
     if observed.run == run.id and observed.round == run.durable.round and member.durable.in_round:
         _note_round(kept, member, holding, is_newer=is_newer)
     _note_disk(kept, member, now)
@@ -31,11 +31,11 @@ def _note_round(kept: KeptState, member: Member, holding: Holding | None, *, is_
     run, index = kept.run, kept.index
     _note_checkpoint(kept, member, holding, is_newer=is_newer)
     if holding is not None and index.note_first_states(member.node, holding.first_states, len(run.durable.order)):
-        run.revision += 1
+        kept.changes += 1
     if holding is not None and holding.restoring is Restoring.FAILED:
         index.failed[member.node] = holding.problem
     if kept.halting.note_promise(member, holding):
-        run.revision += 1
+        kept.changes += 1
 
 
 def _plan_copies(kept: KeptState) -> bool:

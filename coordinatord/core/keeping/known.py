@@ -15,6 +15,8 @@ class KeptState:
     def __init__(self, run: Run) -> None:
         """Begin with what the records of the run hold."""
         self.run = run
+        self.changes = 0
+        """How often something has changed that nodes are sent."""
         self.index = KeptIndex(run.durable)
         self.disk = Persisting()
         self.halting = Halting()

@@ -136,7 +136,7 @@ def is_obtainable(kept: KeptState) -> bool:
     on_disk = resume is not None and resume.disk is not None  # a node that cannot read it reports that
     if resume is None or on_disk or kept.run.durable.stepped or not index.all_heard or index.is_whole(resume.at):
         return True
-    return all(has_restored(kept, member) for member in kept.run.inside)
+    return all(has_restored(kept, member) for member in kept.run.roll.inside)
 
 
 def has_restored(kept: KeptState, member: Member) -> bool:

@@ -133,9 +133,9 @@ class RunKeeping(KeptState):
 
         No step is lost where workers save their state when they are asked to, and at no other time.
         """
-        held = (member.observed.kept for member in self.run.inside)
+        held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
-        is_awaited = self.checkpoints.are_written or at_intervals or not can_halt(self.run.inside)
+        is_awaited = self.checkpoints.are_written or at_intervals or not can_halt(self.run.roll.inside)
         return self.checkpoints.at if is_awaited else None
 
     @property

@@ -91,7 +91,7 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
 def _begin_attempt(kept: KeptState, work: PersistWork) -> None:
     kept.disk.work, kept.disk.attempts = work, work.attempt
     kept.index.pinned = work.at
-    kept.run.revision += 1
+    kept.changes += 1
 
 
 def commit_write(kept: KeptState, now: float) -> Iterable[Member]:
@@ -100,7 +100,7 @@ def commit_write(kept: KeptState, now: float) -> Iterable[Member]:
     work = kept.disk.work
     assert work is not None  # noqa: S101 - it is the row's condition
     work.committing, kept.index.pinned = True, None
-    kept.run.revision += 1
+    kept.changes += 1
     return [kept.run.members[work.committer]]
 
 
@@ -110,7 +110,7 @@ def end_write(kept: KeptState, now: float) -> Iterable[Member]:
     assert work is not None  # noqa: S101 - it is the row's condition
     why = persistence.why_failed(kept, work)
     kept.index.pinned = None
-    kept.run.revision += 1
+    kept.changes += 1
     if not why:
         kept.disk.succeed(now)
     else:

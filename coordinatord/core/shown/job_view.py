@@ -229,7 +229,7 @@ def _seconds(time: Spent) -> SecondsStatus:
 
 def _world_size(run: Run) -> int:
     in_round = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
-    return sum(member.offer.workers for member in run.inside) if in_round else 0
+    return sum(member.offer.workers for member in run.roll.inside) if in_round else 0
 
 
 def _restarts(run: Run) -> RestartsStatus:
@@ -239,11 +239,11 @@ def _restarts(run: Run) -> RestartsStatus:
 
 
 def _spares(run: Run) -> int:
-    return run.count(MemberState.READY) if _state_of_ready(run) == SPARE else 0
+    return run.roll.count(MemberState.READY) if _state_of_ready(run) == SPARE else 0
 
 
 def _missing(run: Run) -> MissingStatus:
-    missing = {} if run.durable.state.ended else run.missing
+    missing = {} if run.durable.state.ended else run.roll.missing
     return MissingStatus(count=len(missing), nodes=tuple(islice(missing, NAMES_MAX)))
 
 
@@ -374,7 +374,7 @@ def _state_of_ready(run: Run) -> str:
     """Return the state that is shown for nodes that are ready, which is the same for all of them."""
     if run.durable.state not in _AT_WORK:
         return str(MemberState.READY)
-    is_spare = run.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
+    is_spare = run.roll.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
     return SPARE if is_spare else "arrived"
 
 

@@ -73,7 +73,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         job=run.job,
         state=run.shown_state,
         is_shown=not run.durable.state.ended or now - run.durable.ledger.settled_at <= ENDED_SHOWN_S,
-        nodes=tuple(run.count(state) for state in MemberState),
+        nodes=tuple(run.roll.count(state) for state in MemberState),
         nodes_min=run.spec.nodes_min,
         nodes_max=run.spec.nodes_max,
         rounds=tuple(tally.rounds[reason] for reason in REASONS),

@@ -137,7 +137,7 @@ def test_a_job_is_not_forgotten_while_its_nodes_may_be_back_with_their_workers()
     for number in (1, 2):
         life.drop(number)
     life.tick_until(life.now + 10.0)
-    assert life.run.all_silent
+    assert life.run.roll.all_silent
     assert ask(life, ForgetJob(JOB, "alice", "")).result is AdminResult.REFUSED
     assert ask(life, StopJob(JOB, "alice", "")).result is AdminResult.DONE
     assert ask(life, ForgetJob(JOB, "alice", "")).result is AdminResult.DONE

@@ -30,7 +30,7 @@ def test_it_is_not_where_the_connections_of_all_nodes_are_closed() -> None:
     for number in (1, 2):
         life.drop(number)
     life.tick_until(life.now + SILENT_S)
-    assert life.run.all_silent
+    assert life.run.roll.all_silent
     assert not cut_off(life)
 
 
@@ -38,7 +38,7 @@ def test_it_is_not_where_nodes_of_before_have_never_come() -> None:
     life = a_running_pair().next_life()
     assert not cut_off(life)
     life.tick_until(life.now + SILENT_S)
-    assert life.run.all_silent
+    assert life.run.roll.all_silent
     assert not cut_off(life)
 
 

@@ -17,6 +17,7 @@ from coordinatord.core.rounds.effects import Effect, Send
 from coordinatord.core.rounds.events import Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.rounds.queries import desired_state
 from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import observations, table
 from coordinatord.core.rounds.values.records import (
@@ -149,7 +150,7 @@ def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypat
     cluster.report(Phase.RUNNING, beat=True)
     cluster.sends.clear()
     looks = _count_calls(
-        monkeypatch, (table, "next_row"), (Run, "place"), (observations, "observe"), (desired_state, "Desired")
+        monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "observe"), (desired_state, "Desired")
     )
     cluster.now += 1.0
     before = {member.node: (member.heard_at, member.sent) for member in cluster.run.members.values()}
@@ -168,7 +169,7 @@ def test_a_first_step_is_recorded_and_the_next_ones_cost_what_a_heartbeat_does(
         cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(0,))))
     cluster.commit()
     assert cluster.commits == [[TrainingBegan]]
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (observations, "observe"))
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "observe"))
     for step, session in enumerate((2, 3, 4), 1):
         cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(step,))))
     assert dict(looks) == {}
@@ -177,7 +178,7 @@ def test_a_first_step_is_recorded_and_the_next_ones_cost_what_a_heartbeat_does(
 @pytest.mark.parametrize("size", SIZES)
 def test_a_report_looks_once_at_the_rows_and_moves_one_member(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(size)
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"))
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"))
     cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=False)))
     assert dict(looks) == {"next_row": 1, "place": 1}
 
@@ -185,7 +186,7 @@ def test_a_report_looks_once_at_the_rows_and_moves_one_member(size: int, monkeyp
 @pytest.mark.parametrize("size", SIZES)
 def test_a_tick_at_rest_looks_at_no_member(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(size).running()
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (Member, "state_in"))
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"), (Member, "state_in"))
     cluster.now += cluster.machine.policy.heartbeat_s
     cluster.handle(Tick())
     assert dict(looks) == {}
@@ -213,7 +214,7 @@ def test_to_show_a_job_counts_its_round_once_and_not_for_each_spare(monkeypatch:
             join = a_join(f"n{session}", spec=a_spec(nodes_min=1, nodes_max=1))
             machine.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"), 0.0)
         with monkeypatch.context() as patch:
-            looks = _count_calls(patch, (Run, "count"))
+            looks = _count_calls(patch, (Roll, "count"))
             shown = job_view(machine.jobs["default"], 1.0, None)
         assert shown.spares == size - 1
         assert [node.state for node in shown.nodes] == ["assigned", *["spare"] * (size - 1)]

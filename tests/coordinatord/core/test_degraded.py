@@ -125,10 +125,10 @@ def test_a_node_that_begins_to_wait_meanwhile_waits_for_its_whole_time_and_no_lo
     coordinator.handle(TROUBLE, 1.0)
     coordinator.handle(beat(2, Phase.STARTING), 2.0)
     run = coordinator.jobs["default"]
-    run.give_up.discard("n1")
+    run.gathering.join_timeouts.discard("n1")
     coordinator.handle(beat(2, Phase.IDLE), 500.0)
     coordinator.handle(StoreRecovered(), 1_001.0)
-    assert run.give_up.get("n1") == 1_001.0 + 60
+    assert run.gathering.join_timeouts.get("n1") == 1_001.0 + 60
     assert run.members["n1"].awaited_from <= 1_001.0
 
 
@@ -139,7 +139,7 @@ def test_a_deserted_job_is_not_given_up_for_a_node_with_other_settings_that_cann
     for session in (1, 2):
         coordinator.handle(Disconnected(session), 1.0)
     let_pass(coordinator, 10.0)
-    assert coordinator.jobs["default"].deserted
+    assert coordinator.jobs["default"].roll.deserted
     coordinator.handle(TROUBLE, 10.0)
     other = Connected(3, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254")
     [refuse] = coordinator.handle(other, 11.0).effects

@@ -281,7 +281,7 @@ def test_a_run_that_has_ended_keeps_no_evidence() -> None:
         fail n1
     """)
     run = stage.coordinator.jobs["default"]
-    assert (run.durable.state, run.failures) == (State.FAILED, {})
+    assert (run.durable.state, run.evidence.failures) == (State.FAILED, {})
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,9 @@ def test_newcomers_that_prepare_together_stop_a_running_round_once() -> None:
 def test_a_node_that_prepared_long_ago_arrives_again_as_any_other() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s\nprepared n1\nrunning n1 n2")
     stage.play("fail n2", "stopped n2", "advance 90s", "stopped n1")
-    assert stage.coordinator.jobs["default"].arrived_last == stage.now, "it was left behind, and has come back"
+    assert stage.coordinator.jobs["default"].gathering.arrived_last == stage.now, (
+        "it was left behind, and has come back"
+    )
 
 
 def test_to_prepare_is_no_waiting_in_vain() -> None:

@@ -228,16 +228,16 @@ def test_a_stall_right_after_the_start_condemns_nobody_and_forgives_no_more_than
 def test_a_round_that_was_being_stopped_has_its_whole_time_after_a_start() -> None:
     first = a_running_pair()
     first.report(1, run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure())
-    overdue_in = first.run.stop_overdue_at - first.now
+    overdue_in = first.run.evidence.stop_overdue_at - first.now
     later = first.now + overdue_in - 1.0  # the disk failed until then, so that nodes heard of the stop no earlier
     second = Life([*first.past, (later, RunOpened("another", "e-9", "opened by node x", "x", PAIR))], later + AWAY_S)
-    assert second.run.stop_overdue_at - second.now == overdue_in
+    assert second.run.evidence.stop_overdue_at - second.now == overdue_in
 
 
 def test_after_a_start_nobody_is_left_behind_before_it_could_be_back() -> None:
     first = a_running_pair()
     first.report(1, run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure())
-    first.now = first.run.stop_overdue_at - 1.0
+    first.now = first.run.evidence.stop_overdue_at - 1.0
     first.past.append((first.now, RunOpened("another", "e-9", "opened by node x", "x", PAIR)))
     second = Life(list(first.past), first.now + 1.5)
     early = second.tick_until(second.now + second.coordinator.policy.restart_grace_s - 0.1)
@@ -285,7 +285,7 @@ def test_a_node_that_left_and_came_again_is_one_member_in_any_life() -> None:
     first.connect(3, incarnation=2)
     second = first.next_life()
     for life in (first, second):
-        assert (life.run.workers, life.run.counted, sorted(life.run.members)) == (3, 3, ["n1", "n2", "n3"])
+        assert (life.run.roll.workers, life.run.roll.counted, sorted(life.run.members)) == (3, 3, ["n1", "n2", "n3"])
 
 
 def test_a_younger_nodeclient_in_the_place_of_one_that_was_let_go_is_no_loss() -> None:

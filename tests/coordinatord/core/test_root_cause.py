@@ -72,9 +72,9 @@ def test_a_node_that_sees_its_own_worker_end_later_takes_back_what_it_said() -> 
     run = run_of(stage)
     assert run.verdict.charged is not None
     member = run.members["n1"]
-    run.record_failure(member, a_failure(rank=1, exit_code=-9), stage.now)
+    run.evidence.record_failure(member, a_failure(rank=1, exit_code=-9), stage.now)
     assert run.verdict.reason == "rank 1 on node n1 failed: killed by SIGKILL"
-    run.record_failure(member, a_failure(rank=2, exit_code=-11), stage.now)
+    run.evidence.record_failure(member, a_failure(rank=2, exit_code=-11), stage.now)
     assert run.verdict.reason == "rank 1 on node n1 failed: killed by SIGKILL"
 
 

@@ -44,7 +44,7 @@ def test_eight_nodes_that_arrive_one_after_the_other_cost_one_round() -> None:
     assert state_of(stage) is State.STOPPING
     end_round(stage)
     assert (state_of(stage), rounds(stage)) == (State.STARTING, 2)
-    assert stage.coordinator.cluster.jobs["default"].round_size == 10
+    assert stage.coordinator.cluster.jobs["default"].roll.round_size == 10
 
 
 def test_nodes_that_never_end_a_round_are_spares_until_it_ends_by_itself() -> None:
@@ -55,7 +55,7 @@ def test_nodes_that_never_end_a_round_are_spares_until_it_ends_by_itself() -> No
     assert words(stage, "n3") == "spare: round 1 does not end for nodes that arrive (--scale-up never)"
     stage.play("ask restart default")
     end_round(stage)
-    assert stage.coordinator.cluster.jobs["default"].round_size == 3, "the round had ended anyway"
+    assert stage.coordinator.cluster.jobs["default"].roll.round_size == 3, "the round had ended anyway"
 
 
 def test_nodes_wait_for_the_next_checkpoint_that_all_nodes_have_written() -> None:
@@ -69,7 +69,7 @@ def test_nodes_wait_for_the_next_checkpoint_that_all_nodes_have_written() -> Non
     stage.play("keep n2 halts=yes written=20", "advance 1s")
     assert state_of(stage) is State.STOPPING
     end_round(stage)
-    assert stage.coordinator.cluster.jobs["default"].round_size == 4
+    assert stage.coordinator.cluster.jobs["default"].roll.round_size == 4
 
 
 def test_a_checkpoint_that_was_announced_is_waited_for() -> None:

@@ -114,7 +114,7 @@ def test_nodes_that_are_only_silent_keep_their_run() -> None:
     let_pass(coordinator, 4.4)
     coordinator.handle(Disconnected(1), 4.5)
     let_pass(coordinator, 5.0)
-    assert run.all_silent
+    assert run.roll.all_silent
     assert refusal(connect(coordinator, 3, "n3", OTHER, 5.5)) is RefusalCode.SPEC_DIFFERS
     assert (coordinator.jobs["default"], run.durable.state) == (run, State.RUNNING)
 
@@ -208,10 +208,10 @@ def test_a_member_is_not_counted_twice_when_it_comes_back_or_is_replaced(nearly_
 def test_a_run_may_be_as_large_as_ranks_can_count(nearly_full: Coordinator) -> None:
     offer = an_offer("last", workers=LEFT)
     connect(nearly_full, 903, "last", a_spec(1000, 1000), 0.0, offer=offer)
-    assert nearly_full.jobs["default"].workers == RANKS_MAX
+    assert nearly_full.jobs["default"].roll.workers == RANKS_MAX
     nearly_full.handle(Disconnected(903), 0.0)
     let_pass(nearly_full, 1.0)
-    assert nearly_full.jobs["default"].workers == RANKS_MAX - LEFT
+    assert nearly_full.jobs["default"].roll.workers == RANKS_MAX - LEFT
 
 
 # The end of a run

@@ -69,9 +69,9 @@ class CheckpointWaitLaws(Laws):
         """Check that no node waits any longer when the checkpoint is there."""
         for run in machine.jobs.values():
             waits = run.spec.scale_up is ScaleUp.AT_CHECKPOINT and run.durable.state is State.RUNNING
-            if not waits or run.round_size >= run.spec.nodes_max or run.durable.succeeded:
+            if not waits or run.roll.round_size >= run.spec.nodes_max or run.durable.succeeded:
                 continue
-            now, ready = self.world.queue.now, run.members_in(MemberState.READY)
+            now, ready = self.world.queue.now, run.roll.in_state(MemberState.READY)
             since = [self._ready_at.setdefault((run.id, each.node, each.incarnation), now) for each in ready]
             life, key = self.world.daemon.life, (run.id, run.durable.round)
             _, at = self._common.get(key, (-1, math.inf))

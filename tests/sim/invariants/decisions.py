@@ -111,8 +111,8 @@ class DecisionLaws(Laws):
         else:
             return
         run = machine.jobs.get("job")
-        if run is not None and run.all_silent:
-            self._revived |= {(run.id, member.node): now for member in run.members_in(MemberState.SILENT)}
+        if run is not None and run.roll.all_silent:
+            self._revived |= {(run.id, member.node): now for member in run.roll.in_state(MemberState.SILENT)}
         self._heard[node, incarnation], self._sent_at[node] = now - observed.heard_s, now
 
     def _judge_forgiven(self) -> None:
@@ -191,7 +191,7 @@ class DecisionLaws(Laws):
         known = self.facts.replica.jobs.get(record.job)
         before = set(known.order) if known is not None and known.id == run.id else set()
         new = nodes - before
-        left = {member.node for member in run.members_in(MemberState.READY)}
+        left = {member.node for member in run.roll.in_state(MemberState.READY)}
         self.check(not (new and left & before), "%s are left out for newcomers", left & before)
         for node in nodes:
             observed = run.members[node].observed
@@ -199,7 +199,9 @@ class DecisionLaws(Laws):
             self.check(not observed.leaving, "%s is given a round, and wants to leave", node)
             self.check(observed.phase is not Phase.PREPARING, "%s is given a round while it prepares", node)
         if len(nodes) < run.spec.nodes_max:
-            self.check(not run.count(MemberState.DISCONNECTED), "a round is formed without a node that may be back")
+            self.check(
+                not run.roll.count(MemberState.DISCONNECTED), "a round is formed without a node that may be back"
+            )
             if new:
                 self._judge_settled(run, new)
         self._arrived_at.pop(run.id, None)
@@ -208,7 +210,7 @@ class DecisionLaws(Laws):
     def _judge_settled(self, run: Run, new: set[str]) -> None:
         now, policy, scenario = self.world.queue.now, self.world.scenario.policy, self.world.scenario
         came = [self._joins[node, run.members[node].incarnation][1] for node in new]
-        if run.count(MemberState.PREPARING):  # those that became ready wait for it as if they had just arrived
+        if run.roll.count(MemberState.PREPARING):  # those that became ready wait for it as if they had just arrived
             came = [self._preparing.ready_at(run.members[node]) for node in new]
         ready_at = self._preparing.ready_after(self._decided_at.get(run.id, now))
         earliest = min(*came, self._arrived_at.get(run.id, now), ready_at)
@@ -229,7 +231,7 @@ class DecisionLaws(Laws):
 
     def _too_soon(self, run: Run) -> str:
         """Return why no round may be stopped for arrivals now; empty if one may."""
-        ready, now, policy = run.members_in(MemberState.READY), self.world.queue.now, self.world.scenario.policy
+        ready, now, policy = run.roll.in_state(MemberState.READY), self.world.queue.now, self.world.scenario.policy
         came = [self._joins[member.node, member.incarnation][1] for member in ready]
         if not came:
             return "none is ready"
@@ -237,7 +239,7 @@ class DecisionLaws(Laws):
             return "the job wants none"
         if run.spec.scale_up is ScaleUp.AT_CHECKPOINT and (why := self._waits.too_soon(run, min(came))) is not None:
             return why
-        if run.round_size + len(came) >= run.spec.nodes_max:
+        if run.roll.round_size + len(came) >= run.spec.nodes_max:
             return ""
         settled = now - max(came) >= ROUGHLY * policy.settle_s or now - min(came) >= ROUGHLY * policy.settle_max_s
         return "" if settled else f"one came {now - max(came):.2f} s ago, and more may follow"

@@ -100,7 +100,7 @@ class DepartureLaws(Laws):
     def _forget_silent(self) -> None:
         # Where all nodes are silent, the coordinator itself may be cut off, and no node is lost.
         runs = self.world.daemon.machine.jobs.values() if self._closed_at else ()
-        silent = {node for run in runs if run.all_silent or run.durable.silent for node in run.members}
+        silent = {node for run in runs if run.roll.all_silent or run.durable.silent for node in run.members}
         if silent:
             self._closed_at = {key: at for key, at in self._closed_at.items() if key[0] not in silent}
 

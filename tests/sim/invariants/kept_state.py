@@ -164,7 +164,7 @@ class KeptStateLaws(Laws):
         would end without a common step if it did not count on them.
         """
         key = record.run, record.round
-        reports = [self._heard.get((member.node, member.incarnation)) for member in run.inside]
+        reports = [self._heard.get((member.node, member.incarnation)) for member in run.roll.inside]
         is_whole = len(reports) == len(run.durable.order)
         able = is_whole and all(report is not None and _can_halt(report, key) for report in reports)
         lacking = record.planned and run.durable.stepped and able and not kept_of(run).halting.wanted
@@ -179,7 +179,7 @@ class KeptStateLaws(Laws):
         member, others = run.members[node], [member for member in run.members.values() if member.node != node]
         goes_on = run.durable.state in {State.STARTING, State.RUNNING}
         given = goes_on and (
-            run.durable.stepped or run.durable.resume is None or all(map(self._has_restored, run.inside))
+            run.durable.stepped or run.durable.resume is None or all(map(self._has_restored, run.roll.inside))
         )
         now, formed_at = self.world.daemon.clock.read(), self._formed_at.get(run.id, -math.inf)
         had_time = run.durable.state is State.FORMING or now >= formed_at + HAND_OVER_S
@@ -332,7 +332,7 @@ class KeptStateLaws(Laws):
     def _judge_failed(self, run: Run, *, recording: bool) -> None:
         """Check that a round ends if one of its nodes cannot get its state."""
         goes_on = run.durable.state in {State.STARTING, State.RUNNING}
-        for member in run.inside if recording and goes_on else ():
+        for member in run.roll.inside if recording and goes_on else ():
             observed, kept = member.observed, member.observed.kept
             here = (observed.run, observed.round) == (run.id, run.durable.round)
             failed = here and kept is not None and kept.restoring is Restoring.FAILED
@@ -371,7 +371,7 @@ class KeptStateLaws(Laws):
             if not ranks_of(believed) <= ranks_of(held[node]):
                 lost.add(node)
         topologies = {node: run.members[node].offer.topology for node in held}
-        racks = len({member.offer.topology for member in run.inside}) > 1
+        racks = len({member.offer.topology for member in run.roll.inside}) > 1
         groups = [
             {other for other in held if racks and topologies[other] == topologies[node]} | {node} for node in held
         ]

@@ -54,7 +54,7 @@ class MessageLaws(Laws):
             missed = observed.run == run.id and observed.round > run.durable.round and not run.durable.state.ended
             self.check(not missed, "%s knows of round %d, and none is recorded", member.node, observed.round)
             waits = run.durable.state is State.FORMING and member.state is MemberState.READY
-            forever = waits and run.give_up.get(member.node) is None
+            forever = waits and run.gathering.join_timeouts.get(member.node) is None
             self.check(not forever, "%s waits for a round without a time limit", member.node)
             self._judge_revision(run, member)
             last = self._last_sent.get((self.world.daemon.life, number))

@@ -73,15 +73,15 @@ class PreparingLaws(Laws):
         if run is None or machine.store_error is not None or not _may_form(run):
             return
         due = next_row(run, -math.inf)[1]
-        last = max(self._came_at, self._ready_at) if run.count(MemberState.PREPARING) else self._came_at
+        last = max(self._came_at, self._ready_at) if run.roll.count(MemberState.PREPARING) else self._came_at
         late_s = math.inf if due is None else due - last - machine.policy.settle_s
         self.check(late_s <= ALIKE_S, "enough nodes are ready, and wait for %.2f s too long", late_s)
 
 
 def _may_form(run: Run) -> bool:
-    if run.durable.state is not State.FORMING or run.count(MemberState.READY) < run.spec.nodes_min:
+    if run.durable.state is not State.FORMING or run.roll.count(MemberState.READY) < run.spec.nodes_min:
         return False
-    waits = run.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _waits_for_disk(run)
+    waits = run.roll.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _waits_for_disk(run)
     return not waits
 
 

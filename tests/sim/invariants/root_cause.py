@@ -168,10 +168,10 @@ class RootCauseLaws(Laws):
         """Check that the first failure is recorded with the end of a round: a crash forgets all others."""
         key = (record.run, record.round)
         if (run.id, run.durable.round, run.durable.state) == (*key, State.STOPPING):
-            for node, failure in run.failures.items():
+            for node, failure in run.evidence.failures.items():
                 dated = self._dated.get((*key, node), failure.at)
                 self.check(abs(failure.at - dated) < ALIKE_S, "%s failed %.2f s earlier", node, failure.at - dated)
-            known = record.first_failure is not None or not run.failures
+            known = record.first_failure is not None or not run.evidence.failures
             self.check(known, "what failed in round %d is not recorded", record.round)
         if record.first_failure is not None:
             earliest = min((at for (*round_, _), at in self._dated.items() if tuple(round_) == key), default=math.inf)

@@ -199,7 +199,7 @@ class RoundLaws(Laws):
         for member in run.members.values():
             state = member.state_in(run.id, run.durable.round)
             self.check(member.state is state, "%s is filed as %s: %s", member.node, member.state, state)
-        self.check(run.workers == sum(m.offer.workers for m in run.members.values()), "workers are miscounted")
+        self.check(run.roll.workers == sum(m.offer.workers for m in run.members.values()), "workers are miscounted")
 
     # The coordinator's lives
 

@@ -260,7 +260,7 @@ class LedgerLaws(Laws):
         policy, now = self.world.scenario.policy, self.world.daemon.clock.read()
         lease_s = policy.heartbeats_per_lease * policy.heartbeat_s
         runs = self.world.daemon.machine.jobs.values()
-        inside = (member for run in runs if run.id == run_id for member in run.inside)
+        inside = (member for run in runs if run.id == run_id for member in run.roll.inside)
         return (run_id, number) in self.silent or any(
             now - member.lived_at >= (policy.reconnect_grace_s if member.session is None else lease_s)
             for member in inside

@@ -173,7 +173,7 @@ def check_script(run: Run, join: Join) -> None:
 def check_size(run: Run, join: Join) -> None:
     """Refuse a node that would make the run larger than ranks can count. Raises `RefusedError`."""
     known = run.members.get(join.node)
-    others = run.workers - (known.offer.workers if known else 0)
+    others = run.roll.workers - (known.offer.workers if known else 0)
     if others + join.offer.workers > RANKS_MAX:
         more = join.offer.workers
         text = f"job {join.job} has {others} workers: with {more} more it would exceed {RANKS_MAX}, the limit"

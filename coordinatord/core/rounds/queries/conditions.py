@@ -28,14 +28,14 @@ def _when(holds: object) -> float | None:
 
 def abandoned(run: Run) -> float | None:
     """No node is left: at once if the last node left by itself or there was no round, else once no worker lives."""
-    if run.counted:
+    if run.roll.counted:
         return None
     return NOW if run.emptied_at is None or not run.durable.order else run.emptied_at + run.workers_gone_s
 
 
 def all_left(run: Run) -> float | None:
     """No node is left, and the last one left on purpose: its user or an operator wanted that."""
-    return _when(not run.counted and run.durable.last_left)
+    return _when(not run.roll.counted and run.durable.last_left)
 
 
 def replaced(run: Run) -> float | None:
@@ -48,7 +48,7 @@ def full(run: Run) -> float | None:
 
     What is on the disk has to be of use to them all, if the round would begin anew otherwise.
     """
-    if run.count(MemberState.READY) < run.spec.nodes_max or run.durable.stop_asked:
+    if run.roll.count(MemberState.READY) < run.spec.nodes_max or run.durable.stop_asked:
         return None
     return None if run.keeping.obstacle() else _pause_end(run)
 
@@ -59,7 +59,7 @@ def settled(run: Run) -> float | None:
     A recurring error delays this, and so does a disk that is of no use to one of them, as in `full`. All but
     the disk's delay ends before a ready node would be released for having waited in vain.
     """
-    if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):
+    if run.roll.count(MemberState.READY) < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
         return None
     if run.durable.stop_asked or run.keeping.obstacle():
         return None
@@ -72,13 +72,13 @@ def arrived(run: Run) -> float | None:
     `--scale-up` says whether the round ends for them, and whether they wait for a checkpoint. In that case it ends as
     soon as the checkpoint is written, since each later step would be lost.
     """
-    if not run.count(MemberState.READY) or run.round_size >= run.spec.nodes_max or run.durable.succeeded:
+    if not run.roll.count(MemberState.READY) or run.roll.round_size >= run.spec.nodes_max or run.durable.succeeded:
         return None
     if run.spec.scale_up is ScaleUp.NEVER:
         return None
     if (checkpoint_at := awaited_checkpoint(run)) is not None:
-        return _when(run.ready_first is not None and checkpoint_at >= run.ready_first)
-    if run.round_size + run.count(MemberState.READY) >= run.spec.nodes_max:
+        return _when(run.gathering.ready_first is not None and checkpoint_at >= run.gathering.ready_first)
+    if run.roll.round_size + run.roll.count(MemberState.READY) >= run.spec.nodes_max:
         return NOW  # these fill the round, so it waits for no others
     return _settle_end(run)
 
@@ -89,7 +89,7 @@ def _pause_end(run: Run) -> float:
 
 def by_patience(run: Run, at: float) -> float:
     """Return `at`, or the time at which the first of the ready nodes stops waiting, if that is earlier."""
-    give_up_at = run.give_up.first
+    give_up_at = run.gathering.join_timeouts.first
     return at if give_up_at is None else min(at, give_up_at)
 
 
@@ -99,17 +99,17 @@ def _settle_end(run: Run) -> float:
     A node arrives when it joins, so this time passes while it prepares. Nodes that prepare at the same time are not
     ready at the same instant: while one prepares, the last one that became ready counts as an arrival.
     """
-    if run.ready_first is None:
+    if run.gathering.ready_first is None:
         return NOW
-    policy, last = run.policy, run.arrived_last
-    if run.count(MemberState.PREPARING):
-        last = max(last, run.ready_last)
-    return min(last + policy.settle_s, run.ready_first + policy.settle_max_s)
+    policy, last = run.policy, run.gathering.arrived_last
+    if run.roll.count(MemberState.PREPARING):
+        last = max(last, run.gathering.ready_last)
+    return min(last + policy.settle_s, run.gathering.ready_first + policy.settle_max_s)
 
 
 def all_started(run: Run) -> float | None:
     """Every node of the round has reported its workers as running."""
-    return _when(run.count(MemberState.RUNNING) + len(run.durable.succeeded) == len(run.durable.order))
+    return _when(run.roll.count(MemberState.RUNNING) + len(run.durable.succeeded) == len(run.durable.order))
 
 
 def all_succeeded(run: Run) -> float | None:
@@ -122,7 +122,7 @@ def all_succeeded(run: Run) -> float | None:
 
 def worker_failed(run: Run) -> float | None:
     """A worker of the round failed."""
-    return _when(run.failures)
+    return _when(run.evidence.failures)
 
 
 def node_lost(run: Run) -> float | None:
@@ -131,13 +131,13 @@ def node_lost(run: Run) -> float | None:
     If no node is heard, it is the coordinator that is cut off: see `outage`. Nodes count as heard if the last message
     came at most two heartbeats before the silent node's lease ended.
     """
-    done_and_gone = len(run.durable.succeeded) - run.count(MemberState.SUCCEEDED)
-    if run.round_size + done_and_gone < len(run.durable.order):
+    done_and_gone = len(run.durable.succeeded) - run.roll.count(MemberState.SUCCEEDED)
+    if run.roll.round_size + done_and_gone < len(run.durable.order):
         return NOW
-    if not run.count(MemberState.SILENT) or not run.connected:
+    if not run.roll.count(MemberState.SILENT) or not run.roll.connected:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
-    return _when(run.heard_at >= run.expired_at - 2 * heartbeat_s)
+    return _when(run.roll.heard_at >= run.roll.expired_at - 2 * heartbeat_s)
 
 
 def unrestorable(run: Run) -> float | None:
@@ -155,10 +155,10 @@ def outage(run: Run) -> float | None:
 
     Before that the nodes may come back: the next round forms of them.
     """
-    if not run.all_silent:
+    if not run.roll.all_silent:
         return None
-    patience_s = max((member.offer.join_timeout_s for member in run.inside), default=0.0)
-    return run.expired_at + run.workers_gone_s + patience_s
+    patience_s = max((member.offer.join_timeout_s for member in run.roll.inside), default=0.0)
+    return run.roll.expired_at + run.workers_gone_s + patience_s
 
 
 def first_step_overdue(run: Run) -> float | None:
@@ -205,7 +205,7 @@ def caught_up(run: Run) -> float | None:
 
 def fell_silent(run: Run) -> float | None:
     """No node of the round can be heard any more."""
-    return _when(run.all_silent and not run.durable.silent)
+    return _when(run.roll.all_silent and not run.durable.silent)
 
 
 def heard_again(run: Run) -> float | None:
@@ -213,7 +213,7 @@ def heard_again(run: Run) -> float | None:
 
     A restart of the coordinator alone does not show that.
     """
-    return _when(run.durable.silent and run.connected)
+    return _when(run.durable.silent and run.roll.connected)
 
 
 def node_leaving(run: Run) -> float | None:
@@ -248,7 +248,7 @@ def restart_asked(run: Run) -> float | None:
 
 def node_stopped(run: Run) -> float | None:
     """A node of the round ends its workers unasked, or has ended them, as it does when it is cut off for long."""
-    return _when(run.count(MemberState.STOPPING, MemberState.STOPPED))
+    return _when(run.roll.count(MemberState.STOPPING, MemberState.STOPPED))
 
 
 def given(run: Run) -> float | None:
@@ -274,7 +274,7 @@ def given_up(run: Run) -> float | None:
 
     torchrun counts restarts by itself. It leaves when it has none left, and does not come back.
     """
-    if run.with_workers or run.spec.launcher is not Launcher.TORCHRUN:
+    if run.roll.with_workers or run.spec.launcher is not Launcher.TORCHRUN:
         return None
     cause = run.verdict.charged
     if cause is None:
@@ -285,12 +285,12 @@ def given_up(run: Run) -> float | None:
 
 def all_stopped(run: Run) -> float | None:
     """All workers of the round are gone, the budget allows for another one, and that may help."""
-    return _when(not run.with_workers and not run.exhausted)
+    return _when(not run.roll.with_workers and not run.exhausted)
 
 
 def stop_overdue(run: Run) -> float | None:
     """A node that lives has not ended its workers within the time that it set for itself."""
-    return run.stop_overdue_at if run.with_workers else None
+    return run.evidence.stop_overdue_at if run.roll.with_workers else None
 
 
 def awaited_checkpoint(run: Run) -> float | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from coordinatord.core.rounds.state.leases import is_in_touch
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.run import MAY_HAVE_WORKERS, Run
+from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure
 
@@ -20,21 +21,26 @@ def node_gone(run: Run) -> Member | None:
     It is the only one that may have workers, and its session is the only one that is closed. This costs O(nodes), and
     only when the round waits for nothing else.
     """
-    if run.with_workers != 1 or run.round_size != len(run.durable.order) or not run.failures:
+    if run.roll.with_workers != 1 or run.roll.round_size != len(run.durable.order) or not run.evidence.failures:
         return None
-    (suspect,) = run.members_in(*MAY_HAVE_WORKERS)
-    is_ending = suspect.node in run.failures or suspect.state is MemberState.STOPPING
+    (suspect,) = run.roll.in_state(*MAY_HAVE_WORKERS)
+    is_ending = suspect.node in run.evidence.failures or suspect.state is MemberState.STOPPING
     if not suspect.vanished or is_ending or _may_have_closed(suspect):
         return None
-    first_at = min(failure.at for failure in run.failures.values())
-    if first_at >= run.consequences_from or suspect.silent_since > first_at + run.policy.collateral_s:
+    first_at, consequences_from = (
+        min(failure.at for failure in run.evidence.failures.values()),
+        run.evidence.consequences_from,
+    )
+    if (
+        consequences_from is not None and first_at >= consequences_from
+    ) or suspect.silent_since > first_at + run.policy.collateral_s:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
-    for member in run.inside:
+    for member in run.roll.inside:
         was_there = member.connected_at <= first_at and is_in_touch(member, heartbeat_s)
         if member is not suspect and (not was_there or _may_have_closed(member)):
             return None
-    return suspect if all(_is_consequence(failure.failure) for failure in run.failures.values()) else None
+    return suspect if all(_is_consequence(failure.failure) for failure in run.evidence.failures.values()) else None
 
 
 def _may_have_closed(member: Member) -> bool:

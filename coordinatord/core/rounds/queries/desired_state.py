@@ -8,6 +8,7 @@ from coordinatord.core.rounds.queries.report_builder import report_for
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.leases import lease_s
 from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.roll import IN_ROUND
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import KeptDesired
 from coordinatord.protocol.errors import Table
@@ -21,13 +22,7 @@ _OUTSIDE = {
     MemberState.GIVING: Goal.WAIT,
     MemberState.STALE: Goal.STOP,
 }
-_INSIDE = (
-    MemberState.ASSIGNED,
-    MemberState.RUNNING,
-    MemberState.STOPPING,
-    MemberState.STOPPED,
-    MemberState.SUCCEEDED,
-)
+_INSIDE = tuple(state for state in IN_ROUND if state is not MemberState.SILENT)
 
 _GOALS: dict[State, dict[MemberState, Goal]] = {
     State.FORMING: _OUTSIDE,
@@ -150,7 +145,7 @@ def _wait_until(run: Run, member: Member) -> float | None:
     """Return when the node stops waiting at the latest, with a round or in vain; None if it may wait for ever."""
     if run.durable.state is not State.FORMING:
         return None
-    ends = (run.give_up.get(member.node), settled(run))
+    ends = (run.gathering.join_timeouts.get(member.node), settled(run))
     return min((end for end in ends if end is not None), default=None)
 
 
@@ -170,7 +165,7 @@ def _reason(run: Run, member: Member) -> str:
 def _waiting_text(run: Run) -> str:
     """Describe what a node that has arrived waits for while the round goes on."""
     number = run.durable.round
-    if run.round_size >= run.spec.nodes_max:
+    if run.roll.round_size >= run.spec.nodes_max:
         return f"spare: round {number} has its maximum of nodes, {run.spec.nodes_max}"
     if run.spec.scale_up is ScaleUp.NEVER:
         return f"spare: round {number} does not end for nodes that arrive (--scale-up never)"

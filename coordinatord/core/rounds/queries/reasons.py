@@ -9,7 +9,8 @@ from coordinatord.core.rounds.queries.conditions import outage
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
-from coordinatord.core.rounds.state.run import MAY_HAVE_WORKERS, Health, Run
+from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
+from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.protocol.messages import Killed, Launcher
 from coordinatord.protocol.text import NAMES_MAX, name_some
 
@@ -39,7 +40,7 @@ class Reasons:
     def _killed(self) -> str:
         """Name workers that were killed before they had saved their state, as the end of a sentence."""
         run, parts = self._run, []
-        for member in run.inside:
+        for member in run.roll.inside:
             observed = member.observed
             if observed.killed is not None and (observed.run, observed.round) == (run.id, run.durable.round):
                 parts.append((member.node, observed.killed))
@@ -73,7 +74,7 @@ class Reasons:
     @property
     def first_failure(self) -> str:
         """The earliest failure that is known, in words."""
-        return str(min(self._run.failures.values(), key=lambda failure: failure.at))
+        return str(self._run.evidence.first)
 
     @property
     def budget(self) -> str:
@@ -87,21 +88,21 @@ class Reasons:
 
     def _names(self, *states: MemberState) -> str:
         """Name the members of some states: 'node a', 'nodes a, b'."""
-        named = (member.node for member in self._run.members_in(*states))
-        return name_some(named, self._run.count(*states))
+        named = (member.node for member in self._run.roll.in_state(*states))
+        return name_some(named, self._run.roll.count(*states))
 
     @property
     def lost(self) -> str:
         """The nodes of the round that fell silent or are no longer members."""
         durable = self._run.durable
-        held = {member.node for member in self._run.inside if member.state is not MemberState.SILENT}
+        held = {member.node for member in self._run.roll.inside if member.state is not MemberState.SILENT}
         lost = [node for node in durable.order if node not in held and node not in durable.succeeded]
         return name_some(lost, len(lost))
 
     @property
     def corroborated(self) -> str:
         """Why a node counts as lost before its time to come back is over."""
-        others = [node for node in self._run.durable.order if node in self._run.failures]
+        others = [node for node in self._run.durable.order if node in self._run.evidence.failures]
         failed = name_some(others, len(others))
         return f"its workers are gone: its connection closed, and workers of {failed} lost a connection to a peer"
 
@@ -192,7 +193,7 @@ class Reasons:
     def waiting_for(self) -> str:
         """What a run that is forming waits for."""
         run, least = self._run, self._run.spec.nodes_min
-        ready, preparing = run.count(MemberState.READY), run.count(MemberState.PREPARING)
+        ready, preparing = run.roll.count(MemberState.READY), run.roll.count(MemberState.PREPARING)
         joined = ready + preparing
         if run.durable.stop_asked:
             return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.end().what)))
@@ -207,7 +208,7 @@ class Reasons:
             return f"{joined} joined, at least {least} needed{still}"
         text = f"waiting for nodes: {joined} of {least} joined"
         present = f" ({self._names(MemberState.READY, MemberState.PREPARING)})" if joined else ""
-        missing = f"; missing: {name_some(run.missing, len(run.missing))}" if run.missing else ""
+        missing = f"; missing: {name_some(run.roll.missing, len(run.roll.missing))}" if run.roll.missing else ""
         return text + present + still + missing
 
     def situation(self, now: float) -> str:
@@ -216,7 +217,7 @@ class Reasons:
             return self.waiting_for
         if self._run.durable.state is State.STOPPING:
             return self._ending
-        if self._run.all_silent and not self._run.durable.state.ended:
+        if self._run.roll.all_silent and not self._run.durable.state.ended:
             return self._silence(now)
         if self._run.health is Health.STALLED:
             return self._section + self.idle
@@ -229,12 +230,12 @@ class Reasons:
         """Return since when no node of the round is heard, why that may be, and when the round is given up."""
         run = self._run
         given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
-        if all(member.revoked for member in run.inside):
+        if all(member.revoked for member in run.roll.inside):
             why = "their access tokens are no longer valid, so give them others"
-        elif all(member.observed == UNHEARD for member in run.inside):
-            since = f"not heard since this coordinator was started {_ago(now - run.heard_at)} ago"
+        elif all(member.observed == UNHEARD for member in run.roll.inside):
+            since = f"not heard since this coordinator was started {_ago(now - run.roll.heard_at)} ago"
             return f"{since}: they may have ended meanwhile; {given_up}"
-        elif run.others_heard:
+        elif run.roll.others_heard:
             why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
         else:
             why = "the coordinator's own network may be cut"
@@ -295,7 +296,7 @@ class Reasons:
         parts = [run.durable.reason]
         if halt := run.keeping.halt_sentence():
             parts.append(halt)
-        if run.with_workers:
+        if run.roll.with_workers:
             parts.append(f"waiting for the workers of {self.slow} to end")
         if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
             parts.append(f"then it ends: {run.durable.stop_asked}")

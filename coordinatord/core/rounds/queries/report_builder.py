@@ -32,7 +32,9 @@ def report_on(run: Run, now: float) -> Report | None:
     cause = run.verdict.charged
     if cause is None:
         return None
-    others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
+    others = sorted(
+        (failure for failure in run.evidence.failures.values() if failure is not cause), key=lambda each: each.at
+    )
     consequences = [*_followers(cause, same_error=True)]
     for other in others:
         failure, same = other.failure, is_same_error(_error_text(other.failure), _error_text(cause.failure))

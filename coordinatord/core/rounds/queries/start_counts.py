@@ -18,13 +18,13 @@ def count_starts(run: Run) -> WorkerStarts | None:
     """
     known = [
         (member.node, member.observed.begun)
-        for member in run.inside
+        for member in run.roll.inside
         if member.observed.begun is not None and member.observed.round == run.durable.round
     ]
     if not known:
         return None
     in_place, warm = sum(starts.in_place for _, starts in known), sum(starts.warm for _, starts in known)
-    cold = sum(member.offer.workers for member in run.inside) - in_place - warm
+    cold = sum(member.offer.workers for member in run.roll.inside) - in_place - warm
     why_not = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")
     why_cold = next(
         (

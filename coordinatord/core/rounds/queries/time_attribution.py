@@ -6,8 +6,6 @@ number, because no later life of the daemon could work it out again.
 
 from __future__ import annotations
 
-import math
-
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
@@ -19,9 +17,11 @@ def spent(run: Run, now: float) -> Spent:
 
     While a round forms, part of that time may still prove spent in vain.
     """
-    if run.durable.state is State.FORMING and run.joined_since is not None:
-        ready_at = max(now if run.enough_since is None else run.enough_since, run.durable.ledger.settled_at)
-        until_ready = _split(run, run.joined_since, Activity.STARTING, ready_at)
+    if run.durable.state is State.FORMING and run.gathering.joined_since is not None:
+        ready_at = max(
+            now if run.gathering.enough_since is None else run.gathering.enough_since, run.durable.ledger.settled_at
+        )
+        until_ready = _split(run, run.gathering.joined_since, Activity.STARTING, ready_at)
         return Ledger(ready_at, until_ready).split(ready_at, Activity.STARTING, Activity.RENDEZVOUS, now)
     if run.health is Health.SILENT:
         return spent_in_silence(run, now)
@@ -31,11 +31,12 @@ def spent(run: Run, now: float) -> Spent:
 def spent_when_broken(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
     # A hang is no sign: its time counts as stalled until the round is stopped.
-    signs = [run.lost_at, *(failure.at for failure in run.failures.values() if failure.failure.hang is None)]
-    signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]
-    signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.STOPPED)]
-    if min(signs) == math.inf:  # such a node may only have been out of reach, so any other sign is better
-        signs += [member.lived_at for member in run.doubtful]
+    signs = [failure.at for failure in run.evidence.failures.values() if failure.failure.hang is None]
+    signs += [] if run.evidence.lost_at is None else [run.evidence.lost_at]
+    signs += [member.lived_at for member in run.roll.in_state(MemberState.SILENT)]
+    signs += [member.heard_at - member.observed.idle_s for member in run.roll.in_state(MemberState.STOPPED)]
+    if not signs:  # such a node may only have been out of reach, so any other sign is better
+        signs += [member.lived_at for member in run.roll.doubtful]
     if run.activity is Activity.SILENT:
         signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # since before that it was silent
     return _split(run, min(signs, default=now), Activity.DETECTING, now)
@@ -43,8 +44,8 @@ def spent_when_broken(run: Run, now: float) -> Spent:
 
 def spent_in_silence(run: Run, now: float) -> Spent:
     """Return the time spent by a run of which no node is heard: nothing is known since the last one was."""
-    last = max((member.lived_at for member in run.members_in(MemberState.SILENT)), default=now)
-    return _split(run, max(last, run.heard_at), Activity.SILENT, now)
+    last = max((member.lived_at for member in run.roll.in_state(MemberState.SILENT)), default=now)
+    return _split(run, max(last, run.roll.heard_at), Activity.SILENT, now)
 
 
 def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> Spent:

@@ -82,10 +82,10 @@ class Leases(DeadlineHeap[tuple[str, str]]):
 
     def renew_all(self, run: Run, heartbeat_s: float, now: float) -> None:
         """Give every silent member a full lease, when the first one is heard after all were silent."""
-        for member in list(run.members_in(MemberState.SILENT)):
+        for member in list(run.roll.in_state(MemberState.SILENT)):
             member.expired, member.spared_at = False, now
             self.renew(run, member, heartbeat_s, now)
-            run.place(member)
+            run.roll.place(member)
 
     def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease."""

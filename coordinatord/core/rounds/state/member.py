@@ -44,6 +44,11 @@ class MemberState(StrEnum):
         """Whether the round must wait for this node before it is over."""
         return self in {MemberState.ASSIGNED, MemberState.RUNNING, MemberState.STOPPING}
 
+    @property
+    def in_round(self) -> bool:
+        """Whether the node has a part in the current round."""
+        return self.may_have_workers or self in {MemberState.STOPPED, MemberState.SUCCEEDED, MemberState.SILENT}
+
 
 UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
 """What is known of a node before its first message; its port is not used until then."""

@@ -49,8 +49,13 @@ class KeptDesired(Struct, frozen=True):
 class KeepingWing(Protocol):
     """The wing for training state that outlives workers.
 
-    It may assign its own state and the run's `revision`, which it increases with all that changes what nodes are sent.
+    It assigns only its own state.
     """
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with all of its state that changes what nodes are sent."""
+        return 0
 
     # What it hears
 

@@ -20,7 +20,8 @@ from coordinatord.core.rounds.queries.time_attribution import (
 )
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
-from coordinatord.core.rounds.state.run import MAY_HAVE_WORKERS, Run
+from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.ranks import assign
@@ -114,7 +115,7 @@ def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
     """End a round of which one worker holds up all others: that is its failure, and charged as any."""
     hang = run.watching.hang()
     assert hang is not None  # noqa: S101 - it is the row's condition
-    run.failures[hang.node] = hang
+    run.evidence.failures[hang.node] = hang
     _stop(run, reason, decision, planned=False)
 
 
@@ -174,11 +175,11 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
         )
     )
     releases.release_leaving(run, decision)
-    for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
+    for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.expired]:
         decision.close(member)
         run.remove(member)
-    for member in run.members_in(MemberState.READY):
-        run.wait(member, decision.now)
+    for member in run.roll.in_state(MemberState.READY):
+        run.gathering.wait(member, decision.now)
     decision.notify_all(run)
 
 
@@ -197,7 +198,7 @@ def lose_corroborated(run: Run, reason: Reason, decision: Decision) -> None:
 
 def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
     """Go on without the nodes that cannot end their workers; they may come back as new arrivals when they have."""
-    for member in list(run.members_in(*MAY_HAVE_WORKERS)):
+    for member in list(run.roll.in_state(*MAY_HAVE_WORKERS)):
         decision.record(
             NodeLeftBehind(
                 run.job,
@@ -252,7 +253,7 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     decision.close(member)
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
     if member.durable.in_round and not member.durable.succeeded:
-        run.lost_at = min(run.lost_at, member.lived_at)
+        run.evidence.record_loss(member.lived_at)
     decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
 
 
@@ -260,7 +261,7 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
 
 
 def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:
-    well = planned and not (run.count(MemberState.SILENT) or run.doubtful)
+    well = planned and not (run.roll.count(MemberState.SILENT) or run.roll.doubtful)
     so_far = spent(run, decision.now) if well else spent_when_broken(run, decision.now)
     first = _first_failure(run, decision.now)
     decision.record(
@@ -268,7 +269,7 @@ def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> Non
             run.job, run.id, reason.sentence, run.durable.round, planned, first, so_far, condition=reason.condition
         )
     )
-    for member in [member for member in run.inside if member.expired and member.durable.outcome is None]:
+    for member in [member for member in run.roll.inside if member.expired and member.durable.outcome is None]:
         lose(run, member, loss_reason(member), decision)
     decision.notify_all(run)
 
@@ -278,7 +279,7 @@ def _silent_for(member: Member, now: float) -> float:
 
 
 def _first_failure(run: Run, now: float) -> FirstFailure | None:
-    first = min(run.failures.values(), key=lambda failure: failure.at, default=None)
+    first = run.evidence.first
     if first is None:
         return None
     age_s = min(max(0.0, now - first.at), DURATION_S_MAX)

@@ -77,7 +77,7 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
 
 def _ending(run: Run, now: float) -> str:
     """Describe how a run that is to end will end, as the end of a sentence."""
-    if run.all_silent:
+    if run.roll.all_silent:
         return "is over: no node of it is heard, and one that comes back ends its workers"
     return f"is being stopped: {_last_acts(run, now)}"
 
@@ -98,7 +98,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
         return Reply(AdminResult.REFUSED, f"job {run.job} is being stopped: {run.durable.stop_asked}")
     if run.durable.state in {State.FORMING, State.STOPPING}:
         return _hasten(run, request, decision.now)
-    if run.all_silent:
+    if run.roll.all_silent:
         text = f"job {run.job} cannot be restarted now: {Reasons(run).situation(decision.now)}"
         return Reply(AdminResult.REFUSED, text)
     if run.durable.succeeded:
@@ -127,7 +127,7 @@ def _restarted(run: Run, request: Request, text: str) -> Reply:
 
 def _forget(run: Run, request: Request, decision: Decision) -> Reply:
     is_live = not run.durable.state.ended
-    if is_live and run.counted:  # nodes that cannot be heard may come back, with workers
+    if is_live and run.roll.counted:  # nodes that cannot be heard may come back, with workers
         staying = [member.node for member in run.members.values() if member.durable.outcome is None]
         names = name_some(staying, len(staying))
         text = f"job {run.job} is {run.durable.state} with {names}: end it first, with nodeclient stop {run.job}"

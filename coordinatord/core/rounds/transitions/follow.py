@@ -42,7 +42,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
         case _:
             run = cluster.jobs.get(record.job)
             if run is not None:
-                run.revision += 1
+                run.followed += 1
                 run.watching.follow(record)
                 _CHANGES.get(type(record), _nothing)(run, record)
                 run.keeping.follow(record)
@@ -60,14 +60,14 @@ def _node_lost(run: Run, record: NodeLost) -> None:
 
 def _node_released(run: Run, record: NodeReleased) -> None:
     member = run.members[record.node]
-    run.give_up.discard(member.node)
+    run.gathering.join_timeouts.discard(member.node)
     run.leaving.discard(member.node)
-    run.place(member)
+    run.roll.place(member)
     run.emptied_at = run.durable.emptied_at
 
 
 def _node_placed(run: Run, record: NodeSucceeded | NodeLeftBehind) -> None:
-    run.place(run.members[record.node])
+    run.roll.place(run.members[record.node])
 
 
 def _round_formed(run: Run, record: RoundFormed) -> None:
@@ -82,7 +82,7 @@ def _round_stopped(run: Run, record: RoundStopped) -> None:
 def _members_placed(run: Run, record: RoundsMissed | RoundEnded) -> None:
     del record
     for member in list(run.members.values()):
-        run.place(member)
+        run.roll.place(member)
 
 
 def _nothing(run: Run, record: Record) -> None:
@@ -93,9 +93,9 @@ def _nothing(run: Run, record: Record) -> None:
 def _run_ended(run: Run, record: RunEnded) -> None:
     """Drop what only another round would need: a thousand ended runs are kept, each of as many nodes as it had."""
     del record
-    run.give_up.clear()
-    run.failures.clear()
-    run.missing.clear()
+    run.gathering.join_timeouts.clear()
+    run.evidence.failures.clear()
+    run.roll.missing.clear()
     run.leaving.clear()
     run.claims.clear()
 

@@ -103,7 +103,7 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
         and observed.held_up == before.held_up
         and (observed.kept is before.kept or observed.kept == before.kept)
         and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
-        and not (member.expired or run.count(MemberState.SILENT))
+        and not (member.expired or run.roll.count(MemberState.SILENT))
         and not run.keeping.awaits_report
         and not _is_to_be_recorded(run, member, observed)
     )
@@ -124,10 +124,10 @@ def has_consequences(run: Run) -> bool:
     Steps may show that training has stalled, goes on again, or no longer repeats old steps. Without steps, the first
     one may be overdue. If a section is over, its limit no longer counts.
     """
-    if run.progress.sections.ended_at == run.heard_at:
+    if run.progress.sections.ended_at == run.roll.heard_at:
         return True
     overdue_at = conditions.first_step_overdue(run)
-    if overdue_at is not None and overdue_at <= run.heard_at:
+    if overdue_at is not None and overdue_at <= run.roll.heard_at:
         return True
     if run.durable.repeats_steps and conditions.caught_up(run) is not None:
         return True
@@ -138,18 +138,18 @@ def observe(run: Run, member: Member, observed: Observed) -> bool:
     """Take in a member's report; return whether all nodes are to hear of it. It was noted that the member was heard."""
     before, now = member.state, member.heard_at
     member.observed, member.expired = observed, False
-    run.place(member)
+    run.roll.place(member)
     concerns_all = run.keeping.report(member, now)
     if member.state is MemberState.PREPARING:
-        run.prepare(member, now)
+        run.gathering.prepare(member, now)
     if member.state is MemberState.READY and before is not MemberState.READY:
         if before is MemberState.DISCONNECTED and member.arrived:
-            run.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
+            run.gathering.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
         else:
-            run.arrive(member, now)
+            run.gathering.arrive(member, now)
     if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
         # Only the coordinator finds a hang: the text of one is its own, and becomes the reason of a record.
-        run.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
+        run.evidence.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
     if _is_to_be_recorded(run, member, observed):
         run.claims[member.node] = None
     return concerns_all
@@ -229,6 +229,6 @@ def stay(run: Run, member: Member, now: float) -> None:
         before = member.state
         run.leaving.discard(member.node)
         member.gives = False
-        run.place(member)
+        run.roll.place(member)
         if member.state is MemberState.READY and before is not MemberState.READY:
-            run.arrive(member, now)  # it did not count as ready while it was to leave
+            run.gathering.arrive(member, now)  # it did not count as ready while it was to leave

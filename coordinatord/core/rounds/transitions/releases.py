@@ -50,8 +50,8 @@ def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision
             continue
         member.gives = True
         run.leaving.discard(member.node)
-        run.give_up.discard(member.node)  # it waits for no round
-        run.place(member)
+        run.gathering.join_timeouts.discard(member.node)  # it waits for no round
+        run.roll.place(member)
 
 
 def release_held_back(run: Run, decision: Decision) -> None:
@@ -80,7 +80,7 @@ def release_in_vain(run: Run, member: Member, decision: Decision) -> None:
     """
     stay = run.keeping.stay_of(member)
     if stay.until is not None and stay.until > decision.now:
-        run.give_up.set(member.node, min(stay.until, decision.now + LOOK_AGAIN_S))
+        run.gathering.join_timeouts.set(member.node, min(stay.until, decision.now + LOOK_AGAIN_S))
     else:
         release(run, member, _in_vain(run, member, stay.lost), decision)
 
@@ -93,7 +93,7 @@ def _in_vain(run: Run, member: Member, lost: str) -> Outcome:
         f"not enough nodes within {waited}: {why}. Start {least} nodes with the same job id and coordinator, or give a"
         " longer --join-timeout"
     )
-    if run.count(MemberState.READY) >= least:
+    if run.roll.count(MemberState.READY) >= least:
         text = f"no round within {waited}: {why}"
     return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text + lost))
 

@@ -103,12 +103,12 @@ class Registry:
         if ending := self.ending:
             slowest_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
             return asked_at + slowest_s + END_S
-        writes = any(run.connected and run.keeping.has_disk for run in self.live.values())
+        writes = any(run.roll.connected and run.keeping.has_disk for run in self.live.values())
         return asked_at + SIGNALS_APART_S if writes else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
         """Note when a row of the run's table may be due, or a node has waited for long enough."""
-        dues = [due for due in (row_due, run.give_up.next()) if due is not None]
+        dues = [due for due in (row_due, run.gathering.join_timeouts.next()) if due is not None]
         if dues:
             self.deadlines.set(run.job, min(dues))
         else:

@@ -14,7 +14,6 @@ from coordinatord.core.rounds.queries import conditions
 from coordinatord.core.rounds.queries.conditions import Condition
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import actions
 from coordinatord.core.rounds.transitions.decision import Decision
@@ -155,8 +154,8 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
     """Take rows until none is due; return when the next one is, or None. Raises `TransitionLoopError`."""
     taken: list[str] = []
     while len(taken) < TRANSITIONS_MAX:
-        _note_ready(run, decision.now)
-        run.give_up.settle()
+        run.gathering.count_ready(decision.now)
+        run.gathering.join_timeouts.settle()
         run.keeping.note_end(decision.now)
         row, due = next_row(run, decision.now)
         if row is None:
@@ -166,15 +165,3 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
         row.action(run, reason, decision)
     text = f"job {run.job}: still moving after {TRANSITIONS_MAX} steps"
     raise TransitionLoopError(text, table="transitions", state=run.durable.state, stimulus=", ".join(taken))
-
-
-def _note_ready(run: Run, now: float) -> None:
-    """Note since when enough nodes for a round have joined, and since when enough have been ready."""
-    if run.count(MemberState.READY) + run.count(MemberState.PREPARING) < run.spec.nodes_min:
-        run.joined_since = None
-    elif run.joined_since is None:
-        run.joined_since = now
-    if run.count(MemberState.READY) < run.spec.nodes_min:
-        run.enough_since = None
-    elif run.enough_since is None:
-        run.enough_since = now

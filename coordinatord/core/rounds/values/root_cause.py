@@ -64,7 +64,7 @@ class RoundVerdict(Struct, frozen=True):
 
 def find_root_cause(
     trigger: str,
-    consequences_from: float,
+    consequences_from: float | None,
     failures: Collection[WorkerFailure],
     losses: Collection[LostNode],
     collateral_s: float,
@@ -72,7 +72,7 @@ def find_root_cause(
     """Find the root cause.
 
     `trigger` is the reason for which the round was stopped. If that was no failure, workers that fail from
-    `consequences_from` on, when it was stopped, do so because their peers are going; otherwise it is infinite.
+    `consequences_from` on, when it was stopped, do so because their peers are going; otherwise it is None.
     `collateral_s` is how much later than a worker's failure a node may have fallen silent, or another worker been seen
     to fail, and still have caused it.
     """
@@ -84,7 +84,8 @@ def find_root_cause(
         cause = min(losses, key=lambda loss: loss.silent_since)
         others = [failure for failure in failures if failure.node != cause.node]
         return RoundVerdict(f"lost node {cause.node}{_consequence(others)}", None)
-    if first.at + CLOCK_DRIFT * first.failure.age_s >= consequences_from:  # its age is by the clock of its host
+    first_at = first.at + CLOCK_DRIFT * first.failure.age_s  # its age is by the clock of its host
+    if consequences_from is not None and first_at >= consequences_from:
         return RoundVerdict(trigger + _consequence(failures), None)
     return RoundVerdict(str(first), first)
 

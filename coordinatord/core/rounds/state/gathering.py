@@ -1,0 +1,83 @@
+"""How the nodes of a run gather for its next round: when they arrived, and how long each waits."""
+
+from __future__ import annotations
+
+import math
+
+from coordinatord.core.rounds.state.durable import DurableRun, State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.roll import Roll
+from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
+
+
+class Gathering:
+    """The arrivals of nodes outside the round. Times are in the coordinator's clock."""
+
+    def __init__(self, durable: DurableRun, roll: Roll) -> None:
+        """Begin with no arrival."""
+        self._durable, self._roll = durable, roll
+        self.join_timeouts = DeadlineHeap[str]()
+        """When the --join-timeout of each waiting node expires, by node."""
+        self.arrived_last = -math.inf
+        """When the last node came that had not been expected, ready or not."""
+        self.ready_first: float | None = None
+        """When the first node became ready that had not been expected, and was not needed."""
+        self.ready_last = -math.inf
+        """When the last such node became ready."""
+        self.has_newcomer = False
+        """Whether a nodeclient has arrived that joined after the last round was formed."""
+        self.joined_since: float | None = None
+        """When enough nodes for a round had joined, ready or preparing; None while there are too few."""
+        self.enough_since: float | None = None
+        """When enough nodes for a round became ready; None while there are too few."""
+
+    def begin_round(self) -> None:
+        """Forget the arrivals: a round has been formed."""
+        self.ready_first, self.has_newcomer = None, False
+        self.join_timeouts.clear()
+
+    def prepare(self, member: Member, now: float) -> None:
+        """Record that a member has come, and prepares: it has arrived, and will be ready later."""
+        if member.preparing_since is None:
+            member.preparing_since = now - member.observed.idle_s
+            self.arrived_last = now
+
+    def arrive(self, member: Member, now: float) -> None:
+        """Record that a member became ready, coming from outside."""
+        if member.arrived:
+            member.arrived_at = now  # a new member arrived when it joined, whatever restarts
+        self.has_newcomer |= member.durable.joined_at > self._durable.formed_at
+        if member.arrived or member.preparing_since is None:
+            self.arrived_last = now
+        member.arrived = True
+        self.ready_last = now
+        ready = self._roll.count(MemberState.READY)
+        just_enough = self._durable.state is State.FORMING and ready <= self._durable.spec.nodes_min
+        if self.ready_first is None or ready == 1 or just_enough:
+            self.ready_first = now
+        self.wait(member, now)
+
+    def wait(self, member: Member, now: float) -> None:
+        """Let a ready member wait for the next round, from now on unless it waits already."""
+        if self._durable.state is State.FORMING and self.join_timeouts.get(member.node) is None:
+            self.join_timeouts.set(member.node, now + member.offer.join_timeout_s)
+
+    def postpone(self, by: float, now: float) -> None:
+        """Put off the timeouts by so many seconds up to now. A node that began to wait meanwhile waits from now on."""
+        self.join_timeouts.shift(by)
+        for member in self._roll.members.values():
+            expires_at, latest = self.join_timeouts.get(member.node), now + member.offer.join_timeout_s
+            if expires_at is not None and expires_at > latest:
+                self.join_timeouts.set(member.node, latest)
+
+    def count_ready(self, now: float) -> None:
+        """Record since when enough nodes for a round have joined, and since when enough have been ready."""
+        ready, least = self._roll.count(MemberState.READY), self._durable.spec.nodes_min
+        if ready + self._roll.count(MemberState.PREPARING) < least:
+            self.joined_since = None
+        elif self.joined_since is None:
+            self.joined_since = now
+        if ready < least:
+            self.enough_since = None
+        elif self.enough_since is None:
+            self.enough_since = now

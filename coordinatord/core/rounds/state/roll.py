@@ -1,0 +1,121 @@
+"""The members of one run, indexed by where they stand, and when they were heard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinatord.core.rounds.state.durable import DurableRun
+from coordinatord.core.rounds.state.member import Member, MemberState
+
+STATES = tuple(MemberState)
+"""All of them, as a tuple: an enumeration takes ten times as long to go through, and a start makes a thousand runs."""
+
+MAY_HAVE_WORKERS = tuple(state for state in STATES if state.may_have_workers)
+
+IN_ROUND = tuple(state for state in STATES if state.in_round)
+
+
+class Roll:
+    """The members of one run. They are indexed by their state, so that all counts below cost O(1)."""
+
+    def __init__(self, durable: DurableRun) -> None:
+        """Begin without members."""
+        self._durable = durable
+        self.members: dict[str, Member] = {}
+        self.workers = 0
+        """How many workers all members have together."""
+        self.missing = dict.fromkeys(durable.order)
+        """Nodes of the current or last round that are not members."""
+        self.changes = 0
+        """How often a member has changed its state, or whether it is connected, or has gone."""
+        self.heard_at = 0.0
+        """When any member was last heard."""
+        self.expired_at = 0.0
+        """When the lease of a member last ended."""
+        self.others_heard = False
+        """Whether nodes of other jobs were heard when no node of this one was any more."""
+        self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in STATES}
+        self._connected: set[str] = set()
+
+    def add(self, member: Member) -> None:
+        """Add a member."""
+        self.members[member.node] = member
+        self.workers += member.offer.workers
+        self.missing.pop(member.node, None)
+        self.place(member)
+
+    def place(self, member: Member) -> None:
+        """Index a member, new or changed, by its present state."""
+        node = member.node
+        state = member.state_in(self._durable.id, self._durable.round)
+        if state is not member.state:
+            self.changes += 1
+            self._by_state[member.state].pop(node, None)
+        member.state = state
+        self._by_state[state][node] = member  # it keeps its place, so that texts which name nodes stay the same
+        if member.is_connected is not (node in self._connected):
+            self.changes += 1  # what others are sent names the nodes from which they can get kept state
+            self._connected ^= {node}
+
+    def remove(self, member: Member) -> None:
+        """Remove a member."""
+        node = member.node
+        self.changes += 1  # what others are sent may rest on its report, or have waited for it
+        del self.members[node]
+        self.workers -= member.offer.workers
+        if node in self._durable.order:
+            self.missing[node] = None
+        del self._by_state[member.state][node]
+        self._connected.discard(node)
+
+    @property
+    def inside(self) -> Iterator[Member]:
+        """Iterate over the members that are in the current round."""
+        return (member for member in self.members.values() if member.durable.in_round)
+
+    def in_state(self, *states: MemberState) -> Iterator[Member]:
+        """Iterate over the members of some states."""
+        for state in states:
+            yield from self._by_state[state].values()
+
+    def count(self, *states: MemberState) -> int:
+        """Count the members of some states."""
+        number = 0
+        for state in states:  # a sum over a generator takes twice as long, and every event asks this often
+            number += len(self._by_state[state])
+        return number
+
+    @property
+    def connected(self) -> bool:
+        """Whether any member has a session, and its lease is not over."""
+        return bool(self._connected)
+
+    @property
+    def deserted(self) -> bool:
+        """Whether each member's connection has ended and none came back in time; silence does not suffice."""
+        return all(member.session is None and member.expired for member in self.members.values())
+
+    @property
+    def counted(self) -> int:
+        """How many members there are, without those that were released."""
+        return len(self.members) - self.count(MemberState.RELEASED)
+
+    @property
+    def round_size(self) -> int:
+        """How many nodes the current round has left."""
+        return self.count(*IN_ROUND)
+
+    @property
+    def with_workers(self) -> int:
+        """How many nodes of the round may still have workers."""
+        return self.count(*MAY_HAVE_WORKERS)
+
+    @property
+    def all_silent(self) -> bool:
+        """Whether the round goes on, as far as is known, and no node of it can be heard."""
+        return bool(self.count(MemberState.SILENT)) and not self._connected
+
+    @property
+    def doubtful(self) -> list[Member]:
+        """The nodes of the round that were silent for a lease, and have another one to be heard in."""
+        return [member for member in self.in_state(*MAY_HAVE_WORKERS) if member.in_doubt]
