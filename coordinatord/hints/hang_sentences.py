@@ -51,16 +51,13 @@ def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> st
     return f"{_name_places(places)}{where}{_lasting(waiting)}".rstrip(",")
 
 
-def elsewhere(places: Places, most: tuple[WaitPlace, Sequence[SeenWorker]], waiting: Sequence[SeenWorker]) -> str:
-    """Say that workers wait elsewhere than most do."""
-    usual, others = most
-    wait = f"rank {others[0].rank} waits" if len(others) == 1 else f"{len(others)} others wait"
-    return f"{_name_places(places)}, where {wait} in {_name(usual)},{_lasting(waiting)}".rstrip(",")
-
-
-def apart(places: Places, waiting: Sequence[SeenWorker]) -> str:
-    """Say that workers wait at different places, none of which is that of most."""
-    return f"{_name_places(places)},{_lasting(waiting)}".rstrip(",")
+def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
+    """Say that workers wait apart, and at which other place `most` do, if they do at one."""
+    where = ""
+    for place, others in most.items():
+        wait = f"rank {others[0].rank} waits" if len(others) == 1 else f"{len(others)} others wait"
+        where = f", where {wait} in {_name(place)}"
+    return f"{_name_places(places)}{where},{_lasting(waiting)}".rstrip(",")
 
 
 def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:

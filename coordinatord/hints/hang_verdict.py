@@ -139,7 +139,7 @@ def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -
     if len(peers) < len(behind) and len(groups) == 1 and max(numbers) - min(numbers) == 1:
         return _mismatched(_by_place([*behind, *peers], with_group=False), waiting)
     most = max(_by_place(peers, with_group=len(groups) > 1).items(), key=lambda side: len(side[1]))
-    return _verdict(HangKind.MISMATCHED, behind, waiting, say.elsewhere(places, most, waiting))
+    return _verdict(HangKind.MISMATCHED, behind, waiting, say.apart(places, dict([most]), waiting))
 
 
 def _judge_waiting(last: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
@@ -158,9 +158,11 @@ def _judge_waiting(last: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) ->
         if len(places) > 1 and not _is_pair(members[0]):
             return _mismatched(places, waiting)
     whole = [members for members in groups.values() if _is_whole(members, len(waiting), alone=not several)]
-    if whole:
-        return _incomplete(whole, waiting, with_group=several)
-    return _mismatched(_by_place(last, with_group=True), waiting)
+    if not whole:
+        return _mismatched(_by_place(last, with_group=True), waiting)
+    stuck = sorted((worker for members in whole for worker in members), key=lambda worker: worker.rank)
+    [place, *_] = _by_place(whole[0], with_group=several)
+    return _verdict(HangKind.NETWORK, stuck, waiting, say.never_completes(place, len(whole), stuck, waiting))
 
 
 def _is_whole(members: Sequence[SeenWorker], workers: int, *, alone: bool) -> bool:
@@ -182,15 +184,6 @@ def _group_of(worker: SeenWorker) -> tuple[str, tuple[int, ...]]:
     return place.group, tuple(sorted((worker.rank, place.number))) if place.stage in PAIRED else ()
 
 
-def _incomplete(
-    whole: Sequence[Sequence[SeenWorker]], waiting: Sequence[SeenWorker], *, with_group: bool
-) -> HangVerdict:
-    """Return the verdict on groups in which all members wait at one place."""
-    stuck = sorted((worker for members in whole for worker in members), key=lambda worker: worker.rank)
-    [place, *_] = _by_place(whole[0], with_group=with_group)
-    return _verdict(HangKind.NETWORK, stuck, waiting, say.never_completes(place, len(whole), stuck, waiting))
-
-
 def _mismatched(places: Mapping[WaitPlace, Sequence[SeenWorker]], waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return the verdict on workers that wait at different places.
 
@@ -199,10 +192,9 @@ def _mismatched(places: Mapping[WaitPlace, Sequence[SeenWorker]], waiting: Seque
     sides = sorted(places.items(), key=lambda side: (-len(side[1]), side[1][0].rank))
     most, *others = sides
     has_most = bool(others) and 2 * len(most[1]) > sum(len(workers) for _, workers in sides)
-    named = sorted(others if has_most else sides, key=lambda side: side[1][0].rank)
-    culprits = [worker for _, workers in named for worker in workers]
-    sentence = say.elsewhere(dict(named), most, waiting) if has_most else say.apart(dict(named), waiting)
-    return _verdict(HangKind.MISMATCHED, culprits, waiting, sentence)
+    named = dict(sorted(others if has_most else sides, key=lambda side: side[1][0].rank))
+    culprits = [worker for workers in named.values() for worker in workers]
+    return _verdict(HangKind.MISMATCHED, culprits, waiting, say.apart(named, dict([most] if has_most else []), waiting))
 
 
 def _culprits(workers: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.watching.hanging import reports_no_steps
 from coordinatord.core.watching.lateness_watch import trains
-from coordinatord.core.watching.run_watch import lateness_of
+from coordinatord.core.watching.run_watch import lateness_of, reports_no_steps
 from coordinatord.core.watching.stack_sources import WORKERS_AT_ONCE_MAX
 from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
 from coordinatord.protocol.messages import Launcher

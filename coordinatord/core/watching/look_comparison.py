@@ -6,7 +6,7 @@ look to the next, and all of them could be seen.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -116,11 +116,6 @@ def judge_again(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> Ha
     if any(worker.before and worker.now and _has_moved(worker.before, worker.now) for worker in both):
         return None
     return find_hang(both)
-
-
-def first_named(verdict: HangVerdict, look: Collection[SeenWorker]) -> SeenWorker:
-    """Return the first of the workers that a verdict names."""
-    return next(worker for worker in look if worker.rank == verdict.ranks[0])
 
 
 def _ranks(look: Sequence[SeenWorker]) -> set[int]:

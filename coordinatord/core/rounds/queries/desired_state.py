@@ -114,7 +114,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
 def _remark(run: Run, member: Member, goal: Goal) -> str:
     if goal is Goal.EXIT:
         return ""
-    return run.watching.remark() if member.state is MemberState.RUNNING else member.remark
+    return run.watching.remark if member.state is MemberState.RUNNING else member.remark
 
 
 def _round(run: Run, member: Member) -> int:

@@ -263,7 +263,7 @@ class Reasons:
 
     def _noticed(self, text: str) -> str:
         """Return a text with what the last looks have shown where nothing is done about it."""
-        notice = self._run.watching.notice() if self._run.durable.state is State.RUNNING else ""
+        notice = self._run.watching.notice if self._run.durable.state is State.RUNNING else ""
         return f"{text}; {notice}" if notice else text
 
     @property

@@ -178,6 +178,11 @@ class KeepingWing(Protocol):
 class WatchingWing(Protocol):
     """The wing that looks at workers."""
 
+    notice: str = ""
+    """What the last looks have shown where nothing is done about it; empty if nothing."""
+    remark: str = ""
+    """What users of nodes at work are warned of; empty if of nothing. It changes only by records."""
+
     def follow(self, record: Record) -> None:
         """Take in a record of the run that has just taken effect: what workers did before it may count no more."""
 
@@ -199,14 +204,6 @@ class WatchingWing(Protocol):
 
     def awaited(self) -> str:
         """Say which worker the others wait for, if the round goes on and that is not on record; empty otherwise."""
-        return ""
-
-    def notice(self) -> str:
-        """Say what the last looks have shown where nothing is done about it; empty if nothing."""
-        return ""
-
-    def remark(self) -> str:
-        """Say what users of nodes at work are warned of; empty if of nothing. It changes only by records."""
         return ""
 
     def laggard(self) -> NodeDrained | None:
