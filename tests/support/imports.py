@@ -66,12 +66,13 @@ FLOORS = {"coordinatord/core/rounds": KERNEL_FLOORS, "coordinatord/server": SERV
 """The rooms with floors: each file may import from its own floor and from lower ones. What is no floor is an edge."""
 
 APART = {
+    "coordinatord/core/machine.py": ("coordinatord.core.shown",),
     "coordinatord/core/rounds": ("coordinatord.core.keeping", "coordinatord.core.watching", "coordinatord.core.shown"),
     "coordinatord/core/keeping": ("coordinatord.core.watching", "coordinatord.core.shown"),
     "coordinatord/core/watching": ("coordinatord.core.keeping", "coordinatord.core.shown"),
 }
-"""What each room of `coordinatord/core` must not import: the kernel can do without its wings, and each wing without the
-other."""
+"""What a room of `coordinatord/core` must not import: the kernel can do without its wings, each wing without the other,
+and all of them without what is shown."""
 
 TORCHRUN_ROOM = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
