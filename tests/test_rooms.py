@@ -78,17 +78,11 @@ MANY_FIELDS = {
     "Round": "what is written once parts from what changes while it runs",
     "Driver": "what answers requests parts from what drives the machine",
     "NodeSessions": "limits and lines of the log part from sessions",
-    "LogReading": "what is read parts from where it is read from",
     "ConnectionState": "what the user was shown parts from the session",
     "StepSaver": "the state of a save becomes an enum",
     "KeptOptimizer": "its tensors and its small values part",
     "StayingWorkers": "as Agent",
-    "WorkerStarter": "reasons for cold starts part from starts",
     "LogService": "files part from requests",
-    "Output": "files and the terminal part",
-    "Pump": "as Output",
-    "RoundStreams": "as Output",
-    "TerminalWriter": "live lines part from the writer",
 }
 """The classes above that, and what will mend each."""
 

@@ -138,6 +138,10 @@ END_WITHIN_S = 5.0
 """How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, as on a network
 file system that is gone."""
 
+AHEAD_AFTER_S = 0.5
+"""How long after the start of the last worker the forks for the next round are made. A round that begins needs the
+processors itself: with torch, a fork takes 20 ms."""
+
 LINE_BYTES_MAX = 65_536
 
 
@@ -161,6 +165,8 @@ class ForkServer:
         """Whether the interpreter has imported everything, and nothing has gone wrong since."""
         self._waiting: deque[WaitingFork] = deque()
         """The forks that wait for the next round, those that are requested included."""
+        self._ahead: asyncio.TimerHandle | None = None
+        """The timer for the forks of the next round."""
         self._link, theirs = socket.socketpair()
         self._link.setblocking(False)
         try:
@@ -230,6 +236,12 @@ class ForkServer:
         with suppress(OSError):
             while self.usable and len(self._waiting) < number:
                 self._waiting.append(WaitingFork(self._link))
+
+    def fork_ahead_later(self, number: int) -> None:
+        """Have so many forks wait for the next round, once the round that begins leaves the processors to them."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+        self._ahead = self._loop.call_later(AHEAD_AFTER_S, self.fork_ahead, number)
 
     async def close(self) -> None:
         """End the interpreter, forks that wait, and what modules started in their import; its workers live on."""

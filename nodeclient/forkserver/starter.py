@@ -48,11 +48,6 @@ connection was refused tries again only after 0.25 to 0.75 s. When all workers w
 delayed one warm round in three. A fork with torch takes 10 to 20 ms."""
 
 
-AHEAD_AFTER_S = 0.5
-"""How long after the start of the last worker the forks for the next round are made. A round that begins needs the
-processors itself: with torch, a fork takes 20 ms."""
-
-
 class WorkerStarter:
     """Starts one node's workers. If `modules` is empty, all of them start cold."""
 
@@ -68,8 +63,6 @@ class WorkerStarter:
         self._parent: ForkServer | None = None
         self._failures = 0
         """The parents that ended, or could not fork, since a worker was last forked."""
-        self._ahead: asyncio.TimerHandle | None = None
-        """The timer for the forks of the next round."""
         self.forked = 0
         """How many workers were forked."""
         ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
@@ -169,15 +162,10 @@ class WorkerStarter:
             else:
                 self._failures, self.why_cold = 0, None
                 self.forked += 1
-                self._fork_ahead_later(parent)
+                parent.fork_ahead_later(self._workers)
                 return pid
         self._missed.set()
         return spawn(command, local_rank, stdout, stderr, with_stdin)
-
-    def _fork_ahead_later(self, parent: ForkServer) -> None:
-        if self._ahead is not None:
-            self._ahead.cancel()
-        self._ahead = asyncio.get_running_loop().call_later(AHEAD_AFTER_S, parent.fork_ahead, self._workers)
 
 
 def _obstacle(error: Exception) -> WhyCold:

@@ -23,14 +23,10 @@ CHECK_S = 1.0
 
 
 class LogFileErrors:
-    """Warns once a round that log files cannot be written."""
+    """Warns once that the log files of a round cannot be written."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
-        self._reported = False
-
-    def begin_round(self) -> None:
-        """Allow one warning for the next round."""
         self._reported = False
 
     def add(self, path: Path, why: str) -> None:

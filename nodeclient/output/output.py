@@ -21,7 +21,7 @@ from nodeclient.output.line_prefix import WorkerLabel
 from nodeclient.output.log_paths import LogPaths, PrivateFolder
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.pump import Pump
-from nodeclient.output.round import RoundStreams
+from nodeclient.output.round import RoundFiles, RoundStreams
 from nodeclient.output.streams import WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
@@ -60,8 +60,7 @@ class Output:
         """
         fds = fds or (sys.stdout.fileno(), sys.stderr.fileno())
         self._settings = settings
-        self._host = host
-        self._role = role
+        self._label = partial(WorkerLabel, role=role, host=host)
         self._warn = warn
         self._fds = fds
         self._loop = asyncio.get_running_loop()
@@ -72,7 +71,6 @@ class Output:
         self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
         self.terminal = Terminal(fds[1], self._pump, stderr)
         """Writes the lines of this node itself."""
-        self._errors = LogFileErrors(self._warn_soon)
         self._files = FileThread(self._failed)
         self._private = PrivateFolder()
         self._round: RoundStreams | None = None
@@ -96,19 +94,16 @@ class Output:
         """
         before = [] if self._round is None else self._round.streams_of
         self._round = None
-        self._errors.begin_round()
         log_dir = self._settings.log_dir
         folder = None if log_dir is None else place.folder(log_dir.absolute())
-        labels = [WorkerLabel(rank, local_rank, self._role, self._host) for local_rank, rank in enumerate(ranks)]
+        labels = [self._label(rank, local_rank) for local_rank, rank in enumerate(ranks)]
         fds = dict(zip(self._terminal_writers, self._fds, strict=True))
         round_streams = RoundStreams(
             self._settings,
             self._terminal_writers,
             fds,
-            folder,
             labels,
-            self._errors,
-            self._files,
+            RoundFiles(self._settings, folder, self._files, LogFileErrors(self._warn_soon)),
             several_hosts=several_hosts,
         )
         with ExitStack() as children, ExitStack() as failure:

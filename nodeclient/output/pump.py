@@ -37,6 +37,36 @@ STOP_WITHIN_S = 30.0
 """How long the thread may take to end, for a reader that is slow but reads, or a file system that hangs."""
 
 
+class PostedCalls:
+    """The calls that other threads want made. All methods but `post` are for the thread that makes them."""
+
+    def __init__(self) -> None:
+        """Begin without calls."""
+        self._calls: deque[Callable[[], object]] = deque()
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """The descriptor that can be read once there are calls."""
+        self._poll = select.poll()
+        self._poll.register(self.wake, select.POLLIN)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have a call made."""
+        self._calls.append(call)
+        os.eventfd_write(self.wake, 1)
+
+    def pause(self, seconds: float) -> None:
+        """Wait until there are calls, but no longer than so many seconds."""
+        self._poll.poll(1000 * seconds)
+
+    def make(self) -> None:
+        """Make all calls."""
+        try:
+            os.eventfd_read(self.wake)
+        except BlockingIOError:
+            return
+        while self._calls:
+            self._calls.popleft()()
+
+
 class Pump:
     """Moves bytes from streams to terminals and files; the thread starts with the first call that is posted."""
 
@@ -44,15 +74,11 @@ class Pump:
         """Prepare the thread; `failed` is called in it if it ends by a bug."""
         self._terminal_writers = terminal_writers
         self._failed = failed
-        self._calls: deque[Callable[[], object]] = deque()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._calls = PostedCalls()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
-        self._pause = select.poll()
-        """Ends early when `_wake` is written to, as `_poll` does."""
-        self._pause.register(self._wake, select.POLLIN)
+        self._poll.register(self._calls.wake, select.POLLIN)
         self._streams: dict[int, WorkerStream] = {}
         """The streams that have not ended, by descriptor."""
         self._numbers = 0
@@ -74,20 +100,19 @@ class Pump:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="output", daemon=True)
                 self._thread.start()
-            self._calls.append(call)
-            os.eventfd_write(self._wake, 1)
+            self._calls.post(call)
             return True
 
     def stop(self) -> None:
         """Have the thread write all remaining output and end; wait for its end, `STOP_WITHIN_S` at most."""
         with self._starting:
             self._stopping = True
-            os.eventfd_write(self._wake, 1)
+            self._calls.post(lambda: None)
         if self._thread is not None:
             self._thread.join(STOP_WITHIN_S)
             if self._thread.is_alive():
                 return  # the thread hangs in a file system, and ends with the process
-        os.close(self._wake)
+        os.close(self._calls.wake)
 
     # Methods for posted calls
 
@@ -140,19 +165,11 @@ class Pump:
         events = self._poll.poll(self._timeout_ms())
         ready = [self._streams[fd] for fd, _ in events if fd in self._streams]
         read = self._read_ready(ready)
-        self._make_calls()
+        self._calls.make()
         self._show_unfinished(time.monotonic())
         self._flush()
         if 0 < read < LITTLE_BYTES and not self._waiting:
-            self._pause.poll(1000 * REST_S)
-
-    def _make_calls(self) -> None:
-        try:
-            os.eventfd_read(self._wake)
-        except BlockingIOError:
-            return
-        while self._calls:
-            self._calls.popleft()()
+            self._calls.pause(REST_S)
 
     def _read_ready(self, ready: list[WorkerStream]) -> int:
         read = 0
@@ -217,7 +234,7 @@ class Pump:
 
     def _finish(self) -> None:
         """Write all remaining output, and give up an output that takes nothing for `GIVE_UP_S`."""
-        self._make_calls()
+        self._calls.make()
         self.retire(list(self._streams.values()))
         give_up_at = time.monotonic() + GIVE_UP_S
         while True:

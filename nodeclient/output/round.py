@@ -21,6 +21,42 @@ from nodeclient.output.terminal_writer import TerminalWriter
 _NAMES = {Streams.STDOUT: "stdout", Streams.STDERR: "stderr"}
 
 
+class RoundFiles:
+    """The log files of a node's workers in one round, if there are any."""
+
+    def __init__(
+        self, settings: OutputSettings, folder: Path | None, thread: FileThread, errors: LogFileErrors
+    ) -> None:
+        """Write files in a `folder`, or none for None; `thread` writes them."""
+        self._settings = settings
+        self._folder = folder
+        self._thread = thread
+        self._errors = errors
+        self._filtered: dict[Streams, FileSink] = {}
+        """The files that the lines of several workers are copied into."""
+
+    def log(self, kind: Streams, label: WorkerLabel) -> Path | None:
+        """Return the file with all that a worker writes to a stream; None if none is kept."""
+        return None if self._folder is None else self._folder / str(label.rank) / f"{_NAMES[kind]}.log"
+
+    def sinks(self, kind: Streams, label: WorkerLabel, prefix: bytes) -> list[Sink]:
+        """Return the files for a stream of a worker; `prefix` is that of its lines in files with other workers'."""
+        log, settings = self.log(kind, label), self._settings
+        if self._folder is None or log is None:
+            return []
+        sinks: list[Sink] = [self._file(log)]
+        words = settings.stdout_filters if kind is Streams.STDOUT else settings.stderr_filters
+        if words and settings.is_shown(label.local_rank):
+            if kind not in self._filtered:
+                self._filtered[kind] = self._file(self._folder / f"filtered_{_NAMES[kind]}.log")
+            sinks.append(Filter(words, prefix, self._filtered[kind]))
+        return sinks
+
+    def _file(self, path: Path) -> FileSink:
+        size, kept = self._settings.rotate_bytes, self._settings.rotations_kept
+        return FileSink(self._thread, path, self._errors, Rotation(size, kept) if size else None)
+
+
 class RoundStreams:
     """The streams of a node's workers in one round."""
 
@@ -29,35 +65,20 @@ class RoundStreams:
         settings: OutputSettings,
         terminal_writers: Mapping[Streams, TerminalWriter],
         fds: Mapping[Streams, int],
-        folder: Path | None,
         labels: Sequence[WorkerLabel],
-        errors: LogFileErrors,
-        files: FileThread,
+        files: RoundFiles,
         *,
         several_hosts: bool,
     ) -> None:
-        """Set up the streams; `fds` are the descriptors of the writers, and `folder` is for log files, or None.
-
-        `files` writes these.
-        """
+        """Set up the streams; `fds` are the descriptors of the writers."""
         self._settings = settings
         self._terminal_writers = terminal_writers
         self._fds = fds
-        self._folder = folder
         self._labels = labels
-        self._errors = errors
         self._files = files
         self._several_hosts = several_hosts
         sharing = sum(bool(settings.shown(label.local_rank)) for label in labels)
         self._is_prefixed = sharing > 1 or settings.prefix is not None
-        self._rotation: Rotation | None = None
-        if settings.rotate_bytes:
-            self._rotation = Rotation(settings.rotate_bytes, settings.rotations_kept)
-        self._filters = {
-            Streams.STDOUT: settings.stdout_filters if folder else (),
-            Streams.STDERR: settings.stderr_filters if folder else (),
-        }
-        self._filtered: dict[Streams, FileSink] = {}
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
         """The streams of each worker, by local rank; an output that a worker inherits directly is none."""
         self.interrupts = Interrupts()
@@ -89,7 +110,7 @@ class RoundStreams:
 
     def stderr_log(self, local_rank: int) -> Path | None:
         """Return the file with all that a worker wrote to stderr; None if none is kept."""
-        return self._log(Streams.STDERR, self._labels[local_rank])
+        return self._files.log(Streams.STDERR, self._labels[local_rank])
 
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
         """Return the descriptors that each worker gets as stdout and stderr.
@@ -104,7 +125,7 @@ class RoundStreams:
 
     def _open(self, kind: Streams, label: WorkerLabel, children: ExitStack, failure: ExitStack) -> int:
         terminal_writer = self._terminal_writers[kind] if kind in self._settings.shown(label.local_rank) else None
-        sinks = self._file_sinks(kind, label)
+        sinks = self._files.sinks(kind, label, self._prefix(label, None))
         if kind is Streams.STDERR:
             sinks.append(self.tails[label.local_rank])
         if terminal_writer is None and not sinks:
@@ -128,24 +149,6 @@ class RoundStreams:
         if is_terminal:
             self.pseudo_terminals.append((stream, self._fds[kind]))
         return writing
-
-    def _file_sinks(self, kind: Streams, label: WorkerLabel) -> list[Sink]:
-        """Return the sinks that are files."""
-        log = self._log(kind, label)
-        if self._folder is None or log is None:
-            return []
-        sinks: list[Sink] = [self._file(log)]
-        if (words := self._filters[kind]) and self._settings.is_shown(label.local_rank):
-            if kind not in self._filtered:
-                self._filtered[kind] = self._file(self._folder / f"filtered_{_NAMES[kind]}.log")
-            sinks.append(Filter(words, self._prefix(label, None), self._filtered[kind]))
-        return sinks
-
-    def _log(self, kind: Streams, label: WorkerLabel) -> Path | None:
-        return None if self._folder is None else self._folder / str(label.rank) / f"{_NAMES[kind]}.log"
-
-    def _file(self, path: Path) -> FileSink:
-        return FileSink(self._files, path, self._errors, self._rotation)
 
     def _prefix(self, label: WorkerLabel, terminal_writer: TerminalWriter | None) -> bytes:
         coloured = terminal_writer is not None and terminal_writer.is_terminal and colours_wanted()

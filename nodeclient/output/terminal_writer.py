@@ -44,8 +44,8 @@ _JOIN_BYTES = 4096
 """The size up to which writes are joined: one line of each of 64 workers is one write."""
 
 
-class TerminalWriter:
-    """The terminal, pipe, file or socket that `fd` leads to."""
+class ByteQueue:
+    """The bytes that wait for room in the terminal, pipe, file or socket that `fd` leads to."""
 
     def __init__(self, fd: int, warn: Callable[[str], None]) -> None:
         """Write to `fd`, which stays open for the caller. Raises `OSError` if it is not open.
@@ -53,129 +53,42 @@ class TerminalWriter:
         `warn` is called once, with a text, if the output cannot be written.
         """
         self._warn = warn
-        self.is_terminal = os.isatty(fd)
         self._writer = writer(fd)
         self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
         """Errors of a file may be temporary; a reader that is gone does not come back."""
         self._queue: deque[bytes] = deque()
         self._written = 0
         """How many bytes of the first item in the queue are written."""
-        self._size = 0
-        self._at_start = True
-        self._unfinished: object | None = None
-        self._live = False
-        self._broken = False
+        self.size = 0
+        """How many bytes wait in the queue."""
+        self.broken = False
+        """Whether the reader is gone, so that all bytes are dropped."""
         self._try_at = 0.0
         self._warned = False
 
     @property
     def full(self) -> bool:
         """Whether callers should add nothing more for now."""
-        return self._size > QUEUE_BYTES_MAX
-
-    @property
-    def size(self) -> int:
-        """How many bytes wait in the queue."""
-        return self._size
-
-    @property
-    def broken(self) -> bool:
-        """Whether the reader is gone, so that all bytes are dropped."""
-        return self._broken
+        return self.size > QUEUE_BYTES_MAX
 
     def fileno(self) -> int:
         """Return the descriptor to be polled."""
         return self._writer.fileno()
 
-    def columns(self) -> int:
-        """Return the width of the terminal."""
-        return self.size_in_cells()[0]
-
-    def size_in_cells(self) -> tuple[int, int]:
-        """Return the columns and the rows of the terminal."""
-        try:
-            columns, rows = os.get_terminal_size(self._writer.fileno())
-        except OSError:
-            columns = rows = 0
-        return columns or COLUMNS, rows or ROWS
-
-    # Input
-
-    def raw(self, data: bytes) -> None:
-        """Pass bytes on as they are."""
-        self._put((self._clear_live() + data) if self._live else data)
-        self._at_start = data.endswith(b"\n")
-        self._unfinished = None
-
-    def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
-        """Write complete pieces of one stream, each with the prefix. The first piece may end a line that it has begun.
-
-        Return the text that the next piece will overwrite; a terminal shows it already.
-        """
-        if self._unfinished is owner:
-            head, pieces = first_piece(pieces)
-            self._put(head + b"\n")
-            self._at_start, self._unfinished = True, None
-        lines, progress = as_overwritten(pieces)
-        if lines:
-            self._put(self._fresh_line() + prefixed(prefix, lines))
-        if progress and self.is_terminal:
-            self.live(prefix, progress)
-        return progress
-
-    def begun(self, owner: object, prefix: bytes, text: bytes) -> None:
-        """Write the beginning of a line, or more of it; a line of another stream starts below it."""
-        start = b"" if self._unfinished is owner else self._fresh_line() + prefix
-        self._put(start + text)
-        self._at_start, self._unfinished = False, owner
-
-    def switch(self, modes: bytes) -> None:
-        """Switch modes of a terminal, by escape sequences that show nothing."""
-        if self.is_terminal:
-            self._put(modes)
-
-    def end(self, owner: object) -> None:
-        """End the line that a finished stream has begun."""
-        if self._unfinished is owner:
-            self._put(self._fresh_line())
-
-    def live(self, prefix: bytes, text: bytes) -> None:
-        """Draw a line that the next output erases; nothing is drawn if the terminal is too slow."""
-        if self._size > LIVE_BYTES_MAX or self._broken:
+    def put(self, data: bytes) -> None:
+        """Add bytes to the queue."""
+        if self.broken or not data:
             return
-        # Only one row can be erased. The last column stays free, or the cursor would wrap.
-        room = self.columns() - 1 - len(plain(prefix.decode(errors="replace")))
-        shown = plain(text.decode(errors="replace"))[: max(0, room)].encode()
-        self._put((b"" if self._live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
-        self._live = True
-
-    def _fresh_line(self) -> bytes:
-        """Return the bytes after which the next output starts at the beginning of a line."""
-        if self._live:
-            return self._clear_live()
-        start = b"" if self._at_start else b"\n"
-        self._at_start, self._unfinished = True, None
-        return start
-
-    def _clear_live(self) -> bytes:
-        erase, self._live = _ERASE_LINE if self._live else b"", False
-        return erase
-
-    def _put(self, data: bytes) -> None:
-        if self._broken or not data:
-            return
-        self._size += len(data)
+        self.size += len(data)
         # The first item of the queue may be written in part, and stays as it is.
         if len(self._queue) > 1 and len(self._queue[-1]) + len(data) <= _JOIN_BYTES:
             self._queue[-1] += data
         else:
             self._queue.append(data)
 
-    # Output
-
     def flush(self) -> bool:
         """Write as much as there is room for; return whether anything was written."""
-        size = self._size
+        size = self.size
         if self._try_at:
             if time.monotonic() < self._try_at:
                 self._drop()
@@ -189,17 +102,17 @@ class TerminalWriter:
             except OSError as error:
                 self._fail(error)
                 return False
-            self._size -= written
+            self.size -= written
             self._written += written
             if self._written == len(self._queue[0]):
                 self._queue.popleft()
                 self._written = 0
-        return self._size < size
+        return self.size < size
 
     def close(self) -> None:
         """Close the output; the queue is lost."""
         self._drop()
-        self._broken = True
+        self.broken = True
         self._writer.close()
 
     def _fail(self, error: OSError) -> None:
@@ -207,7 +120,7 @@ class TerminalWriter:
         if self._is_file:
             self._try_at = time.monotonic() + TRY_AGAIN_S
         else:
-            self._broken = True
+            self.broken = True
         if not self._warned and error.errno not in _READER_GONE:
             self._warned = True
             path = Path(f"/proc/self/fd/{self.fileno()}").readlink()
@@ -215,4 +128,88 @@ class TerminalWriter:
 
     def _drop(self) -> None:
         self._queue.clear()
-        self._size = self._written = 0
+        self.size = self._written = 0
+
+
+class TerminalWriter(ByteQueue):
+    """One of this process's outputs, in whole lines."""
+
+    def __init__(self, fd: int, warn: Callable[[str], None]) -> None:
+        """Begin at the start of a line. Raises `OSError` if `fd` is not open."""
+        super().__init__(fd, warn)
+        self.is_terminal = os.isatty(fd)
+        self._at_start = True
+        self._unfinished: object | None = None
+        self._live = False
+
+    def columns(self) -> int:
+        """Return the width of the terminal."""
+        return self.size_in_cells()[0]
+
+    def size_in_cells(self) -> tuple[int, int]:
+        """Return the columns and the rows of the terminal."""
+        try:
+            columns, rows = os.get_terminal_size(self._writer.fileno())
+        except OSError:
+            columns = rows = 0
+        return columns or COLUMNS, rows or ROWS
+
+    def raw(self, data: bytes) -> None:
+        """Pass bytes on as they are."""
+        self.put((self._clear_live() + data) if self._live else data)
+        self._at_start = data.endswith(b"\n")
+        self._unfinished = None
+
+    def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
+        """Write complete pieces of one stream, each with the prefix. The first piece may end a line that it has begun.
+
+        Return the text that the next piece will overwrite; a terminal shows it already.
+        """
+        if self._unfinished is owner:
+            head, pieces = first_piece(pieces)
+            self.put(head + b"\n")
+            self._at_start, self._unfinished = True, None
+        lines, progress = as_overwritten(pieces)
+        if lines:
+            self.put(self._fresh_line() + prefixed(prefix, lines))
+        if progress and self.is_terminal:
+            self.live(prefix, progress)
+        return progress
+
+    def begun(self, owner: object, prefix: bytes, text: bytes) -> None:
+        """Write the beginning of a line, or more of it; a line of another stream starts below it."""
+        start = b"" if self._unfinished is owner else self._fresh_line() + prefix
+        self.put(start + text)
+        self._at_start, self._unfinished = False, owner
+
+    def switch(self, modes: bytes) -> None:
+        """Switch modes of a terminal, by escape sequences that show nothing."""
+        if self.is_terminal:
+            self.put(modes)
+
+    def end(self, owner: object) -> None:
+        """End the line that a finished stream has begun."""
+        if self._unfinished is owner:
+            self.put(self._fresh_line())
+
+    def live(self, prefix: bytes, text: bytes) -> None:
+        """Draw a line that the next output erases; nothing is drawn if the terminal is too slow."""
+        if self.size > LIVE_BYTES_MAX or self.broken:
+            return
+        # Only one row can be erased. The last column stays free, or the cursor would wrap.
+        room = self.columns() - 1 - len(plain(prefix.decode(errors="replace")))
+        shown = plain(text.decode(errors="replace"))[: max(0, room)].encode()
+        self.put((b"" if self._live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
+        self._live = True
+
+    def _fresh_line(self) -> bytes:
+        """Return the bytes after which the next output starts at the beginning of a line."""
+        if self._live:
+            return self._clear_live()
+        start = b"" if self._at_start else b"\n"
+        self._at_start, self._unfinished = True, None
+        return start
+
+    def _clear_live(self) -> bytes:
+        erase, self._live = _ERASE_LINE if self._live else b"", False
+        return erase

@@ -89,8 +89,6 @@ class LogReading:
         self._query = query
         self.run = query.run or run.id
         """The run that was chosen."""
-        self._earlier = self.run if self.run != run.id else ""
-        """The chosen run if it is an earlier one of the job, else empty."""
         chosen = query.after_round if query.round is None else query.round
         self.round = run.durable.round if chosen is None else chosen
         self._is_chosen = chosen is not None
@@ -98,6 +96,11 @@ class LogReading:
         self._until = driver.now + WITHIN_S
         self._stopped = False
         """A limit of this reading is reached."""
+
+    @property
+    def _earlier(self) -> str:
+        """The chosen run if it is an earlier one of the job, else empty."""
+        return self.run if self.run != self._run.id else ""
 
     async def find(self) -> LogSources:
         """Return the logs of the round. Raises `NoLogError` and `StoreError`."""

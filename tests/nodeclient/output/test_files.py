@@ -104,11 +104,6 @@ def test_a_full_disk_costs_lines_and_is_said_once(tmp_path: Path, errors: LogFil
     assert len(complaints) == 1
     assert f"{path}: No space left on device" in complaints[0]
     assert "training goes on" in complaints[0]
-    errors.begin_round()
-    path.unlink()
-    path.symlink_to("/dev/full")
-    file.write(b"lost\n")
-    assert len(complaints) == 2
 
 
 def test_a_broken_file_is_not_tried_again_at_once(tmp_path: Path, errors: LogFileErrors) -> None:
