@@ -81,8 +81,6 @@ MANY_FIELDS = {
     "ConnectionState": "what the user was shown parts from the session",
     "StepSaver": "the state of a save becomes an enum",
     "KeptOptimizer": "its tensors and its small values part",
-    "StayingWorkers": "as Agent",
-    "LogService": "files part from requests",
 }
 """The classes above that, and what will mend each."""
 

@@ -59,7 +59,7 @@ class LogCatalogue:
     def __init__(self, log_dir: Path, job: str, host: str) -> None:
         self._log_dir = log_dir
         self._job = job
-        self._host = host
+        self.host = host
         self._lock: int | None = None
         """The descriptor of the note of the current round, which is locked."""
 
@@ -99,7 +99,7 @@ class LogCatalogue:
             with suppress(OSError, ValueError, SchemaError):
                 known[name] = self._guessed(folder, name, parts, begun_at, claimed)
         for name, kept in known.items():
-            own = (kept.host, kept.job) == (self._host, self._job)
+            own = (kept.host, kept.job) == (self.host, self._job)
             if own and self.parts(kept) == parts and name == _note_of(kept):
                 yield kept
 
@@ -114,7 +114,7 @@ class LogCatalogue:
         ranks = {int(rank) for rank in _names(folder) if _RANK.fullmatch(rank)}.difference(claimed)
         first = min(ranks, default=0)
         values = {
-            "host": self._host,
+            "host": self.host,
             "job": self._job,
             "node": unquote(_NOTE.sub(r"\1", name), errors="strict"),
             "run": unquote(parts[1], errors="strict"),

@@ -73,6 +73,45 @@ class _CallThread:
             self._failed(error)
 
 
+class LogFollowers:
+    """Who reads a node's logs while they are written; times in seconds of the event loop's clock."""
+
+    def __init__(self) -> None:
+        """Begin without followers."""
+        self._read_at: dict[Key, float] = {}
+        """When each log was last read by a follower."""
+        self._unread: set[Key] = set()
+        """The logs whose followers have not come to the end yet, while this node ends."""
+        self._all_read = asyncio.Event()
+        self._ends_at = math.inf
+        """When this node began to end."""
+
+    def forget(self) -> None:
+        """Forget all followers: those that read on are recorded again."""
+        self._read_at.clear()
+
+    def followed(self, now: float) -> set[Key]:
+        """Return the logs that have followers."""
+        return {key for key, at in self._read_at.items() if at >= now - FOLLOWED_WITHIN_S}
+
+    def record(self, key: Key, asked_at: float, now: float, *, more: bool) -> None:
+        """Record that a piece was sent to a follower who asked for it at `asked_at`, and whether there is more."""
+        self._read_at[key] = now
+        if asked_at >= self._ends_at and not more:
+            self._unread.discard(key)
+            if not self._unread:
+                self._all_read.set()
+
+    async def finish(self, now: float) -> None:
+        """Wait until followers have read what is written by now; return at once if there are none."""
+        self._ends_at, self._unread = now, self.followed(now)
+        self._all_read.clear()
+        if self._unread:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FOLLOWERS_WITHIN_S):
+                    await self._all_read.wait()
+
+
 def _place_of(kept: KeptRound) -> tuple[str, str, int]:
     return kept.node, kept.run, kept.round
 
@@ -93,22 +132,15 @@ class LogService:
         self._job = job
         self._node = node
         self._complain = complain
-        self._host = socket.gethostname()
         self._loop = asyncio.get_running_loop()
         self._log_dir = None if settings.log_dir is None else settings.log_dir.absolute()
-        self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, self._host)
+        self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, socket.gethostname())
         self._rounds: tuple[KeptRound, ...] = ()
         self._present: KeptRound | None = None
         self._writer = _CallThread("log files", partial(self._in_loop, fail))
         """Writes the catalogue, and deletes files."""
         self._reader = _CallThread("log reader", partial(self._in_loop, fail), WAITING_MAX)
-        self._followed: dict[Key, float] = {}
-        """When each log was last read by a follower."""
-        self._unread: set[Key] = set()
-        """The logs whose followers have not come to the end yet, while this node ends."""
-        self._all_read = asyncio.Event()
-        self._ends_at = math.inf
-        """When this node began to end."""
+        self._followers = LogFollowers()
 
     @property
     def folder(self) -> str:
@@ -123,18 +155,18 @@ class LogService:
             self._writer.post(lambda: self._in_loop(self._add_older, scan()))
 
     def begin_round(self, place: LogPaths, ranks: range) -> None:
-        """Note that the workers of this node write into a round's files."""
+        """Record that the workers of this node write into a round's files."""
         if self._catalogue is None:
             return
         begun_at = now().timestamp()
-        names = (self._host, self._job, self._node, place.run, place.round)
+        names = (self._catalogue.host, self._job, self._node, place.run, place.round)
         kept = KeptRound(*names, first_rank=ranks.start, workers=len(ranks), begun_at=begun_at)
         self._rounds, self._present = (*self._rounds, kept), kept
-        self._followed.clear()  # a reader of an older round is noted again
+        self._followers.forget()  # they may have read an older round
         self._update(lambda catalogue: catalogue.note(kept))
 
     def end_round(self) -> None:
-        """Note that no worker of the present round lives."""
+        """Record that no worker of the present round lives."""
         present = self._present
         if present is not None:
             ended = next((round_ for round_ in self._rounds if _place_of(round_) == _place_of(present)), present)
@@ -149,7 +181,7 @@ class LogService:
                     await settled.wait()
 
     def fail_round(self, number: int) -> None:
-        """Note that a round of the present run has failed: its files are kept until another one fails."""
+        """Record that a round of the present run has failed: its files are kept until another one fails."""
         run = next((round_.run for round_ in reversed(self._rounds) if round_.node == self._node), None)
         for round_ in self._rounds:
             if (round_.node, round_.run, round_.round, round_.failed) == (self._node, run, number, False):
@@ -160,9 +192,13 @@ class LogService:
     def read(self, wanted: ReadLog, answer: AnswerLog) -> None:
         """Answer a request for a piece of a log; `answer` takes the piece, and a function to call when it was sent."""
         asked_at = self._loop.time()
+        key = wanted.run, wanted.round, wanted.rank, wanted.stream
+
+        def record(more: bool) -> None:
+            self._followers.record(key, asked_at, self._loop.time(), more=more)
 
         def respond(chunk: LogChunk) -> None:
-            answer(chunk, partial(self._note_read, wanted, asked_at, chunk) if wanted.follow else lambda: None)
+            answer(chunk, partial(record, chunk.more) if wanted.follow else lambda: None)
 
         if self._log_dir is None or self._catalogue is None:
             respond(refusal(wanted, f"node {self._node} keeps no log files: see --log-dir"))
@@ -182,26 +218,11 @@ class LogService:
     @property
     def followed(self) -> set[Key]:
         """The logs that have followers."""
-        recently = self._loop.time() - FOLLOWED_WITHIN_S
-        return {key for key, at in self._followed.items() if at >= recently}
+        return self._followers.followed(self._loop.time())
 
     async def await_followers(self) -> None:
         """Wait until followers have read what is written by now; return at once if there are none."""
-        self._ends_at, self._unread = self._loop.time(), self.followed
-        self._all_read.clear()
-        if self._unread:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FOLLOWERS_WITHIN_S):
-                    await self._all_read.wait()
-
-    def _note_read(self, wanted: ReadLog, asked_at: float, chunk: LogChunk) -> None:
-        """Note that a piece was sent to a follower."""
-        key = wanted.run, wanted.round, wanted.rank, wanted.stream
-        self._followed[key] = self._loop.time()
-        if asked_at >= self._ends_at and not chunk.more:
-            self._unread.discard(key)
-            if not self._unread:
-                self._all_read.set()
+        await self._followers.finish(self._loop.time())
 
     def _add_older(self, rounds: list[KeptRound]) -> None:
         known = set(map(_place_of, self._rounds))

@@ -162,7 +162,7 @@ class Node:
                 ending = await self._tasks.guard(self._part.ended)
                 systemd.notify("STOPPING=1", status_of(ending.message))
                 await self._await_followers()
-                await self._staying.settled()
+                await self._staying.dismissals.settled()
                 session.cancel()  # the node is out of the job; silent, it would be let in again and told to end again
                 await self._leftovers.end()
                 self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
@@ -262,7 +262,7 @@ class Node:
     async def _probe(self, probe: Probe) -> None:
         # Both begin now: the node of rank 0 got the round at about the same time.
         result, _ = await asyncio.gather(look_for_master(probe), self._setup.starter.give_way(needed=probe.gives_way))
-        await self._staying.dismissed(self._exit_reporter.settled)
+        await self._staying.dismissals.ended(self._exit_reporter.settled)
         try:
             await self._leftovers.give_way()
         except UnkillableError as error:
@@ -343,7 +343,7 @@ class Node:
 
     async def _sweep(self, *, looks_at_gpus: bool) -> None:
         try:
-            await self._staying.settled()
+            await self._staying.dismissals.settled()
             await self._workers.sweep()
             if looks_at_gpus:  # another round may follow
                 await self._leftovers.give_way()

@@ -69,6 +69,59 @@ class _Connection:
     """Whether it has reported that it is out of this round."""
 
 
+class Dismissals:
+    """Ends the workers that are dismissed, one dismissal after the other."""
+
+    def __init__(self, workers: LocalWorkers, tasks: Tasks, within_s: float, complain: Callable[[str], None]) -> None:
+        """Begin with none. Workers have `within_s` to end; `complain` gets a text if one cannot be killed."""
+        self._workers = workers
+        self._tasks = tasks
+        self._within_s = within_s
+        self._complain = complain
+        self._last: asyncio.Task[None] | None = None
+        self._tries_again = True
+        """Whether the last dismissal goes on until workers that cannot be killed have ended after all."""
+
+    def begin(self, local_ranks: frozenset[int]) -> None:
+        """Dismiss workers once those that were dismissed before have ended."""
+        self._tries_again = True
+        self._last = self._tasks.spawn(self._dismiss(local_ranks, self._last), name="dismiss")
+
+    async def ended(self, reported: Callable[[], Awaitable[None]]) -> None:
+        """Wait until all workers that were dismissed have ended and their exits are `reported`, however long it takes.
+
+        This includes workers that are dismissed meanwhile.
+        """
+        while True:
+            last = self._last
+            if last is not None:
+                await asyncio.shield(last)
+            await reported()
+            if last is self._last:
+                return
+
+    async def settled(self) -> None:
+        """Wait until all workers that were dismissed have ended, or one cannot be killed: a sweep may try again."""
+        self._tries_again = False
+        if self._last is not None:
+            await asyncio.shield(self._last)
+
+    async def _dismiss(self, local_ranks: frozenset[int], before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before
+        ending = self._workers.dismiss(local_ranks, self._within_s)
+        while True:
+            try:
+                await ending
+            except UnkillableError as error:
+                self._complain(str(error))
+                if not self._tries_again:
+                    return
+                ending = self._workers.sweep()
+            else:
+                return
+
+
 class StayingWorkers:
     """The workers of one node that can stay; all methods are for the event loop's thread."""
 
@@ -90,9 +143,7 @@ class StayingWorkers:
         self._workers = workers
         self._submit = submit
         self._submit_in_order = submit_in_order
-        self._tasks = tasks
-        self._dismissed_within_s = dismissed_within_s
-        self._complain = complain
+        self.dismissals = Dismissals(workers, tasks, dismissed_within_s, complain)
         self._loop = asyncio.get_running_loop()
         self._socket: WorkerSocket | None = None
         self._round = 0
@@ -101,9 +152,6 @@ class StayingWorkers:
         self._commands: Sequence[WorkerCommand] = ()
         """The commands of the workers of this round, by local rank."""
         self._connections: set[_Connection] = set()
-        self._dismissing: asyncio.Task[None] | None = None
-        self._tries_again = True
-        """Whether the dismissal goes on until workers that cannot be killed have ended after all."""
 
     def listen(self, folder: Path) -> dict[str, str]:
         """Let the workers of a round connect; return the variable with the socket's path, or nothing on an error."""
@@ -148,28 +196,7 @@ class StayingWorkers:
             case Park(local_rank):
                 self._workers.hold(local_rank)
             case Dismiss(local_ranks):
-                self._tries_again = True
-                dismissal = self._dismiss(frozenset(local_ranks), self._dismissing)
-                self._dismissing = self._tasks.spawn(dismissal, name="dismiss")
-
-    async def dismissed(self, reported: Callable[[], Awaitable[None]]) -> None:
-        """Wait until all workers that were dismissed have ended and their exits are `reported`, however long it takes.
-
-        This includes workers that are dismissed meanwhile.
-        """
-        while True:
-            dismissing = self._dismissing
-            if dismissing is not None:
-                await asyncio.shield(dismissing)
-            await reported()
-            if dismissing is self._dismissing:
-                return
-
-    async def settled(self) -> None:
-        """Wait until all workers that were dismissed have ended, or one cannot be killed: a sweep may try again."""
-        self._tries_again = False
-        if self._dismissing is not None:
-            await asyncio.shield(self._dismissing)
+                self.dismissals.begin(frozenset(local_ranks))
 
     def close(self) -> None:
         """End all connections."""
@@ -187,21 +214,6 @@ class StayingWorkers:
             self._forget(connection)
             return False
         return True
-
-    async def _dismiss(self, local_ranks: frozenset[int], before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await before  # one at a time
-        ending = self._workers.dismiss(local_ranks, self._dismissed_within_s)
-        while True:
-            try:
-                await ending
-            except UnkillableError as error:
-                self._complain(str(error))
-                if not self._tries_again:
-                    return
-                ending = self._workers.sweep()
-            else:
-                return
 
     # Messages of workers
 

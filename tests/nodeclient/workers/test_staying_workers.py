@@ -255,7 +255,7 @@ async def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
         on.workers.hold(0)
         hang_in_the_kernel(monkeypatch, times=2)
         on.staying.carry_out(effects.Dismiss((0,)))
-        await on.staying.dismissed(reported)
+        await on.staying.dismissals.ended(reported)
         assert on.complaints == [str(KEPT_BY_THE_KERNEL)] * 2
         assert not on.workers.pids, "the next round begins without them"
 
@@ -273,7 +273,7 @@ async def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dis
                 on.staying.carry_out(effects.Dismiss((lost.pop(),)))
 
         on.staying.carry_out(effects.Dismiss((0,)))
-        await on.staying.dismissed(lose_another)
+        await on.staying.dismissals.ended(lose_another)
         assert not on.workers.pids
 
 
@@ -286,7 +286,7 @@ async def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
         on.workers.hold(0)
         hang_in_the_kernel(monkeypatch, times=1)
         on.staying.carry_out(effects.Dismiss((0,)))
-        await on.staying.settled()
+        await on.staying.dismissals.settled()
         assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
         await on.workers.sweep()
         assert not on.workers.pids
