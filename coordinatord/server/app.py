@@ -181,7 +181,7 @@ async def serve(
     driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
-    HangLooks(driver, sessions.stack_reads, tasks)
+    HangLooks(driver, sessions.reads.stacks, tasks)
     requests, change_signal = Requests(driver), ChangeSignal()
     driver.watchers.append(change_signal.note)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
@@ -198,8 +198,8 @@ async def serve(
     reads = (
         Api(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
         EventsApi(driver, store, change_signal),
-        LogsApi(driver, store, sessions.log_reads, change_signal),
-        StacksApi(driver, sessions.stack_reads),
+        LogsApi(driver, store, sessions.reads.logs, change_signal),
+        StacksApi(driver, sessions.reads.stacks),
     )
     for room in (*reads, requests, openapi, stream, metrics, page_access):
         app.add_routes(room.routes())
@@ -208,7 +208,7 @@ async def serve(
         await connections.accept(listeners, runner, tls)
         driver.start()
         tasks.spawn(sampler.watch(), name="sampler")
-        tasks.spawn(ArrivalReads(driver, sessions.arrival_reads, tasks).watch(), name="arrivals")
+        tasks.spawn(ArrivalReads(driver, sessions.reads.arrivals, tasks).watch(), name="arrivals")
         if revocations is not None:
             tasks.spawn(revocations.watch(), name="tokens")
         metrics.start()

@@ -85,3 +85,33 @@ class NodeReads(Generic[Wanted, Answer]):
                     asked.request, asked.answer = 0, None
         except TimeoutError as error:
             raise NoAnswerError(f"the node has not answered within {within_s:g} s: {self._doubt}") from error
+
+
+class SessionReads:
+    """All that is requested from nodes, through their sessions."""
+
+    def __init__(self) -> None:
+        """Begin without sessions."""
+        self.logs = NodeReads[ReadLog, LogChunk]("does its disk hang?")
+        self.stacks = NodeReads[AskStacks, Stacks]("is its host overloaded?")
+        self.arrivals = NodeReads[AskArrivals, Arrivals]("is its host overloaded?")
+
+    def open(self, session: int, send: Callable[[ReadLog | AskStacks | AskArrivals], None]) -> None:
+        """Accept requests to a session; `send` sends one and must not wait."""
+        for reads in (self.logs, self.stacks, self.arrivals):
+            reads.open(session, send)
+
+    def close(self, session: int) -> None:
+        """End the requests to a session that has ended."""
+        for reads in (self.logs, self.stacks, self.arrivals):
+            reads.close(session)
+
+    def deliver(self, session: int, answer: LogChunk | Stacks | Arrivals) -> None:
+        """Take an answer that a node has sent."""
+        match answer:
+            case LogChunk():
+                self.logs.deliver(session, answer)
+            case Stacks():
+                self.stacks.deliver(session, answer)
+            case Arrivals():
+                self.arrivals.deliver(session, answer)

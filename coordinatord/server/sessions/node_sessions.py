@@ -38,8 +38,8 @@ from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, site
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.connection_limits import ConnectionLimits, Unproven
-from coordinatord.server.sessions.node_reads import NodeReads
-from coordinatord.server.sessions.refusal_log import LastLogged, LineBudget, Refusals
+from coordinatord.server.sessions.node_reads import SessionReads
+from coordinatord.server.sessions.refusal_log import Refusals
 
 JOINS_AT_ONCE = 30
 """How often a node may join within a moment: a nodeclient waits at least 50 ms before it tries again, so these last for
@@ -100,9 +100,7 @@ class NodeSessions:
         self._counters = counters
         self._open: dict[int, NodeSession] = {}
         """The sessions that have joined, by number."""
-        self.log_reads = NodeReads[ReadLog, LogChunk]("does its disk hang?")
-        self.stack_reads = NodeReads[AskStacks, Stacks]("is its host overloaded?")
-        self.arrival_reads = NodeReads[AskArrivals, Arrivals]("is its host overloaded?")
+        self.reads = SessionReads()
         self._most = limits.nodes
         self._pace = JoinPace()
         self._joining = Unproven[NodeSession](
@@ -113,17 +111,14 @@ class NodeSessions:
             CLOSE_WITHIN_S, lambda: limits.turned_away, lambda session: session.abort()
         )
         """Sessions that were refused before their `Join`, and have not ended yet."""
-        self._refused = LastLogged()
-        """The last refusal by address of peers that were refused before their `Join`."""
         self._refusals = Refusals()
-        self._budget = LineBudget()
         self._numbers = count(1)
         self._all_gone = asyncio.Event()
         driver.on(Send, self._send)
         driver.on(ReportDegraded, self._report_degraded)
         driver.on(Refuse, self._refuse)
         driver.on(Close, self._end)
-        driver.watchers.append(self._refusals.note)
+        driver.watchers.append(self._refusals.record)
 
     def open(
         self,
@@ -205,12 +200,12 @@ class NodeSessions:
 
     def _allow_line(self, session: NodeSession, code: RefusalCode) -> str | None:
         """Count a line about a refusal of this kind; return what to add to it, or None if there were too many."""
-        return self._budget.allow((session.caller.name, code), self.now)
+        return self._refusals.allow(session.caller.name, code, self.now)
 
     # Messages of nodes
 
-    def note_join(self, session: NodeSession, kind: int, message: bytes) -> None:
-        """Take in the first message of a session."""
+    def on_join(self, session: NodeSession, kind: int, message: bytes) -> None:
+        """Let a node in by the first message of its session, or refuse it."""
         self._joining.discard(session)
         try:
             join = decode(_binary(kind, message), Join)
@@ -237,7 +232,7 @@ class NodeSessions:
             return f"node {join.node} joins more often than {JOINS_PER_S:g} times a second: do its connections break?"
         return ""
 
-    def note_flood(self, session: NodeSession) -> None:
+    def refuse_flood(self, session: NodeSession) -> None:
         """Refuse a node that sends more than a nodeclient ever does."""
         text = f"the node sends more than {FRAMES_PER_S:g} messages a second: is it a nodeclient?"
         if (more := self._allow_line(session, RefusalCode.LIMIT)) is not None:
@@ -247,7 +242,7 @@ class NodeSessions:
         refused = Refused(RefusalCode.LIMIT, text, retry=True)
         session.close(CloseCode.POLICY_VIOLATION, encode(refused, session.version))
 
-    def note_malformed(self, session: NodeSession, error: Exception) -> None:
+    def record_malformed(self, session: NodeSession, error: Exception) -> None:
         """Count and log what is wrong with what a peer has sent."""
         if (more := self._allow_line(session, RefusalCode.MALFORMED)) is not None:
             of_peer = fields("peer_refused", peer=session.address("peername"), code=RefusalCode.MALFORMED)
@@ -255,12 +250,12 @@ class NodeSessions:
             log.warning("malformed message: %s%s", error, more, extra=of_node if session.number else of_peer)
         self._counters.refused[RefusalCode.MALFORMED] += 1
 
-    def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
-        """Take in a message after the first."""
+    def on_report(self, session: NodeSession, kind: int, message: bytes) -> None:
+        """Deliver a message after the first."""
         try:
             received = decode(_binary(kind, message), Observed, LogChunk, Stacks, Arrivals)
         except SchemaError as error:
-            self.note_malformed(session, error)
+            self.record_malformed(session, error)
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
             session.close(message=encode(refused, session.version))
             return
@@ -268,15 +263,11 @@ class NodeSessions:
             case Observed():
                 self._counters.heartbeats += received.beat
                 self._driver.submit(Reported(session.number, received), len(message))
-            case LogChunk():
-                self.log_reads.deliver(session.number, received)
-            case Stacks():
-                self.stack_reads.deliver(session.number, received)
-            case Arrivals():
-                self.arrival_reads.deliver(session.number, received)
+            case LogChunk() | Stacks() | Arrivals():
+                self.reads.deliver(session.number, received)
 
-    def note_end(self, session: NodeSession, error: Exception | None) -> None:
-        """Take note of the end of a connection."""
+    def on_end(self, session: NodeSession, error: Exception | None) -> None:
+        """Forget a session whose connection has ended."""
         self._joining.discard(session)
         self._turned_away.discard(session)
         if not self._parting:
@@ -286,8 +277,7 @@ class NodeSessions:
                 names = fields("connection_lost", job=session.job, node=session.node)
                 log.debug("connection lost: %s", error, extra=names)
             del self._open[session.number]
-            for reads in (self.log_reads, self.stack_reads, self.arrival_reads):
-                reads.close(session.number)
+            self.reads.close(session.number)
             self._driver.submit(Disconnected(session.number, session.revoked))
 
     def _begin(self, session: NodeSession, join: Join, size: int) -> None:
@@ -295,12 +285,11 @@ class NodeSessions:
         session.version, session.job, session.node = join.version, join.job, join.node
         self._open[session.number] = session
         peer = session.address("peername")
-        self._refused.forget(peer)
+        self._refusals.forget_peer(peer)
         _note_versions(join)
         token = session.caller.name
         self._driver.submit(Connected(session.number, join, peer, session.address("sockname"), token), size)
-        for reads in (self.log_reads, self.stack_reads, self.arrival_reads):
-            reads.open(session.number, session.ask)
+        self.reads.open(session.number, session.ask)
 
     def _refuse_late(self, session: NodeSession) -> None:
         text = f"no join within {JOIN_WITHIN_S:g} s, or before too many others came"
@@ -310,7 +299,7 @@ class NodeSessions:
         """Refuse a session before its `Join` counts, and log why."""
         peer = session.address("peername")
         # A node of another release tries again and again, so the same text is logged once.
-        is_new = self._refused.is_new(peer, refused.message)
+        is_new = self._refusals.is_new_of_peer(peer, refused.message)
         if is_new and (more := self._allow_line(session, refused.code)) is not None:
             names = fields("peer_refused", peer=peer, code=refused.code)
             log.warning("refused: %s%s", refused.message, more, extra=names)
@@ -389,21 +378,21 @@ class NodeSession(WebSocket):
     def broken(self, error: FrameError) -> None:
         """End the connection of a peer that broke a rule of WebSockets; refuse one that sent a flood, with a reason."""
         if error.code is CloseCode.POLICY_VIOLATION:
-            self._owner.note_flood(self)
+            self._owner.refuse_flood(self)
         else:
-            self._owner.note_malformed(self, error)  # the peer hears a code alone
+            self._owner.record_malformed(self, error)  # the peer hears a code alone
         super().broken(error)
 
     def received(self, kind: int, message: bytes) -> None:
         """Take in one message."""
         if self.number:
-            self._owner.note_report(self, kind, message)
+            self._owner.on_report(self, kind, message)
         else:
-            self._owner.note_join(self, kind, message)
+            self._owner.on_join(self, kind, message)
 
     def ended(self, error: Exception | None) -> None:
         """Take note that the connection has ended."""
-        self._owner.note_end(self, error)
+        self._owner.on_end(self, error)
         if self._lost is not None:
             self._lost(error)
 

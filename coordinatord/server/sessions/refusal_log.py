@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 
 from coordinatord.core.rounds.effects import Refuse
 from coordinatord.core.rounds.values.records import NodeJoined
+from coordinatord.protocol.messages import RefusalCode
 from coordinatord.store.interface import Entry
 
 KEPT = 1_000
@@ -43,23 +44,6 @@ class LastLogged:
         self._logged.pop(about, None)
 
 
-class Refusals:
-    """Remembers the last refusal of each node that was refused for now."""
-
-    def __init__(self) -> None:
-        self._logged = LastLogged()
-
-    def is_new(self, refuse: Refuse) -> bool:
-        """Whether to log this one: it is final, or its reason differs from the last one's."""
-        return not refuse.message.retry or self._logged.is_new((refuse.job, refuse.node), refuse.message.message)
-
-    def note(self, entries: Sequence[Entry]) -> None:
-        """Note nodes that are let in: a later refusal of them is new again."""
-        for entry in entries:
-            if isinstance(entry.record, NodeJoined):
-                self._logged.forget((entry.record.job, entry.record.node))
-
-
 class LineBudget:
     """Counts the lines about each of a bounded number of things, at times of a monotonic clock."""
 
@@ -81,3 +65,37 @@ class LineBudget:
         if lines == LINES_MAX - 1:
             return "; more like this is not logged for now"
         return f"; {left_out} more like this were not logged" if left_out else ""
+
+
+class Refusals:
+    """Decides which refusals are logged: news only, and a bounded number of lines."""
+
+    def __init__(self) -> None:
+        """Begin without a refusal."""
+        self._of_nodes = LastLogged()
+        """The last refusal of each node that was refused for now."""
+        self._of_peers = LastLogged()
+        """The last refusal by address of peers that were refused before their `Join`."""
+        self._budget = LineBudget()
+
+    def is_new(self, refuse: Refuse) -> bool:
+        """Whether to log this one: it is final, or its reason differs from the last one's."""
+        return not refuse.message.retry or self._of_nodes.is_new((refuse.job, refuse.node), refuse.message.message)
+
+    def is_new_of_peer(self, peer: str, text: str) -> bool:
+        """Whether the last refusal of this peer before its `Join` had another text, if there was one."""
+        return self._of_peers.is_new(peer, text)
+
+    def allow(self, token: str, code: RefusalCode, now: float) -> str | None:
+        """Count a line about a refusal; return what to add to it, or None if there were too many."""
+        return self._budget.allow((token, code), now)
+
+    def forget_peer(self, peer: str) -> None:
+        """Forget a peer that has joined: a later refusal of it is new again."""
+        self._of_peers.forget(peer)
+
+    def record(self, entries: Sequence[Entry]) -> None:
+        """Forget nodes that are let in: a later refusal of them is new again."""
+        for entry in entries:
+            if isinstance(entry.record, NodeJoined):
+                self._of_nodes.forget((entry.record.job, entry.record.node))

@@ -21,7 +21,7 @@ def test_it_is_said_once_of_each_node_and_reason() -> None:
 def test_it_is_said_again_of_one_that_was_let_in_since() -> None:
     refusals = Refusals()
     refusals.is_new(turned_away())
-    refusals.note(made_at(0.0, a_join_of("n1")))
+    refusals.record(made_at(0.0, a_join_of("n1")))
     assert refusals.is_new(turned_away())
 
 
