@@ -183,7 +183,7 @@ async def serve(
     sessions = NodeSessions(driver, counters, limits)
     HangLooks(driver, sessions.reads.stacks, tasks)
     requests, change_signal = Requests(driver), ChangeSignal()
-    driver.watchers.append(change_signal.note)
+    driver.shown.watchers.append(change_signal.note)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
     stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.effects import Effect, Look, Refuse
+from coordinatord.core.rounds.effects import Effect, Look
 from coordinatord.core.rounds.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import RoundFormed
@@ -102,123 +102,26 @@ RECORDED = Subject(
 """The machine as the flight recorder sees it."""
 
 
-class Driver:
-    """Runs one machine on one event loop."""
+class ShownRecords:
+    """The durable records, as they are shown to watchers: a piece in each turn of the loop."""
 
-    def __init__(
-        self,
-        machine: Coordinator,
-        store: Store,
-        tasks: Tasks,
-        counters: Counters,
-        crashes: Path | None = None,
-        may_act: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Drive the machine; a bug of it leaves a crash file in `crashes`.
-
-        `may_act` returns whether this coordinator still is the one that decides; once it is not, nothing is sent.
-        """
-        self.machine = machine
-        self._counters = counters
-        self._store = store
-        self._carry_out: dict[type, Callable[[Any], None]] = {}
-        self._tasks = tasks
-        self._loop = asyncio.get_running_loop()
-        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
-        self._journal = Journal()
-        self._effects = PacedEffects(self._release, may_act)
-        self._recorder = FlightRecorder(RECORDED, machine)
-        self._crashes = crashes
-        self.may_act = may_act
-        """Whether this coordinator still is the one that decides."""
-        self._closed = False
-        self._writing = False
-        self._unseen: deque[Entry] = deque()
-        """Durable records that the watchers have not been shown."""
-        self._written = asyncio.Event()
-        """Set whenever the condition that `written` waits for may have changed."""
+    def __init__(self) -> None:
+        """Begin with the log as the only watcher."""
         self.watchers: list[Callable[[Sequence[Entry]], None]] = [_log_records]
         """Each is called with records once they are durable."""
+        self._unseen: deque[Entry] = deque()
+        """Durable records that the watchers have not been shown."""
 
-    @property
-    def now(self) -> float:
-        """The machine's clock, in seconds."""
-        return self._loop.time()
-
-    def on(self, kind: type[Carried], carry_out: Callable[[Carried], None]) -> None:
-        """Register what carries out effects of one kind; it must not wait for anything."""
-        self._carry_out[kind] = carry_out
-
-    def start(self) -> None:
-        """Begin to keep the machine's deadlines."""
-        self._timer.arm(self.machine.next_deadline())
-
-    def submit(self, event: Event, size: int = 0) -> None:
-        """Let the machine handle an event now, from a message of `size` bytes if it came in one.
-
-        After `close`, nothing happens.
-        """
-        if not self._closed:
-            self._handle(event, self._loop.time(), size)
-
-    def close(self) -> None:
-        """Stop deciding: sessions that end because the daemon ends mean nothing about their nodes."""
-        self._closed = True
-        self._timer.arm(None)
-        while self._unseen:
-            self._show_some()
-
-    async def written(self) -> None:
-        """Wait until all that the machine has decided is durable, or the store is degraded."""
-        while self._writing and self.machine.store_error is None:
-            self._written.clear()
-            await self._written.wait()
-
-    async def written_run(self, job: str) -> Run | None:
-        """Return the live or last run of a job, as it is once all decisions are durable; None if there is none."""
-        await self.written()
-        return self.machine.jobs.get(job)
-
-    def _handle(self, event: Event, now: float, size: int = 0) -> None:
-        if not self.may_act():
-            self._tasks.fail(LeadershipLostError(OVER))
-            return
-        self._recorder.note(event, now, size)
-        try:
-            batch = self.machine.handle(event, now)
-            self._timer.arm(self.machine.next_deadline())
-            self._effects.put(self._journal.take(batch, now))
-            for look in batch.looks:
-                self._carry_out[Look](look)
-        except Exception as error:
-            # It is a bug: the state can no longer be trusted, so the daemon ends instead of deciding by it.
-            self._tasks.fail(self._recorder.explain(error, self._crashes))
-            raise
-        if batch.records and not self._writing:
-            self._writing = True
-            self._tasks.spawn(self._write_all(), name="write")
-
-    async def _write_all(self) -> None:
-        while decided := self._journal.begin():
-            # The host's clock may have been set since the daemon started, so it is read for each write.
-            began_at = datetime.now(UTC).timestamp() - self._loop.time()
-            entries = [Entry(began_at + at, record) for at, record in decided]
-            await self._write(entries)
-            if not self.may_act():
-                raise LeadershipLostError(OVER)
-            self._effects.put_many(self._journal.finish())
-            self._show(entries)
-            if self.machine.store_error is not None:
-                log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
-                self.submit(StoreRecovered())
-        self._writing = False
-        self._written.set()
-
-    def _show(self, entries: Sequence[Entry]) -> None:
-        """Show durable records to the watchers, a piece in each turn of the loop, while the next write goes on."""
+    def show(self, entries: Sequence[Entry]) -> None:
+        """Show durable records to the watchers, while the next write goes on."""
         is_under_way = bool(self._unseen)
         self._unseen += entries
         if not is_under_way:
+            self._show_some()
+
+    def finish(self) -> None:
+        """Show all records that are left now."""
+        while self._unseen:
             self._show_some()
 
     def _show_some(self) -> None:
@@ -226,7 +129,62 @@ class Driver:
         for watch in self.watchers if piece else ():
             watch(piece)
         if self._unseen:
-            self._loop.call_soon(self._show_some)
+            asyncio.get_running_loop().call_soon(self._show_some)
+
+
+class RecordWriter:
+    """Makes the machine's records durable: one write after the other, and a failed one again."""
+
+    def __init__(
+        self,
+        machine: Coordinator,
+        store: Store,
+        tasks: Tasks,
+        counters: Counters,
+        *,
+        submit: Callable[[Event], None],
+        release: Callable[[Sequence[Entry], Iterable[Effect]], None],
+    ) -> None:
+        """Begin without records.
+
+        `submit` lets the machine know when the store fails. `release` gets records that are durable now, and the
+        effects that waited for them.
+        """
+        self.journal = Journal()
+        self._machine = machine
+        self._store = store
+        self._tasks = tasks
+        self._counters = counters
+        self._submit = submit
+        self._release = release
+        self._writing = False
+        self._written = asyncio.Event()
+        """Set whenever the condition that `written` waits for may have changed."""
+
+    def begin(self) -> None:
+        """Write what the journal has, if this is not under way."""
+        if not self._writing:
+            self._writing = True
+            self._tasks.spawn(self._write_all(), name="write")
+
+    async def written(self) -> None:
+        """Wait until all that the machine has decided is durable, or the store is degraded."""
+        while self._writing and self._machine.store_error is None:
+            self._written.clear()
+            await self._written.wait()
+
+    async def _write_all(self) -> None:
+        while decided := self.journal.begin():
+            # The host's clock may have been set since the daemon started, so it is read for each write.
+            began_at = datetime.now(UTC).timestamp() - asyncio.get_running_loop().time()
+            entries = [Entry(began_at + at, record) for at, record in decided]
+            await self._write(entries)
+            self._release(entries, self.journal.finish())
+            if self._machine.store_error is not None:
+                log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
+                self._submit(StoreRecovered())
+        self._writing = False
+        self._written.set()
 
     async def _write(self, entries: Sequence[Entry]) -> None:
         """Make records durable, and let the machine know when that fails or takes too long."""
@@ -255,15 +213,106 @@ class Driver:
         self._store_failed(f"the store has not answered for {PATIENCE_S:g} s")
 
     def _store_failed(self, error: str) -> None:
-        if self.machine.store_error != error:
+        if self._machine.store_error != error:
             text = "nothing can be recorded: no round is formed, the workers go on: %s"
             log.error(text, error, extra=fields("recording_stopped"))
             self._written.set()  # readers of durable state are answered with what is known
-            self.submit(StoreFailed(error))
+            self._submit(StoreFailed(error))
+
+
+class Driver:
+    """Runs one machine on one event loop."""
+
+    def __init__(
+        self,
+        machine: Coordinator,
+        store: Store,
+        tasks: Tasks,
+        counters: Counters,
+        crashes: Path | None = None,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Drive the machine; a bug of it leaves a crash file in `crashes`.
+
+        `may_act` returns whether this coordinator still is the one that decides; once it is not, nothing is sent.
+        """
+        self.machine = machine
+        self._carry_out: dict[type, Callable[[Any], None]] = {}
+        self._tasks = tasks
+        self._timer = DeadlineTimer(asyncio.get_running_loop(), lambda now: self._handle(Tick(), now))
+        self._effects = PacedEffects(self._release, may_act)
+        self._record_writer = RecordWriter(
+            machine, store, tasks, counters, submit=self.submit, release=self._release_durable
+        )
+        self._recorder = FlightRecorder(RECORDED, machine)
+        self._crashes = crashes
+        self.may_act = may_act
+        """Whether this coordinator still is the one that decides."""
+        self._closed = False
+        self.shown = ShownRecords()
+
+    @property
+    def now(self) -> float:
+        """The machine's clock, in seconds."""
+        return asyncio.get_running_loop().time()
+
+    def on(self, kind: type[Carried], carry_out: Callable[[Carried], None]) -> None:
+        """Register what carries out effects of one kind; it must not wait for anything."""
+        self._carry_out[kind] = carry_out
+
+    def start(self) -> None:
+        """Begin to keep the machine's deadlines."""
+        self._timer.arm(self.machine.next_deadline())
+
+    def submit(self, event: Event, size: int = 0) -> None:
+        """Let the machine handle an event now, from a message of `size` bytes if it came in one.
+
+        After `close`, nothing happens.
+        """
+        if not self._closed:
+            self._handle(event, self.now, size)
+
+    def close(self) -> None:
+        """Stop deciding: sessions that end because the daemon ends mean nothing about their nodes."""
+        self._closed = True
+        self._timer.arm(None)
+        self.shown.finish()
+
+    async def written(self) -> None:
+        """Wait until all that the machine has decided is durable, or the store is degraded."""
+        await self._record_writer.written()
+
+    async def written_run(self, job: str) -> Run | None:
+        """Return the live or last run of a job, as it is once all decisions are durable; None if there is none."""
+        await self.written()
+        return self.machine.jobs.get(job)
+
+    def _handle(self, event: Event, now: float, size: int = 0) -> None:
+        if not self.may_act():
+            self._tasks.fail(LeadershipLostError(OVER))
+            return
+        self._recorder.note(event, now, size)
+        try:
+            batch = self.machine.handle(event, now)
+            self._timer.arm(self.machine.next_deadline())
+            self._effects.put(self._record_writer.journal.take(batch, now))
+            for look in batch.looks:
+                self._carry_out[Look](look)
+        except Exception as error:
+            # It is a bug: the state can no longer be trusted, so the daemon ends instead of deciding by it.
+            self._tasks.fail(self._recorder.explain(error, self._crashes))
+            raise
+        if batch.records:
+            self._record_writer.begin()
+
+    def _release_durable(self, entries: Sequence[Entry], effects: Iterable[Effect]) -> None:
+        """Carry out the effects that waited for records, and show the records."""
+        if not self.may_act():
+            raise LeadershipLostError(OVER)
+        self._effects.put_many(effects)
+        self.shown.show(entries)
 
     def _release(self, effect: Effect) -> None:
-        if isinstance(effect, Refuse):
-            self._counters.refused[effect.message.code] += 1
         self._carry_out[type(effect)](effect)
 
 

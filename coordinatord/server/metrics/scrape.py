@@ -50,7 +50,7 @@ class Metrics:
         """
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
-        driver.watchers.append(self._rounds.note)
+        driver.shown.watchers.append(self._rounds.note)
         self._lag = LagProbe(counters)
         self._jobs = JobsCollector()
         self._turn = asyncio.Lock()

@@ -118,7 +118,7 @@ class NodeSessions:
         driver.on(ReportDegraded, self._report_degraded)
         driver.on(Refuse, self._refuse)
         driver.on(Close, self._end)
-        driver.watchers.append(self._refusals.record)
+        driver.shown.watchers.append(self._refusals.record)
 
     def open(
         self,
@@ -186,6 +186,7 @@ class NodeSessions:
     def _refuse(self, effect: Refuse) -> None:
         session = self._open.get(effect.session)
         refused = effect.message
+        self._counters.refused[refused.code] += 1
         if session is None:
             return
         if self._refusals.is_new(effect) and (more := self._allow_line(session, refused.code)) is not None:

@@ -74,7 +74,7 @@ async def test_a_rule_that_is_broken_is_logged_since_the_peer_hears_a_code_alone
         await peer.upgraded()
         peer.send(framed(0x40 | BINARY, JOIN, MASK))
         await until(lambda: any(record.levelname == "WARNING" for record in caplog.records))
-        assert server.driver._counters.refused[RefusalCode.MALFORMED] == 1
+        assert server.driver._record_writer._counters.refused[RefusalCode.MALFORMED] == 1
     [record] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert record.__dict__["event"] == event
     assert record.message.endswith("a frame begins with 0xc2: no extension was agreed on")
