@@ -14,7 +14,7 @@ from nodeclient.keeping.disk.complaints import Notify
 from nodeclient.keeping.disk.persister import Persister
 from nodeclient.keeping.parts.arenas import Arenas, Held
 from nodeclient.keeping.parts.digests import Digests, withdraw
-from nodeclient.keeping.parts.part_messages import Kind, PartName
+from nodeclient.keeping.parts.part_messages import Kind
 from workerlib.contract.arena import GENERATIONS
 
 THREADS = 8
@@ -64,15 +64,6 @@ class KeepResources(Struct, frozen=True):
     notify: Notify
     disk: Persister | None = None
     """Writes steps to a disk and reads them; None without `--persist`."""
-
-    @property
-    def run(self) -> str:
-        """The run whose state is kept."""
-        return self.arenas.run
-
-    def find(self, name: PartName) -> Held | None:
-        """Return a part of that run; None if it is not held."""
-        return self.arenas.find(name.rank, name.round, name.step, name.kind)
 
     def compute_digests(self, *kinds: Kind) -> list[Future[bool]]:
         """Compute the digests of all parts of these kinds; return the computations for shared states."""

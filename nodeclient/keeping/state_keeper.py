@@ -101,7 +101,9 @@ class StateKeeper:
             disk=Persister(persist, arenas, notify, changed, tasks) if persist and uses_disk else None,
         )
         self._channel = WorkerChannel(self._take_message, self._lose)
-        self._server = PartServer(self._resources, settings.address) if settings.limit_bytes else None
+        self._server: PartServer | None = None
+        if settings.limit_bytes:
+            self._server = PartServer(arenas, self._resources.withdraw_damaged, settings.address)
         self._copier = Copier(self._resources)
         self._round = RoundWorkers()
         self._giver = ArenaGiver(self._resources, self._channel, self._round, self._on_given)
@@ -166,7 +168,7 @@ class StateKeeper:
                 self._enter(run)
                 self._copier.want(run, copies)
             case Persist(run, persist_order):
-                if disk is not None and run == self._resources.run:
+                if disk is not None and run == self._resources.arenas.run:
                     disk.carry_out(run, persist_order)
             case TellAlike(alike):
                 self._tell_alike(alike)
@@ -182,19 +184,19 @@ class StateKeeper:
     def _restore(self, order: Restore) -> None:
         """Get what the workers of a round resume from; the first order for a round begins that round."""
         run, number = order.run, order.round
-        if (run, number) != (self._resources.run, self._round.number):
+        if (run, number) != (self._resources.arenas.run, self._round.number):
             self._resuming.give_up()
             self._giver.give_up()
             self._round = RoundWorkers(number, saves=SaveRequests(self._round.saves.number))
             self._giver = ArenaGiver(self._resources, self._channel, self._round, self._on_given)
-            unkept = self._unkept if run == self._resources.run else []
+            unkept = self._unkept if run == self._resources.arenas.run else []
             self._resuming = Resuming(self._resources, self._channel.send, run, number, " and ".join(unkept))
         self._enter(run)
         self._resuming.pursue(order.resume)
 
     def _enter(self, run: str) -> None:
         """Keep the state of this run from now on, and drop that of another run."""
-        if run != self._resources.run:
+        if run != self._resources.arenas.run:
             self._copier.want(run, ())
             self._resources.arenas.enter(run)
             self._save_s, self._unkept = None, []
@@ -253,7 +255,7 @@ class StateKeeper:
         """
         resources = self._resources
         steps = KnownSteps() if resources.disk is None else resources.disk.steps.known
-        if observed.run != resources.run:
+        if observed.run != resources.arenas.run:
             if not (steps.found or steps.unusable):
                 return observed
             return replace(observed, kept=Holding((), persisted=steps.found, unusable=steps.unusable))

@@ -12,11 +12,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import NodeOffer, Observed
+from coordinatord.protocol.messages import Join, NodeOffer, Observed
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.join_config import JoinConfig, command_digest
 from nodeclient.core import leftover_stages, notices
 from nodeclient.core.effects import (
     Effect,
@@ -62,8 +62,8 @@ from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, LocalReads
 from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
 from nodeclient.shell.log_service import LogService
-from nodeclient.shell.master_probe import look_for_master
-from nodeclient.shell.participation import Introduction, Participation
+from nodeclient.shell.master_probe import ProbeListener, look_for_master
+from nodeclient.shell.participation import Participation
 from nodeclient.shell.round_setup import RoundSetup
 from nodeclient.shell.stop_extension import StopExtension
 from nodeclient.shell.worker_command import CommandBuilder
@@ -119,10 +119,13 @@ class Node:
             stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
             log_dir=self._logs.folder,
         )
-        command, keeper = config.command, self._keeper.offer
+        command, keeper = command_digest(config.command), self._keeper.offer
+        join = partial(Join, job=config.job, node=config.node, spec=config.spec, command=command, keeper=keeper)
         self._part = Participation(
             config.agent_settings,
-            Introduction(config.job, config.node, config.spec, offer, address, command=command, keeper=keeper),
+            join,
+            offer,
+            ProbeListener(config.node, address),
             partial(CoordinatorConnection, config.coordinators, config.access, submit=submit, reads=reads),
             self._carry_out,
             self._tasks.fail,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Desired, Goal, NodeOffer, Phase, Report
+from coordinatord.protocol.messages import Desired, Goal, Join, NodeOffer, Phase, Report
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
@@ -41,8 +41,8 @@ from nodeclient.core.events import (
 )
 from nodeclient.host.ports import reached_at
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
-from nodeclient.shell.master_probe import look_for_master
-from nodeclient.shell.participation import Introduction, Participation
+from nodeclient.shell.master_probe import ProbeListener, look_for_master
+from nodeclient.shell.participation import Participation
 from nodeclient.torchrun.log import write, write_found
 from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names
 
@@ -83,10 +83,11 @@ class TorchrunNode:
             join_timeout_s=config.join_timeout_s,
             stop_timeout_s=STOP_TIMEOUT_S,
         )
-        address = reached_at(config.advertise_address, alone=False)
         self._part = Participation(
             Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False),
-            Introduction(config.job, config.node, config.spec, offer, address),
+            partial(Join, job=config.job, node=config.node, spec=config.spec),
+            offer,
+            ProbeListener(config.node, reached_at(config.advertise_address, alone=False)),
             partial(CoordinatorConnection, config.coordinators, config.access, submit=self._receive),
             self._carry_out,
             self._tasks.fail,

@@ -286,7 +286,7 @@ class NodeSessions:
         session.version, session.job, session.node = join.version, join.job, join.node
         self._open[session.number] = session
         peer = session.address("peername")
-        self._refusals.forget_peer(peer)
+        self._refusals.of_peers.forget(peer)
         _note_versions(join)
         token = session.caller.name
         self._driver.submit(Connected(session.number, join, peer, session.address("sockname"), token), size)
@@ -300,7 +300,7 @@ class NodeSessions:
         """Refuse a session before its `Join` counts, and log why."""
         peer = session.address("peername")
         # A node of another release tries again and again, so the same text is logged once.
-        is_new = self._refusals.is_new_of_peer(peer, refused.message)
+        is_new = self._refusals.of_peers.is_new(peer, refused.message)
         if is_new and (more := self._allow_line(session, refused.code)) is not None:
             names = fields("peer_refused", peer=peer, code=refused.code)
             log.warning("refused: %s%s", refused.message, more, extra=names)

@@ -74,7 +74,7 @@ class Refusals:
         """Begin without a refusal."""
         self._of_nodes = LastLogged()
         """The last refusal of each node that was refused for now."""
-        self._of_peers = LastLogged()
+        self.of_peers = LastLogged()
         """The last refusal by address of peers that were refused before their `Join`."""
         self._budget = LineBudget()
 
@@ -82,17 +82,9 @@ class Refusals:
         """Whether to log this one: it is final, or its reason differs from the last one's."""
         return not refuse.message.retry or self._of_nodes.is_new((refuse.job, refuse.node), refuse.message.message)
 
-    def is_new_of_peer(self, peer: str, text: str) -> bool:
-        """Whether the last refusal of this peer before its `Join` had another text, if there was one."""
-        return self._of_peers.is_new(peer, text)
-
     def allow(self, token: str, code: RefusalCode, now: float) -> str | None:
         """Count a line about a refusal; return what to add to it, or None if there were too many."""
         return self._budget.allow((token, code), now)
-
-    def forget_peer(self, peer: str) -> None:
-        """Forget a peer that has joined: a later refusal of it is new again."""
-        self._of_peers.forget(peer)
 
     def record(self, entries: Sequence[Entry]) -> None:
         """Forget nodes that are let in: a later refusal of them is new again."""

@@ -12,18 +12,17 @@ import socket
 import time
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from nodeclient.host.ports import listening_socket
-from nodeclient.keeping.parts.arenas import Held
+from nodeclient.keeping.parts.arenas import Arenas, Held
 from nodeclient.keeping.parts.part_messages import (
     NONCE_BYTES,
     REQUEST_BYTES,
     TAG_BYTES,
     Exchange,
     Kind,
-    PartName,
     is_tag,
     read_request,
 )
@@ -54,28 +53,18 @@ _PAUSE_S = 1.0
 """The pause before the next attempt to accept, when the system lacks descriptors."""
 
 
-class Holder(Protocol):
-    """What holds the parts. All of its methods are called in the thread of the event loop."""
-
-    @property
-    def run(self) -> str:
-        """The run of which parts are held now."""
-
-    def find(self, name: PartName) -> Held | None:
-        """Return a part if it is held."""
-
-    def withdraw_damaged(self, held: Held) -> None:
-        """Offer a part no longer whose bytes are not what was saved."""
-
-
 class PartServer:
     """Listens at a port of its own until `close`. Must be made in the running loop. Raises `OSError` without a port."""
 
-    def __init__(self, holder: Holder, address: str) -> None:
-        """Begin to serve the parts of `holder` at an address of this host; empty for all addresses."""
+    def __init__(self, arenas: Arenas, on_damage: Callable[[Held], None], address: str) -> None:
+        """Begin to serve what is in memory at an address of this host; empty for all addresses.
+
+        `on_damage` gets a part whose bytes are not what was saved.
+        """
         self.key = secrets.token_hex(16)
         """The key that peers have to know."""
-        self._holder = holder
+        self._arenas = arenas
+        self._on_damage = on_damage
         self._loop = asyncio.get_running_loop()
         self._socket = listening_socket(address, BACKLOG)
         self.port: int = self._socket.getsockname()[1]
@@ -144,10 +133,10 @@ class PartServer:
                 return
             self._record_proof()
             try:
-                name = read_request(packed, self._holder.run)
+                name = read_request(packed, self._arenas.run)
             except ValueError:  # the peer knows the key, so it is an agent of another release
                 return
-            held = None if name is None else self._holder.find(name)
+            held = None if name is None else self._arenas.find(name.rank, name.round, name.step, name.kind)
             try:
                 async with asyncio.timeout(REQUEST_WITHIN_S):
                     await self._loop.sock_sendall(connection, exchange.answer(None if held is None else held.commit))
@@ -169,7 +158,7 @@ class PartServer:
         finally:
             self._sending.discard(connection)
         if damaged:
-            self._holder.withdraw_damaged(held)
+            self._on_damage(held)
 
     async def _receive(self, connection: socket.socket, length: int) -> bytes:
         data = b""
