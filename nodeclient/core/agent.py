@@ -127,7 +127,7 @@ class Agent:
             leaves_in_s = self._leaving.leaves_in_s(self._connection, now)
             text = notices.lost(event.reason, leaves_in_s, works=self.phase.has_workers)
             self._notice(Level.WARNING, "coordinator_lost", text)
-        elif self._connection.is_new_error(event.reason):
+        elif self._connection.shown.is_new_error(event.reason):
             working = self.phase in WORKING
             self._effects.append(self._connection.searching(self._limit_alone(), working=working))
         self._leaving.decide_by = None
@@ -139,13 +139,13 @@ class Agent:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
             return  # it is older than a message that this node has received
-        self._effects += self._connection.unshown(desired, now, again=let_in)
+        self._effects += self._connection.shown.news(desired, now, again=let_in)
         self._leaving.on_desired(desired, now)
         self._desired = desired
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
-        self._connection.note_alive(now)
-        if self._connection.is_new_error(event.degraded.reason):
+        self._connection.record_alive(now)
+        if self._connection.shown.is_new_error(event.degraded.reason):
             self._notice(Level.WARNING, "coordinator_undecided", notices.degraded(event.degraded.reason))
         self._leaving.on_undecided(now)
 
@@ -400,7 +400,7 @@ class Agent:
         if not self._connection.connected or self.exited:
             return
         observed = self.observed(now, beat=self._connection.beat_at <= now)
-        if self._connection.note_report(observed, now):
+        if self._connection.record_report(observed, now):
             self._effects.append(effects.SendObserved(observed))
 
     _HANDLERS = Table[type[events.Event], Callable[[Any, Any, float], object]]("events of a node")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from enum import Enum, auto
+
+from msgspec import Struct
 
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
@@ -31,13 +34,78 @@ MAY_PASS = frozenset({RefusalCode.VERSION, RefusalCode.FORBIDDEN})
 """Refusals after which a node that was let in before tries again: an upgrade can be undone, and a token replaced."""
 
 
+class Contact(Enum):
+    """How far a node has come with a coordinator."""
+
+    NONE = auto()
+    """It looks for one."""
+    JOINING = auto()
+    """It has a session, in which it has not been let in yet."""
+    LET_IN = auto()
+
+
+class Refusal(Struct, frozen=True):
+    """A refusal after which the node tries again."""
+
+    refused: Refused
+    until: float
+    """When it is for good, if it stays the same."""
+    by: str
+    """The coordinator that has sent it; empty if the node had no session."""
+
+
+class Shown:
+    """What the user was shown of the coordinator, so that nothing is shown twice."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._errors: set[str] = set()
+        """The errors of this outage."""
+        self._report: tuple[str, int] | None = None
+        """The last failed round, (run id, round)."""
+        self._reason: str | None = None
+        """The reason of the last goal."""
+        self._remark = ""
+
+    def is_new_error(self, reason: str) -> bool:
+        """Record an error; return whether to show it: once in an outage, and only the first few."""
+        new = reason not in self._errors and len(self._errors) < ERRORS_MAX
+        if new:
+            self._errors.add(reason)
+        return new
+
+    def end_outage(self) -> None:
+        """Forget the errors, so that they are shown in the next outage."""
+        self._errors.clear()
+
+    def news(self, desired: Desired, now: float, *, again: bool) -> list[Show | Notice | Waiting]:
+        """Return what of a desired state the user has not seen yet, and record it as shown.
+
+        The reason to wait is shown `again` where the node was let in anew.
+        """
+        news: list[Show | Notice | Waiting] = []
+        if desired.report is not None and self._is_new_report(desired.run, desired.report):
+            news.append(Show(desired.report))
+        if desired.remark and desired.remark != self._remark:
+            self._remark = desired.remark
+            news.append(Notice(Level.WARNING, desired.remark, "remark"))
+        before, self._reason = self._reason, desired.reason
+        if desired.goal is Goal.WAIT and (again or before != desired.reason):
+            news.append(Waiting(desired.reason, None if desired.wait_s is None else now + desired.wait_s))
+        return news
+
+    def _is_new_report(self, run: str, report: Report) -> bool:
+        before, self._report = self._report, (run, report.round)
+        return before != self._report
+
+
 class ConnectionState:
     """The agent's side of the session, by its own clock."""
 
     def __init__(self, now: float) -> None:
         self.coordinator = ""
         """The coordinator of the present or last session."""
-        self.connected = False
+        self._contact = Contact.NONE
         self.alone_since = now
         """When the search for a coordinator began, or the present or last outage."""
         self.error = "no answer yet"
@@ -51,24 +119,16 @@ class ConnectionState:
         """When the coordinator was last heard."""
         self.beat_at = math.inf
         """When the next heartbeat is due."""
-        self._received = False
-        """Whether the coordinator has sent something in this session that lets the node in."""
-        self._errors: set[str] = set()
-        """The errors of this outage that the user has been shown."""
-        self._report_shown: tuple[str, int] | None = None
-        """The last failed round, (run id, round), of which the user has seen the report."""
-        self._refused: Refused | None = None
-        """The last refusal after which the node tries again; None once a coordinator has let it in."""
-        self._refused_until = math.inf
-        """When it is for good, if it stays the same."""
-        self._refused_by = ""
-        """The coordinator that has sent it; empty if the node had no session."""
-        self._reason: str | None = None
-        """The reason of the last goal."""
-        self._remark = ""
-        """The remark that the user was shown last."""
+        self.shown = Shown()
+        self._refusal: Refusal | None = None
+        """The last refusal; None once a coordinator has let the node in."""
         self._reported: Observed | None = None
         """The last report of this session."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session."""
+        return self._contact is not Contact.NONE
 
     def begin(self, now: float) -> None:
         """Begin to look for a coordinator; the time without one is counted from here."""
@@ -77,7 +137,7 @@ class ConnectionState:
     def open(self, coordinator: str, joined_with: Observed, now: float) -> None:
         """Begin a session whose first message carried `joined_with`."""
         self.coordinator = coordinator
-        self.connected, self._received = True, False
+        self._contact = Contact.JOINING
         self.heard_at = now
         self.beat_at = now + self.heartbeat_s
         self._reported = joined_with
@@ -97,8 +157,8 @@ class ConnectionState:
         return min(now - self.heard_at, DURATION_S_MAX) if self.connected else 0.0
 
     def close(self, reason: str, now: float) -> bool:
-        """End the session, or note a failed attempt; return whether the coordinator had let the node in."""
-        was_let_in, self.connected = self.connected and self._received, False
+        """End the session, or record a failed attempt; return whether the coordinator had let the node in."""
+        was_let_in, self._contact = self._contact is Contact.LET_IN, Contact.NONE
         self.error = reason
         if was_let_in:
             self.alone_since = now
@@ -119,20 +179,21 @@ class ConnectionState:
         return now >= self.alone_since + self.outage_grace_s
 
     def turn_away(self, refused: Refused, until: float) -> None:
-        """Note that the coordinator was reached and refuses this node for now. The session is about to end."""
-        self._refused, self._refused_until = refused, until
-        self._refused_by = self.coordinator if self.connected else ""
+        """Record that the coordinator was reached and refuses this node for now. The session is about to end."""
+        self._refusal = Refusal(refused, until, self.coordinator if self.connected else "")
 
     def searching(self, until: float, *, working: bool) -> Waiting:
         """Return what is shown while no coordinator lets the node in, which goes on until then."""
-        refused = self._refused is not None and self._refused.message == self.error
-        by = f" by {self._refused_by}" if self._refused_by else ""
-        what, level = (notices.NOT_LET_IN + by, Level.WARNING) if refused else (notices.LOOKING, Level.INFO)
-        return Waiting(f"{what}: {self.error}", min(until, self._refused_until) if refused else until, working, level)
+        refusal = self._refusal
+        if refusal is None or refusal.refused.message != self.error:
+            return Waiting(f"{notices.LOOKING}: {self.error}", until, working)
+        by = f" by {refusal.by}" if refusal.by else ""
+        text = f"{notices.NOT_LET_IN}{by}: {self.error}"
+        return Waiting(text, min(until, refusal.until), working, Level.WARNING)
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
         """Return the exit of a node in this phase that has waited in vain for a coordinator, for `waited_s`."""
-        refused = self._refused
+        refused = None if self._refusal is None else self._refusal.refused
         code = ExitCode.UNAVAILABLE
         if refused is None:
             reason = notices.not_reached(self.error, waited_s)
@@ -144,55 +205,30 @@ class ConnectionState:
         text = notices.gave_up(reason, phase, failure)
         return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
 
-    def is_new_error(self, reason: str) -> bool:
-        """Note an error; return whether to show it: once in an outage, and only the first few."""
-        new = reason not in self._errors and len(self._errors) < ERRORS_MAX
-        if new:
-            self._errors.add(reason)
-        return new
-
-    def unshown(self, desired: Desired, now: float, *, again: bool) -> list[Show | Notice | Waiting]:
-        """Return what of a desired state the user has not seen yet, and note it as shown.
-
-        The reason to wait is shown `again` where the node was let in anew.
-        """
-        unshown: list[Show | Notice | Waiting] = []
-        if desired.report is not None and self._is_new_report(desired.run, desired.report):
-            unshown.append(Show(desired.report))
-        if desired.remark and desired.remark != self._remark:
-            self._remark = desired.remark
-            unshown.append(Notice(Level.WARNING, desired.remark, "remark"))
-        before, self._reason = self._reason, desired.reason
-        if desired.goal is Goal.WAIT and (again or before != desired.reason):
-            unshown.append(Waiting(desired.reason, None if desired.wait_s is None else now + desired.wait_s))
-        return unshown
-
-    def _is_new_report(self, run: str, report: Report) -> bool:
-        before, self._report_shown = self._report_shown, (run, report.round)
-        return before != self._report_shown
-
     def grant(self, desired: Desired, now: float) -> bool:
-        """Note what the coordinator grants; return whether this is its first message in this session."""
+        """Record what the coordinator grants; return whether this is its first message in this session."""
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
         self.outage_grace_s = desired.outage_grace_s
         # The heartbeats may have been further apart so far; then the next one would be too late.
         self.beat_at = min(self.beat_at, now + self.heartbeat_s)
-        self._errors.clear()
-        self._refused = None
-        return self.note_alive(now)
+        self.shown.end_outage()
+        self._refusal = None
+        return self.record_alive(now)
 
-    def note_alive(self, now: float) -> bool:
-        """Note a message of the coordinator; return whether it is the first one in this session."""
-        first = not self._received
-        self.heard_at, self._received = now, True
+    def record_alive(self, now: float) -> bool:
+        """Record a message of the coordinator; return whether it is the first one in this session."""
+        first = self._contact is Contact.JOINING
+        self.heard_at = now
+        if first:
+            self._contact = Contact.LET_IN
         return first
 
     def make_beat_due(self, now: float) -> None:
         """Let a heartbeat be due now: what the shell adds to a report has changed."""
         self.beat_at = min(self.beat_at, now)
 
-    def note_report(self, observed: Observed, now: float) -> bool:
-        """Return whether to send this report: it has changed, or a heartbeat is due. If so, note it as sent."""
+    def record_report(self, observed: Observed, now: float) -> bool:
+        """Return whether to send this report: it has changed, or a heartbeat is due. If so, record it as sent."""
         beat = self.beat_at <= now
         if beat:
             self.beat_at = now + self.heartbeat_s

@@ -21,6 +21,7 @@ from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.table import next_row
 from coordinatord.protocol.messages import Goal, Phase
+from nodeclient.core.connection_state import Contact
 
 if TYPE_CHECKING:  # the world has one of these
     from tests.sim.host import Host
@@ -88,7 +89,7 @@ class IdleSkip:
         if agent is None or session is None or host.is_cut or host.paused or host.slow_s:
             return False
         desired, connection = agent._desired, agent._connection
-        if desired is None or not connection.connected or not connection._received or session.broken:
+        if desired is None or connection._contact is not Contact.LET_IN or session.broken:
             return False
         run = self._world.daemon.machine.jobs.get("job")
         known = None if run is None else run.members.get(host.node)
