@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
 from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, without_native_frames
+from nodeclient.output.output import Output
 
 CONTEXT_LINES = 8
 """How many lines before a traceback are shown: they often have a library's warning about the cause."""
@@ -31,6 +34,23 @@ _DATA_LOADER_KILLED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) i
 
 _PROGRESS = re.compile(r".*\d%\|")
 """One state of tqdm's bar."""
+
+
+class RoundDiagnoses:
+    """Diagnoses the workers of one round by what the node has of them."""
+
+    def __init__(self, output: Output, error_files: Sequence[Path]) -> None:
+        """Begin before the workers are started; `error_files` are theirs, by local rank."""
+        self._output = output
+        self._error_files = error_files
+        self._kills = oom.count()
+
+    async def diagnose(self, local_rank: int, exit_code: int, pid: int) -> Diagnosis:
+        """Find out how a worker ended, once its last output is there."""
+        stderr = await self._output.end_of_stderr(local_rank)
+        # In a thread: it reads files, and the worker made one of them.
+        found = await asyncio.to_thread(diagnose, exit_code, pid, self._error_files[local_rank], stderr, self._kills)
+        return found if (log := self._output.stderr_log(local_rank)) is None else replace(found, log=str(log))
 
 
 def diagnose(

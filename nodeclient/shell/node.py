@@ -9,8 +9,6 @@ import signal
 import socket
 from functools import partial
 
-from msgspec.structs import replace
-
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Join, NodeOffer, Observed
 from coordinatord.runtime.local_time import now
@@ -36,7 +34,6 @@ from nodeclient.core.effects import (
     Waiting,
 )
 from nodeclient.core.events import (
-    Diagnosis,
     EmbeddedCoordinatorEnded,
     Event,
     GpusInUse,
@@ -50,7 +47,7 @@ from nodeclient.core.events import (
 )
 from nodeclient.core.leaving import LeaveSignals
 from nodeclient.diagnosis import error_file
-from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.diagnosis.diagnose import RoundDiagnoses
 from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.host.gpu_memory import look_at_gpus
 from nodeclient.host.ports import reached_at
@@ -86,7 +83,7 @@ class Node:
         self._tasks = Tasks()
         launcher, mark = CommandBuilder(config, os.environ), secrets.token_hex(16)
         self._leftovers = LeftoverProcesses(config.stop_timeout_s, self._tasks, self._remark)
-        self._exit_reporter = ExitReporter(self._diagnose, self.submit)
+        self._exit_reporter = ExitReporter(self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
         guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
@@ -282,7 +279,8 @@ class Node:
             setup.guard.await_ready()
             several_hosts = start.assignment.group_world_size > 1
             with self._output.begin(place, own_ranks, several_hosts=several_hosts) as streams:
-                self._exit_reporter.begin()
+                files = [stream.error_file for stream in streams]
+                self._exit_reporter.begin(RoundDiagnoses(self._output, files).diagnose)
                 private = self._output.private_folder
                 sockets = self._keeper.listen(private, start.round) | self._staying.listen(private)
                 commands = setup.commands(start, streams, private, sockets)
@@ -323,13 +321,6 @@ class Node:
         self._keeper.note_exit(local_rank)
         self._output.note_exit(local_rank, exit_code)
         self._exit_reporter.note(local_rank, exit_code, self._workers.pid_of(local_rank))
-
-    async def _diagnose(self, local_rank: int, exit_code: int) -> Diagnosis:
-        stderr = await self._output.end_of_stderr(local_rank)
-        pid, file = self._workers.pid_of(local_rank), self._setup.error_files[local_rank]
-        # In a thread: it reads files, and the worker made one of them.
-        diagnosis = await asyncio.to_thread(diagnose, exit_code, pid, file, stderr, self._setup.kills)
-        return diagnosis if (log := self._output.stderr_log(local_rank)) is None else replace(diagnosis, log=str(log))
 
     def _end(self, ending: Exit) -> None:
         if ending.report is not None and self._config.error_file is not None:

@@ -15,7 +15,6 @@ from nodeclient.config.join_config import JoinConfig
 from nodeclient.core import notices
 from nodeclient.core.effects import Level, Start
 from nodeclient.core.leftover_stages import Lingering
-from nodeclient.diagnosis import oom
 from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.output.output import WorkerStreams
@@ -51,9 +50,6 @@ class RoundSetup:
         """The last round in which this node had ranks, with its assignment."""
         self.ranks = range(0)
         """The global ranks of the workers here."""
-        self.error_files: list[Path] = []
-        self.kills = oom.OomKills()
-        """The kills by the kernel's OOM killer before the workers were started."""
         self.started_at: float | None = None
         """When the workers of the round were started; None once they have reported a step."""
 
@@ -75,12 +71,11 @@ class RoundSetup:
 
         The workers also get the variables of `sockets`, and files in a `private` folder. Raises `OSError`.
         """
-        self.kills, self._lingering = oom.count(), Lingering()
-        self.error_files = [stream.error_file for stream in streams]
-        port = start.assignment.master_port
+        self._lingering, port = Lingering(), start.assignment.master_port
         stacks = self._stacks.listen(private, start.run, start.round, self.ranks, port)
         slots = [{**slot, **stacks, **sockets} for slot in self.slots.begin(start.run, start.round)]
-        commands = self._launcher.commands(start, self.error_files, slots, [stream.screen for stream in streams])
+        files, screens = [stream.error_file for stream in streams], [stream.screen for stream in streams]
+        commands = self._launcher.commands(start, files, slots, screens)
         return [replace(command, slots=self.slots.file) for command in commands]
 
     def assignment_in(self, number: int) -> Assignment | None:

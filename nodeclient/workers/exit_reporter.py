@@ -21,25 +21,26 @@ being stopped."""
 _SIGNALS_FROM = 128
 """The first code with which a shell reports that its program died of a signal."""
 
-Diagnose = Callable[[int, int], Awaitable[Diagnosis]]
-"""Makes a diagnosis of a worker that has ended, by its local rank and its exit code as `subprocess` has it."""
+Diagnose = Callable[[int, int, int], Awaitable[Diagnosis]]
+"""Makes a diagnosis of a worker by its local rank, its exit code as `subprocess` has it, and its process id."""
 
 
 class ExitReporter:
     """The exits of one node's workers, with diagnoses."""
 
-    def __init__(self, diagnose: Diagnose, submit: Callable[[Event], None]) -> None:
-        self._diagnose = diagnose
+    def __init__(self, submit: Callable[[Event], None]) -> None:
+        self._diagnose: Diagnose | None = None
         self._submit = submit
         self._loop = asyncio.get_running_loop()
-        self._queue = asyncio.Queue[tuple[WorkerExited | CollectiveFailed | WorkerLeft, float, bool]]()
+        self._queue = asyncio.Queue[tuple[WorkerExited | CollectiveFailed | WorkerLeft, float, Diagnose | None]]()
         self._diagnoses_left = 0
         """How many more failures get a diagnosis."""
         self._are_stopping = False
         """Whether the workers are being stopped."""
 
-    def begin(self) -> None:
-        """Begin a round: the first failure and those that it may be compared with get a diagnosis."""
+    def begin(self, diagnose: Diagnose) -> None:
+        """Begin a round: `diagnose` is for its first failure and those that it may be compared with."""
+        self._diagnose = diagnose
         self._diagnoses_left, self._are_stopping = 1 + CONSEQUENCES_MAX, False
 
     def expect_exits(self) -> None:
@@ -53,16 +54,16 @@ class ExitReporter:
         # Among workers that are being stopped, one with an exit code of its own was about to fail; the others died of a
         # signal.
         by_itself = 0 < exit_code < _SIGNALS_FROM if self._are_stopping else exit_code != 0
-        diagnosed = self._diagnoses_left > 0 and by_itself
-        self._diagnoses_left -= diagnosed
-        self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), diagnosed))
+        diagnose = self._diagnose if self._diagnoses_left > 0 and by_itself else None
+        self._diagnoses_left -= diagnose is not None
+        self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), diagnose))
 
     def note_report(self, report: CollectiveFailed | WorkerLeft) -> None:
         """Note a report of a worker: that a collective has failed, and later that the worker is out of its round.
 
         Exits that the loop sees at the same time come first: one of them may be the cause.
         """
-        self._loop.call_soon(self._queue.put_nowait, (report, self._loop.time(), False))
+        self._loop.call_soon(self._queue.put_nowait, (report, self._loop.time(), None))
 
     async def settled(self) -> None:
         """Wait until all exits so far have been reported."""
@@ -71,18 +72,18 @@ class ExitReporter:
     async def run(self) -> None:
         """Report the exits until cancelled."""
         while True:
-            end, at, diagnosed = await self._queue.get()
+            end, at, diagnose = await self._queue.get()
             if isinstance(end, WorkerLeft):
                 self._submit(end)
             else:
-                if diagnosed:
-                    end = replace(end, diagnosis=await self._diagnosis_of(end))
+                if diagnose is not None:
+                    end = replace(end, diagnosis=await self._diagnosis_of(end, diagnose))
                 self._submit(replace(end, age_s=self._loop.time() - at))
             self._queue.task_done()
 
-    async def _diagnosis_of(self, exited: WorkerExited | CollectiveFailed) -> Diagnosis:
+    async def _diagnosis_of(self, exited: WorkerExited | CollectiveFailed, diagnose: Diagnose) -> Diagnosis:
         try:
             async with asyncio.timeout(DIAGNOSED_WITHIN_S):
-                return await self._diagnose(exited.local_rank, exited.exit_code)
+                return await diagnose(exited.local_rank, exited.exit_code, exited.diagnosis.pid)
         except TimeoutError:
             return exited.diagnosis

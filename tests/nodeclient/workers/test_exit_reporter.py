@@ -20,8 +20,8 @@ async def reporting(give: Diagnose) -> AsyncIterator[tuple[ExitReporter, list[Wo
         assert isinstance(event, WorkerExited)
         events.append(event)
 
-    kept = ExitReporter(give, submit)
-    kept.begin()
+    kept = ExitReporter(submit)
+    kept.begin(give)
     running = asyncio.ensure_future(kept.run())
     try:
         yield kept, events
@@ -31,10 +31,10 @@ async def reporting(give: Diagnose) -> AsyncIterator[tuple[ExitReporter, list[Wo
 
 
 def giving(error: str, when: Callable[[], Awaitable[object]] | None = None) -> Diagnose:
-    async def give(local_rank: int, exit_code: int) -> Diagnosis:
+    async def give(local_rank: int, exit_code: int, pid: int) -> Diagnosis:
         if when is not None:
             await when()
-        return Diagnosis(pid=local_rank + 1, error=f"{error} {exit_code}")
+        return Diagnosis(pid=pid + local_rank + 1, error=f"{error} {exit_code}")
 
     return give
 
@@ -51,7 +51,7 @@ async def test_only_failures_are_worth_a_diagnosis_and_no_more_of_them_than_are_
         await kept.settled()
     assert facts(events)[0] == (0, 0, "")
     assert [event.diagnosis.error for event in events[1:]] == ["error 3"] * 9 + [""] * 2
-    assert [event.diagnosis.pid for event in events[:2]] == [7, 2]
+    assert [event.diagnosis.pid for event in events[:2]] == [7, 9]
 
 
 async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
