@@ -72,13 +72,11 @@ class Agent:
         self._effects = []
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
-            if not self._reuse.any_may_leave(self._group.alive):
-                self._group.ending.hasten(now)
+            self._group.ending.pace(self._group.alive, self._reuse, now)
             self._effects += self._reuse.dismiss_cut_off(self.phase)
             self._pursue(now)
             if self._settings.keeps and not self.exited:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)
-                self._effects += self._group.ending.follow(self._halt, now)
             self._report(now)
         return sorted(self._effects, key=lambda effect: effect.rank)
 
@@ -165,10 +163,6 @@ class Agent:
             self._apply(Stimulus.REACHED, now)
         else:
             self._worker_ended(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
-
-    def _worker_aborts(self, event: events.WorkerAborts, now: float) -> None:
-        self._reuse.on_abort(event, now)
-        self._group.ending.extend(self._reuse.aborts_until)
 
     def _state_kept(self, event: events.Keeping, _: float) -> None:
         self._group.keeping = event
@@ -416,7 +410,7 @@ class Agent:
         events.Unreached: _probed,
         events.WorkersStarted: _workers_started,
         events.WorkerStays: lambda self, event, _: self._reuse.on_able(event),
-        events.WorkerAborts: _worker_aborts,
+        events.WorkerAborts: lambda self, event, now: self._reuse.on_abort(event, now),
         events.WorkerRefuses: lambda self, event, _: self._reuse.on_refusal(event),
         events.Keeping: _state_kept,
         events.KeptSaved: _kept_saved,

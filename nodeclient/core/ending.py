@@ -107,24 +107,27 @@ class Ladder:
         return effects
 
     def _come_to_halt(self, terms: Terms, _: Reuse, now: float) -> list[Effect] | None:
-        if terms.keeping is None or self.stage is EndStage.HALTING:
-            return None if terms.keeping is None else []
-        if terms.halt is None:
+        if terms.keeping is None or terms.halt is None:
             return None
-        share = CHECKPOINT_SHARE if terms.keeping.writes_checkpoints else HALT_SHARE
-        self._halt, self.until = terms.halt, now + share * terms.grace_s
+        if self.stage is not EndStage.HALTING:
+            share = CHECKPOINT_SHARE if terms.keeping.writes_checkpoints else HALT_SHARE
+            self.until = now + share * terms.grace_s
+        elif terms.halt == self._halt:
+            return []
+        self._halt = terms.halt
         return [HaltWorkers(terms.halt.step)]
 
     def _save(self, terms: Terms, _: Reuse, now: float) -> list[Effect] | None:
-        if terms.keeping is None or self.stage is EndStage.SAVING:
-            return None if terms.keeping is None else []
+        if terms.keeping is None:
+            return None
+        if self.stage is EndStage.SAVING:
+            return []
         self.until = now + terms.keeping.save_within_s
-        if self.stage is not EndStage.HALTING:
-            return [SaveKept(terms.planned)]
-        if terms.halt is None:
-            return [SaveKept(planned=True)]
+        order = SaveKept(terms.planned or self.stage is EndStage.HALTING)
+        if self.stage is not EndStage.HALTING or terms.halt is None:
+            return [order]
         text = notices.step_not_common(terms.halt.step, writes_checkpoints=terms.keeping.writes_checkpoints)
-        return [Notice(Level.WARNING, text, "step_not_common"), SaveKept(planned=True)]
+        return [Notice(Level.WARNING, text, "step_not_common"), order]
 
     def _leave_round(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect] | None:
         if terms.leave_within_s is None:
@@ -137,18 +140,22 @@ class Ladder:
         return [LeaveRound(terms.planned)]
 
     def _terminate(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
-        grace_s, may_save = terms.grace_s, terms.planned and terms.kills
-        if self.stage is EndStage.LEAVING_ROUND and self.until is not None and now >= self.until:
-            reuse.record_obstacles(terms.alive, late=True)
-            grace_s = grace_s if may_save else 0.0
-        elif self.stage not in {EndStage.LEAVING_ROUND, EndStage.SIGNALLED}:
-            reuse.record_obstacles(terms.alive, late=False)
+        late = self.stage is EndStage.LEAVING_ROUND and self.until is not None and now >= self.until
+        if late or self.stage not in {EndStage.LEAVING_ROUND, EndStage.SIGNALLED}:
+            reuse.record_obstacles(terms.alive, late=late)
+        may_save = terms.planned and terms.kills
+        grace_s = 0.0 if late and not may_save else terms.grace_s  # they had their time
         first = self.stage is not EndStage.SIGNALLED
         if first:
             self.signalled_at, self.signum = now, terms.signum
         if first or self.until is None or now + grace_s < self.until:
             self.until, self._may_save = now + grace_s, may_save
         return [Terminate(terms.signum)] if first else []
+
+    def pace(self, alive: AbstractSet[int], reuse: Reuse, now: float) -> None:
+        """Give workers that leave the round the time to abort NCCL, and wait for none that cannot leave it."""
+        if self.stage is EndStage.LEAVING_ROUND and self.until is not None:
+            self.until = max(self.until, reuse.aborts_until) if reuse.any_may_leave(alive) else min(self.until, now)
 
     def kill(self, ranks: list[int]) -> list[Effect]:
         """Record that the time to end is over for workers with these ranks; return what ends them."""
@@ -165,26 +172,6 @@ class Ladder:
         self.began_at = now if self.began_at is None else self.began_at
         self.signalled_at = now if self.signalled_at is None else self.signalled_at
         return self.began_at
-
-    def hasten(self, now: float) -> None:
-        """End the wait for workers to leave the round: none that is still in it can leave."""
-        if self.stage is EndStage.LEAVING_ROUND and self.until is not None:
-            self.until = min(self.until, now)
-
-    def extend(self, until: float) -> None:
-        """Give workers that leave the round at least this long: they abort NCCL first."""
-        if self.stage is EndStage.LEAVING_ROUND and self.until is not None:
-            self.until = max(self.until, until)
-
-    def follow(self, halt: Halt | None, now: float) -> list[Effect]:
-        """Pass on the step that all workers are to keep, once it is named. If none will be named, end the wait."""
-        if self.stage is not EndStage.HALTING or halt == self._halt:
-            return []
-        if halt is None:
-            self.until = now
-            return []
-        self._halt = halt
-        return [HaltWorkers(halt.step)]
 
     def record_answer(self, event: KeptSaved) -> bool:
         """Record the answer to a request to save; return whether the end of the workers waits for it."""

@@ -155,6 +155,8 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
         if stage is not EndStage.KILLED:
             again = Row(Act.STOP, stage, "its workers are ending, and may have less time now")
             table |= {(stage, Stimulus.STOP): again, (stage, Stimulus.ABANDONED): again}
+    named = Row(Act.STOP, EndStage.HALTING, "the step that all keep may have been named, or given up")
+    table |= {(EndStage.HALTING, goal): named for goal in GOALS}
     saved = Row(Act.STOP, EndStage.LEAVING_ROUND, "what the workers keep is saved")
     table |= {
         (EndStage.HALTING, Stimulus.OVER): Row(
