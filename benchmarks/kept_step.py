@@ -102,14 +102,14 @@ def note_saves() -> list[float]:
     The first copy into new memory is not among them.
     """
     saves: list[float] = []
-    note_save = intervals.SaveInterval.note_save
+    record_save = intervals.SaveInterval.record_save
     places: list[float] = []
 
     def note(self: intervals.SaveInterval, seconds: float) -> None:
         (saves if len(places) == GENERATIONS else places).append(seconds)
-        note_save(self, seconds)
+        record_save(self, seconds)
 
-    intervals.SaveInterval.note_save = note  # type: ignore[method-assign]  # to listen
+    intervals.SaveInterval.record_save = note  # type: ignore[method-assign]  # to listen
     return saves
 
 

@@ -22,13 +22,13 @@ from workerlib.keeping.gate import Gate
 of, to = torch.arange(1_000.0, device="cuda"), torch.zeros(1_000)
 order = CudaOrder(of.device)
 gate = Gate(order, has_peers=False)
-gate.note_end()
+gate.record_end()
 assert gate.has_ended(60), "the end of the step is not seen"
 torch.cuda._sleep(20_000_000_000)  # some ten seconds, as a collective that hangs
 order.copy([to], [of])
 assert to.tolist() == list(range(1_000)), "something else was copied"
 assert not torch.cuda.current_stream().query(), "the copy waited for what training does"
-gate.note_end()
+gate.record_end()
 assert not gate.has_ended(0.05), "a step that is on is said to have ended"
 """
 
@@ -42,7 +42,7 @@ order = CudaOrder(few.device)
 few[torch.tensor([5], device="cuda")]  # a place that is not there: each later call fails
 try:
     gate = Gate(order, has_peers=False)
-    gate.note_end()
+    gate.record_end()
     gate.has_ended(60)
 except RuntimeError:
     raise SystemExit(0)

@@ -303,7 +303,7 @@ def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
     gate = kind(play.device, play.device)
     generations, small = Generations(objects, 2, play.device, gate), SmallStates(objects)
     kept = StepKeeper(environment(0, 2, 1, 1), objects, generations, small, AgentChannel(str(path)))
-    kept._saver.note_whole()
+    kept._saver.on_whole()
     kept._saver.learn(alike=True)
     kept._hooks.before_optimizers(kept._before_optimizer)
     sizes = ArenaSizes.at_least(generations.bytes_needed(0) + 65536, small.bytes_needed(small.take_first({})))
@@ -312,7 +312,7 @@ def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
         os.ftruncate(file, sizes.total)
         arena = Arena.create(file, sizes)
         kept._saver.attach(arena, lent=False)
-        kept._saver.interval.steps, kept._saver.at_intervals = 1, not play.is_lazy
+        kept._saver.interval.steps, kept._saver.role.at_intervals = 1, not play.is_lazy
         with suppress(EndedError, LeftRoundError, KeptStateError):
             _train(play, kept)
         return {

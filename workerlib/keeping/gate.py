@@ -6,7 +6,7 @@ aborted collective lets those of its neighbours end as well (`postPeer` in NCCL'
 keep the state that of a whole step:
 
 * The optimizer does not begin before the device has passed all that was given, with no group failed (`Gate.open`).
-* If collectives follow behind the gate, or there was none, `ctx.step` waits in the same way (`Gate.note_end`). So all
+* If collectives follow behind the gate, or there was none, `ctx.step` waits in the same way (`Gate.record_end`). So all
   that the device may still do after `ctx.step` is local, and is done whatever becomes of the process groups.
 * Nobody aborts before the state is saved. A failed group is no error of the script's, whose handlers might destroy
   it: this worker waits for nodeclient, which saves first. From then on the gate is shut.
@@ -154,8 +154,8 @@ class Gate:
         self._opened_at = self._groups.begun()
         return True
 
-    def note_end(self) -> bool:
-        """Note that the device was given all work of a step; return False if the step does not count.
+    def record_end(self) -> bool:
+        """Record that the device was given all work of a step; return False if the step does not count.
 
         The training thread calls this. It waits as `open` does if the step may depend on later collectives.
         """
@@ -190,7 +190,7 @@ class Gate:
         return not self._is_shut
 
     def _is_open_at(self, mark: Mark) -> bool:
-        # In this order: whoever aborts has shut the gate, or torch has noted the failure, before the device goes on.
+        # In this order: whoever aborts has shut the gate, or torch has recorded the failure, before the device goes on.
         passed = mark.has_passed()
         return self._is_shut or (passed and not self._groups.failure())
 

@@ -75,9 +75,9 @@ class Generations:
         """Whether the state is in the memory of a GPU, and is lost if an error spoils this process's context there."""
         return self._order is not None
 
-    def note_step(self) -> bool:
-        """Note that the present state is that of a whole step, once a GPU has come to it; return False if it is not."""
-        if self.gate is not None and not self.gate.note_end():
+    def record_step(self) -> bool:
+        """Record that the present state is that of a whole step, when a GPU has come to it; return False if not."""
+        if self.gate is not None and not self.gate.record_end():
             return False
         if not self._sample:
             tensors = self.tensors()
@@ -100,7 +100,7 @@ class Generations:
         return not self._sample or self._versions != self._first_versions
 
     def have_changed(self) -> bool:
-        """Whether the state has changed since `note_step`, by a sample of its tensors."""
+        """Whether the state has changed since `record_step`, by a sample of its tensors."""
         return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
 
     def have_grown(self) -> bool:

@@ -48,11 +48,11 @@ class SaveInterval:
         self._least_s = max(self._least_s, seconds)
 
     def begin_step(self, done: int, now: float) -> None:
-        """Note when a step begins, after the save of the step `done`."""
+        """Record when a step begins, after the save of the step `done`."""
         self._began = done, now
 
     def end_step(self, step: int, now: float) -> bool:
-        """Note when a step has ended; return whether to save it. A script may leave out numbers, also each even one."""
+        """Record when a step has ended; return whether to save it. A script may leave out numbers, such as even ones."""
         before = step - 1
         if self._began is not None:
             before, began_at = self._began
@@ -60,16 +60,16 @@ class SaveInterval:
             self._step_s = (1 - WEIGHT) * self._step_s + WEIGHT * step_s if self._step_s else step_s
         return step // self.steps > before // self.steps
 
-    def note_save(self, seconds: float) -> None:
-        """Note how long a save took, and choose the interval anew. The first save, into new memory, is no measure."""
+    def record_save(self, seconds: float) -> None:
+        """Record how long a save took, and choose the interval anew. The first save, into new memory, is no measure."""
         steps_max = 2 * self.steps if self._save_s else self.steps
         least_s = max(seconds / SHARE_MAX, self._least_s)
         self._save_s, self.steps = seconds, 1
         while self.steps < steps_max and self.steps * self._step_s < least_s:
             self.steps *= 2
 
-    def note_skip(self) -> None:
-        """Note that a save was due and could not be made."""
+    def record_skip(self) -> None:
+        """Record that a save was due and could not be made."""
         self._skipped += 1
 
     def news(self) -> Interval | None:

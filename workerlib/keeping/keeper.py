@@ -1,8 +1,20 @@
 """Keeps the state of each step: it decides when state is saved, and by which thread.
 
 The thread that reads from nodeclient saves at the break of a round, when training is stuck in a collective. The
-training thread itself saves at an interval, and when an exception ends the training. `state_lock` keeps the two apart.
-In each step, only the small state costs time. `step_saver` does the saving.
+training thread itself saves at an interval, and when an exception ends the training. In each step, only the small state
+costs time. Two things say what may be done with the state at a moment:
+
+* Its stage (`step_saver.StateStage`): it is *untrained* until the first step is done or brought back. An optimizer's
+  step makes it *changing*, and `ctx.step` *whole*, or *unnumbered* if the number is no new one. From there the next
+  optimizer's step makes it changing again. Only whole state is saved. State that cannot be kept makes it *unkept*, and
+  training that ends within a step makes it *torn*. Both are for the rest of the round.
+* Its holder (`state_lock.StateHolder`): *training* takes the state before its first change of a step, and gives it back
+  at the end of `ctx.step`. Between two steps *nobody* has it, and a *saver* may take it, does its work and gives it
+  back. After the last save of the round the state is final: training waits where it would take it, until the process
+  ends or leaves the round.
+
+A keeper ends with the script's block, with the process, or when the process leaves the round. Then it saves once more
+if it can, removes its hooks, and only answers nodeclient.
 """
 
 from __future__ import annotations
@@ -37,9 +49,8 @@ from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.generations import Generations
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
 from workerlib.keeping.kept_objects import adapt
-from workerlib.keeping.pending_state import after_closure
 from workerlib.keeping.planned_end import PlannedEnd
-from workerlib.keeping.process_hooks import ProcessHooks
+from workerlib.keeping.process_hooks import ProcessHooks, after_closure
 from workerlib.keeping.small_state import SmallStates
 from workerlib.keeping.state_lock import StateHolder, StateLock
 from workerlib.keeping.step_saver import StepSaver
@@ -108,7 +119,7 @@ class StepKeeper:
             restored = restoring.bring_back(point, self._objects, environment.rank, environment.world_size)
             saver.begin(point)
         self.planned_end.keep_steps(saver.done, self._keep_before_checkpoint, self._keep_when_over)
-        saver.note_whole()
+        saver.on_whole()
         self._hooks.before_optimizers(self._before_optimizer)
         if not saver.alone:
             self._hooks.after_forward(modules, self._after_forward)
@@ -131,10 +142,10 @@ class StepKeeper:
             self._begin_step()
         counts = True
         try:
-            is_new = self._saver.numbers.note_step(number)
+            is_new = self._saver.numbers.on_step(number)
             if is_new:
                 counts = self._saver.keep_step()
-            if (is_new or self._saver.follows) and (question := self._lock.take_question()) is not None:
+            if (is_new or self._saver.role.follows) and (question := self._lock.take_question()) is not None:
                 self._answer(question)
         finally:
             self._lock.release()
@@ -169,17 +180,17 @@ class StepKeeper:
             return
         if self._gate is not None and not self._saver.numbers.is_changing and not self._gate.open():
             self._stand_still()
-        if self._saver.follows:
-            self._saver.note_change()
+        if self._saver.role.follows:
+            self._saver.on_change()
             if not self._lock.is_in_step:
                 self._begin_step()
-        self._saver.numbers.note_optimizer()
+        self._saver.numbers.on_optimizer()
 
     def _after_forward(self, *_: object) -> None:
         if torch.compiler.is_compiling() or self._has_ended:
             return
         self._lock.check()
-        self._saver.note_forward(with_gradients=torch.is_grad_enabled(), in_step=self._lock.is_in_step)
+        self._saver.on_forward(with_gradients=torch.is_grad_enabled(), in_step=self._lock.is_in_step)
 
     def _begin_step(self) -> None:
         """Take the state for training.
@@ -261,7 +272,7 @@ class StepKeeper:
         try:
             if not failed or not self._saver.alone:  # a process that is ended within a save leaves that place empty
                 self._channel.report(self._saver.save(0, last=False))
-            self._saver.leave_to_script()
+            self._saver.release()
             if (question := self._lock.take_question()) is not None:
                 self._answer(question)
         finally:
@@ -275,7 +286,7 @@ class StepKeeper:
         Collectives may be aborted when this returns.
         """
         self._lock.leave_round()
-        self._saver.compared.set()
+        self._saver.commits.answered.set()
         self.planned_end.release()
         if self._gate is not None:
             self._gate.shut()

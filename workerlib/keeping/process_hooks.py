@@ -1,4 +1,4 @@
-"""The hooks that call a keeper: those of optimizers and modules, `ctx.step`, a fork, and the end of the process.
+"""Calls a keeper: by hooks of optimizers and modules, at `ctx.step`, in a fork, and at the end of the process.
 
 A process keeps one state at a time. With rounds in place, each round has another keeper, so the hooks of the one before
 are removed.
@@ -17,7 +17,6 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from workerlib import progress
-from workerlib.keeping.pending_state import hooked
 
 
 class ProcessHooks:
@@ -88,3 +87,35 @@ def _call_in_child() -> None:
 def _call_at_end() -> None:
     if _present is not None:
         _present.call_at_end()
+
+
+def hooked(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module whose forward gets a hook: the one within DDP, which scripts also call directly."""
+    inner = getattr(module, "module", None) if type(module).__name__ == "DistributedDataParallel" else None
+    return inner if isinstance(inner, torch.nn.Module) and not _is_compiled(inner) else module
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    """Whether a module's own hooks do not run where another module calls it: they are left out of compiled code."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def after_closure(
+    given: tuple[Any, ...], named: dict[str, Any], call: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return an optimizer's arguments with a closure that is followed by `call`; None if they have no closure.
+
+    Forward and backward are in the closure then, and torch's own optimizers change nothing before it has returned for
+    the first time. Other optimizers may, such as those that minimise sharpness.
+    """
+    optimizer, *others = given
+    closure = others[0] if others else named.get("closure")
+    if not callable(closure) or not type(optimizer).__module__.startswith("torch.optim."):
+        return None
+
+    def followed() -> Any:
+        result = closure()
+        call()
+        return result
+
+    return ((optimizer, followed, *others[1:]), named) if others else (given, {**named, "closure": followed})

@@ -9,6 +9,7 @@ they are the same within the step and at its end, and differ from those of the s
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -116,6 +117,8 @@ class SmallStates:
         self._buffer_places: list[BufferPlace] = [place for kept in objects.values() for place in kept.buffers()]
         self._habits = {name: _Habit(kept.late, json.dumps(name)) for name, kept in objects.items()}
         self._random = RandomState()
+        self.lock = threading.RLock()
+        """Held while a small state is written."""
         self._arena: Arena | None = None
         self._serial = 0
         self._plain: tuple[Any, str] = (None, "")
@@ -183,27 +186,28 @@ class SmallStates:
         A state within a step that is equal to the last one of the step is not written again. With buffers that is not
         known: torch's batch norm changes them without a trace.
         """
-        if self._arena is None or (not taken.buffers and self._pending == (commit, taken)):
-            return self._arena is not None
-        if not self._fits(taken):
-            return False
-        place = self._arena.begin_small()
-        if place is None:
-            return False
-        layout, data = self._layout, place.data
-        views = self._views.get(id(place))
-        if views is None:
-            data[: len(layout.manifest)] = layout.manifest
-            views = self._views[id(place)] = views_of(layout, data)[: len(taken.buffers)]
-        copy(views, [*taken.buffers.values()])
-        for begin, raw in zip(layout.begins[len(views) :], taken.random.values(), strict=True):
-            data[begin : begin + len(raw)] = raw
-        end = layout.end + len(taken.rest)
-        data[layout.end : end] = taken.rest
-        self._serial += 1
-        place.commit(commit.of(end, self._serial))
-        self._pending = (commit, taken) if commit.pending else None
-        return True
+        with self.lock:
+            if self._arena is None or (not taken.buffers and self._pending == (commit, taken)):
+                return self._arena is not None
+            if not self._fits(taken):
+                return False
+            place = self._arena.begin_small()
+            if place is None:
+                return False
+            layout, data = self._layout, place.data
+            views = self._views.get(id(place))
+            if views is None:
+                data[: len(layout.manifest)] = layout.manifest
+                views = self._views[id(place)] = views_of(layout, data)[: len(taken.buffers)]
+            copy(views, [*taken.buffers.values()])
+            for begin, raw in zip(layout.begins[len(views) :], taken.random.values(), strict=True):
+                data[begin : begin + len(raw)] = raw
+            end = layout.end + len(taken.rest)
+            data[layout.end : end] = taken.rest
+            self._serial += 1
+            place.commit(commit.of(end, self._serial))
+            self._pending = (commit, taken) if commit.pending else None
+            return True
 
     @property
     def is_pending(self) -> bool:

@@ -10,6 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -22,7 +24,6 @@ from workerlib.keeping.gate import TorchGroups
 from workerlib.keeping.generations import Generations, NotNowError
 from workerlib.keeping.intervals import DISK_SHARE, HEARD_S, SaveInterval
 from workerlib.keeping.kept_errors import KeptStateError
-from workerlib.keeping.pending_state import PendingStates
 from workerlib.keeping.pieces import digest_of, is_sharded, shard_of
 from workerlib.keeping.restoring import RestorePoint
 from workerlib.keeping.small_state import SmallStates, Taken
@@ -31,6 +32,52 @@ LOG = logging.getLogger("workerlib.keeping")
 
 UNREPORTED = 100
 """The steps of optimizers without a report of the script after which it is warned. No script has so many optimizers."""
+
+
+class StateStage(Enum):
+    """What the present state of training is; the value says why it is not saved, and is empty if it may be."""
+
+    UNTRAINED = "no step is done yet"
+    WHOLE = ""
+    """It is that of the last step that is done."""
+    CHANGING = "a step is not whole"
+    """An optimizer has begun a step since the last `ctx.step`."""
+    UNNUMBERED = "the last step has no number of its own"
+    UNKEPT = "it has become state that cannot be kept"
+    TORN = "training has ended within a step"
+    """It may be that of no step, to the end of the round."""
+
+
+class StateEvent(Enum):
+    """What changes the stage."""
+
+    RESUMED = auto()
+    """A step was brought back."""
+    CHANGED = auto()
+    """An optimizer begins a step."""
+    NUMBERED = auto()
+    """`ctx.step` has a higher number than any before."""
+    REPEATED = auto()
+    """`ctx.step` has no higher number, though the state is new."""
+    REFUSED = auto()
+    """State has become one that cannot be kept."""
+    TORN = auto()
+    """Training has ended within a step, a step does not count, or the script may change the state unobserved."""
+
+
+_NEXT: dict[tuple[StateStage, StateEvent], StateStage] = {
+    (StateStage.UNTRAINED, StateEvent.RESUMED): StateStage.WHOLE,
+    (StateStage.UNTRAINED, StateEvent.NUMBERED): StateStage.WHOLE,
+    (StateStage.WHOLE, StateEvent.CHANGED): StateStage.CHANGING,
+    (StateStage.WHOLE, StateEvent.REPEATED): StateStage.UNNUMBERED,
+    (StateStage.CHANGING, StateEvent.NUMBERED): StateStage.WHOLE,
+    (StateStage.CHANGING, StateEvent.REPEATED): StateStage.UNNUMBERED,
+    (StateStage.UNNUMBERED, StateEvent.CHANGED): StateStage.CHANGING,
+    (StateStage.UNNUMBERED, StateEvent.NUMBERED): StateStage.WHOLE,
+    **{(stage, StateEvent.REFUSED): StateStage.UNKEPT for stage in StateStage if stage is not StateStage.TORN},
+    **{(stage, StateEvent.TORN): StateStage.TORN for stage in StateStage},
+}
+"""The next stages; any other event leaves the stage as it is."""
 
 
 class StepNumbers:
@@ -44,15 +91,19 @@ class StepNumbers:
     def __init__(self) -> None:
         self.done = -1
         """The last step that can be kept."""
+        self.count = 0
+        """How many steps had a new state in this round."""
         self.has_optimizer = False
         """Whether an optimizer with hooks was seen; a script may use others."""
+        self.stage = StateStage.UNTRAINED
         self._reported = -1
         """The last number that the script has reported, whether the state was new or not."""
         self._stride = 1
         """The number of the next report less that of the last one."""
         self._changed = 0
         """The steps of optimizers since the last `ctx.step`."""
-        self._is_named = True
+        self._refusal = ""
+        """Why state cannot be kept any more; empty while it can."""
         self._warned = False
 
     @property
@@ -67,38 +118,47 @@ class StepNumbers:
 
     @property
     def problem(self) -> str:
-        """Why the present state is not that of the step `done`; empty if it is."""
-        if self.done < 0:
-            return "no step is done yet"
-        if self.is_changing:
-            return "a step is not whole"
-        return "" if self._is_named else "the last step has no number of its own"
+        """Why the present state is not saved as that of the step `done`; empty if it may be."""
+        return self._refusal if self.stage is StateStage.UNKEPT else self.stage.value
 
-    def begin(self, step: int) -> None:
+    def on(self, event: StateEvent) -> None:
+        """Go to the next stage."""
+        self.stage = _NEXT.get((self.stage, event), self.stage)
+
+    def resume(self, step: int) -> None:
         """Go on from a step."""
         self.done = self._reported = step
+        self.on(StateEvent.RESUMED)
 
-    def note_optimizer(self) -> None:
-        """Note that an optimizer begins a step."""
+    def refuse(self, why: str) -> None:
+        """Keep nothing any more."""
+        self._refusal = why
+        self.on(StateEvent.REFUSED)
+
+    def on_optimizer(self) -> None:
+        """Record that an optimizer begins a step."""
         self.has_optimizer = True
         self._changed += 1
+        self.on(StateEvent.CHANGED)
         if self._changed == UNREPORTED:
             self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
 
-    def note_step(self, number: int) -> bool:
-        """Note that the script reports a step; return whether the state is new, and has this number."""
+    def on_step(self, number: int) -> bool:
+        """Record that the script reports a step; return whether the state is new, and has this number."""
         changed, self._changed = self.is_changing or not self.has_optimizer, 0
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number
-        if number > self.done:
-            if changed:
-                self.done, self._is_named = number, True
-            return changed
-        if changed:
-            self._is_named = False
+        if not changed:
+            return False
+        if number <= self.done:
+            self.on(StateEvent.REPEATED)
             self._warn(f"step {number} was reported after step {self.done}: only a step with a higher number is kept")
-        return False
+            return False
+        self.done = number
+        self.count += 1
+        self.on(StateEvent.NUMBERED)
+        return True
 
     def _warn(self, text: str) -> None:
         if not self._warned:
@@ -120,6 +180,10 @@ class StepCommits:
         """Whether no other rank has this state."""
         self.is_compared = self.alone or self.has_sharded
         """Whether it is known if other ranks have the same state. Until then, it is saved as that of this rank."""
+        self.is_asked = False
+        """Whether the coordinator was asked whether all ranks have the same state."""
+        self.answered = threading.Event()
+        """Set when that is known, or no answer is needed any more."""
         if not self.is_compared:
             self.shard, self.shards = environment.rank, environment.world_size
         self._begun_at = -1
@@ -137,7 +201,7 @@ class StepCommits:
         return "" if self.is_compared else "it is not known yet whether all ranks have the same state"
 
     def learn(self, *, alike: bool) -> None:
-        """Note whether all ranks have the same state, or each has its own."""
+        """Record whether all ranks have the same state, or each has its own."""
         self.is_compared, self.alone = True, not alike
         if alike:
             self.shard, self.shards = 0, 1
@@ -182,6 +246,18 @@ COMPARED_AFTER = 32
 a collective. A gradient scaler leaves out fewer steps at first: it begins at 2**16, and halves that with each."""
 
 
+@dataclass(slots=True)
+class SaveRole:
+    """Which states this worker saves, and when."""
+
+    saves: bool
+    """Whether it saves big states."""
+    follows: bool = False
+    """Whether the small state of each step is kept. If buffers are on a GPU, each step waits for the GPU then."""
+    at_intervals: bool = False
+    """Whether big states are saved at an interval, because a save at the break may fail or come too late."""
+
+
 class StepSaver:
     """Writes steps of one round into the memory that nodeclient holds for this worker."""
 
@@ -196,21 +272,11 @@ class StepSaver:
         self._generations = generations
         self._small = small
         self._report = report
-        self._ring = threading.Lock()
-        """Held while a small state is written."""
         self.numbers = StepNumbers()
         self.commits = StepCommits(environment, [tensor for _, tensor in generations.tensors()])
         self.memory = ArenaRequest(report, self.commits.requested)
-        self._pending = PendingStates(small, self._ring, lambda: self.commits.of(self.numbers.next, PENDING))
-        self.follows = self._saves = self.at_intervals = False
-        """Whether the small state of each step is kept (if buffers are on a GPU, each step waits for the GPU then);
-        whether this worker saves big states; and whether it does so at an interval, because a save at the break may
-        fail or come too late."""
-        self._is_saver = environment.local_rank < SAVERS
+        self.role = SaveRole(saves=environment.local_rank < SAVERS)
         self._take_role()
-        self.compared = threading.Event()
-        """Set when it is known whether all ranks have the same state."""
-        self._first_is_sent = False
         self.interval = SaveInterval()
         if environment.group_world_size > 1:
             self.interval.raise_least(HEARD_S)
@@ -219,17 +285,12 @@ class StepSaver:
         beginning. None if that is not known."""
         self._newest: int | None = None
         """The step that was saved last in this round; None if none was."""
-        self._count = 0
-        self._problem = ""
-        """Why nothing is kept any more; empty while state is kept."""
-        self._torn = False
-        """Whether the state may be that of no step."""
 
     def _take_role(self) -> None:
         self.memory.part = self.commits.requested
-        self.follows = not (self.alone and self._small.on_device)
-        self._saves |= self.alone or self._is_saver
-        self.at_intervals |= self.alone or self._generations.on_device
+        self.role.follows = not (self.alone and self._small.on_device)
+        self.role.saves |= self.alone
+        self.role.at_intervals |= self.alone or self._generations.on_device
 
     @property
     def alone(self) -> bool:
@@ -249,19 +310,19 @@ class StepSaver:
     @property
     def finds_whole_steps(self) -> bool:
         """Whether the state is that of a whole step, with its small state, whenever training is between two steps."""
-        return self.follows and (not self.alone or self.numbers.has_optimizer)
+        return self.role.follows and (not self.alone or self.numbers.has_optimizer)
 
     # The beginning and the end
 
     def begin(self, point: RestorePoint) -> None:
         """Go on from the state that was brought back."""
-        self.numbers.begin(point.step)
+        self.numbers.resume(point.step)
         self.commits.begin(point.round, point.step, point.shape, own=point.is_own)
         self._take_role()
 
     def ask_for_memory(self, restored: Mapping[str, Any]) -> None:
         """Request memory before the first step, and wait for it: this rank may die after its part in that step."""
-        self._look_at_sizes(self._small.take_first(restored), now=True)
+        self._check_sizes(self._small.take_first(restored), now=True)
         self.memory.await_answer()
 
     def attach(self, arena: Arena, *, lent: bool) -> None:
@@ -269,10 +330,10 @@ class StepSaver:
 
         Memory that is `lent` is for the big state alone: the small states in it are those of a rank that has ended.
         """
-        with self._ring:
+        with self._small.lock:
             self._generations.attach(arena)
             if lent:
-                self._saves = True
+                self.role.saves = True
                 self.memory.arena = arena
                 return
             self._small.attach(arena)
@@ -288,79 +349,95 @@ class StepSaver:
         Before an optimizer has changed it, ranks that will differ may still have the same state: a gradient scaler
         often leaves out the first steps.
         """
-        if self._problem or self.commits.is_compared or self._first_is_sent or not self._is_trained:
+        commits, is_kept = self.commits, self.numbers.stage is not StateStage.UNKEPT
+        if not is_kept or commits.is_compared or commits.is_asked or not self._is_trained:
             return
-        self._first_is_sent = True
+        commits.is_asked = True
         try:
             self._report(FirstState(digest_of(self._generations.tensors())))
         except (KeptStateError, RuntimeError) as error:  # as in `keep_step`, or a layout of which torch has no bits
             self._give_up(str(error))
         else:
-            self.compared.wait(COMPARED_WITHIN_S)
+            commits.answered.wait(COMPARED_WITHIN_S)
 
     def learn(self, *, alike: bool) -> None:
-        """Note whether all ranks have the same state; else this rank saves its own at an interval."""
+        """Record whether all ranks have the same state; else this rank saves its own at an interval."""
         if not self.commits.is_compared:
             self.commits.learn(alike=alike)
             self._take_role()
-        self.compared.set()
+        self.commits.answered.set()
 
     def expect_disk(self, every_s: float) -> None:
         """Save state that all ranks share at intervals too: nodeclient writes it to a disk every `every_s` seconds."""
         if not self.alone:
-            self.at_intervals = True
+            self.role.at_intervals = True
             self.interval.raise_least(DISK_SHARE * every_s)
 
     def end(self, *, in_step: bool) -> None:
-        """Note that training has ended, within a step or between two; within a step, the state is that of no step."""
-        self._torn = in_step
+        """Record that training has ended, within a step or between two; within one, the state is that of no step."""
+        if in_step:
+            self.numbers.on(StateEvent.TORN)
 
-    def leave_to_script(self) -> None:
-        """Note that the script may change the state from now on, without a sign of it."""
-        self._torn |= self.alone
+    def release(self) -> None:
+        """Record that the script may change the state from now on, unobserved."""
+        if self.alone:
+            self.numbers.on(StateEvent.TORN)
 
     # Events of training
 
-    def note_whole(self) -> None:
-        """Note that the present state is that of a whole step."""
-        self._generations.note_step()
+    def on_whole(self) -> None:
+        """Record that the present state is that of a whole step."""
+        self._generations.record_step()
 
-    def note_forward(self, *, with_gradients: bool, in_step: bool) -> None:
-        """Save the small state after a forward: from now on this rank may contribute to the step."""
+    def on_forward(self, *, with_gradients: bool, in_step: bool) -> None:
+        """Save the small state after a forward: from now on this rank may contribute to the step.
+
+        The others may then complete the step without this rank, so its own state at the end of the step must be known.
+        After an optimizer's step only a forward with gradients counts, such as that of a second network, since it may
+        contribute as well. An evaluation there contributes to nothing, and if a rank dies in it, its state is that of
+        no step.
+        """
         # If a model runs while parameters change, the other ranks may wait there for one that died.
-        self.at_intervals |= in_step or self._generations.have_changed()
-        if self._keeps_small:
-            self._pending.note_forward(with_gradients=with_gradients, optimized=in_step)
+        self.role.at_intervals |= in_step or self._generations.have_changed()
+        if self._keeps_small and (with_gradients or (self._small.is_pending and not in_step)):
+            self._write_pending()
 
-    def note_change(self) -> None:
+    def on_change(self) -> None:
         """Save the small state of the step before its parameters change."""
         if not self.numbers.is_changing:
             self._collectives = TorchGroups().begun()
         if self._keeps_small and not self.alone:
-            self._pending.write()
+            self._write_pending()
 
     @property
     def _keeps_small(self) -> bool:
-        return self.memory.arena is not None and not self._problem
+        return self.memory.arena is not None and self.numbers.stage is not StateStage.UNKEPT
+
+    def _write_pending(self) -> None:
+        """Write the present small state, as one within the step."""
+        try:
+            taken = self._small.take_pending()
+        except KeptStateError:
+            return  # the end of the step reports it
+        self._small.write(taken, self.commits.of(self.numbers.next, PENDING))
 
     def keep_step(self) -> bool:
         """Write the small state at the end of a step, and the big one if it is due; return False if it is no step."""
-        if self._problem:
+        if self.numbers.stage is StateStage.UNKEPT:
             return True
-        self._count += 1
         try:
-            if not self._generations.note_step():
-                self._torn = True
+            if not self._generations.record_step():
+                self.numbers.on(StateEvent.TORN)
                 return False
             # If ranks meet while parameters change, they may wait there for one that died, with no whole step to save.
-            self.at_intervals = self.at_intervals or (self._is_trained and self._have_met())
+            self.role.at_intervals = self.role.at_intervals or (self._is_trained and self._have_met())
             if not self.numbers.has_optimizer:
                 self._collectives = TorchGroups().begun()
-            if self.follows:
+            if self.role.follows:
                 taken = self._small.take()
                 fits = self._write_small(taken)
-                self._look_at_sizes(taken, now=not fits or self.memory.awaited or self._generations.have_grown())
-            if self.at_intervals and self._saves:
+                self._check_sizes(taken, now=not fits or self.memory.awaited or self._generations.have_grown())
+            if self.role.at_intervals and self.role.saves:
                 self._save_if_due()
         except KeptStateError as error:  # no state is worth the end of a training
             self._give_up(str(error))
@@ -372,7 +449,7 @@ class StepSaver:
 
     @property
     def _is_trained(self) -> bool:
-        return self._sees_changes or self._count >= COMPARED_AFTER
+        return self._sees_changes or self.numbers.count >= COMPARED_AFTER
 
     def _have_met(self) -> bool:
         """Whether ranks have met in a collective since parameters could change in this step, if that is known."""
@@ -380,7 +457,7 @@ class StepSaver:
 
     def _give_up(self, problem: str) -> None:
         """Keep nothing any more."""
-        self._problem = problem
+        self.numbers.refuse(problem)
         self.memory.refuse(problem)
         self._report(NotSaved(problem))
 
@@ -391,14 +468,14 @@ class StepSaver:
         if arena is not None and is_due:
             answer = self.save(0, last=False)
             if isinstance(answer, NotSaved):
-                interval.note_skip()
+                interval.record_skip()
             elif answer.length:
-                interval.note_save(answer.seconds)
+                interval.record_save(answer.seconds)
             self._report(answer)
             if (news := interval.news()) is not None:
                 self._report(news)
-        elif not self.follows and not self._count & (self._count - 1):
-            self._look_at_sizes(self._small.take())
+        elif not self.role.follows and self._is_time_to_check:
+            self._check_sizes(self._small.take(), now=True)
         interval.begin_step(self.done, time.monotonic())
 
     # Saving
@@ -408,7 +485,7 @@ class StepSaver:
 
         If the small state is not kept at each step, it is taken now; the training thread calls this then.
         """
-        if self.follows or self._torn:
+        if self.role.follows or self.numbers.stage is StateStage.TORN:
             return self._save_big(asked, last=last)
         if why := self._obstacle():
             return NotSaved(why, asked)
@@ -418,13 +495,12 @@ class StepSaver:
             return NotSaved(str(error), asked)
         self._write_small(taken)
         answer = self._save_big(asked, last=last)
-        self._look_at_sizes(taken, now=not isinstance(answer, Saved))
+        self._check_sizes(taken, now=not isinstance(answer, Saved))
         return answer
 
     def _write_small(self, taken: Taken) -> bool:
         """Write the small state of the last step; return whether it fits."""
-        with self._ring:
-            return self._small.write(taken, self.commits.of(self.done))
+        return self._small.write(taken, self.commits.of(self.done))
 
     def _save_big(self, asked: int, *, last: bool) -> Saved | NotSaved:
         """Save the big state of the last step, with the small state that was written at its end."""
@@ -435,7 +511,7 @@ class StepSaver:
             return NotSaved(why, asked)
         began_at = time.monotonic()
         try:
-            length = self._generations.write(commit, self._small.find(commit), last=last, watch=self.follows)
+            length = self._generations.write(commit, self._small.find(commit), last=last, watch=self.role.follows)
         except (NotNowError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
             return NotSaved(str(error), asked)
         self._newest = self.done
@@ -443,24 +519,29 @@ class StepSaver:
 
     def _obstacle(self) -> str:
         """Return why the last step cannot be saved; empty if it can."""
-        if self._torn:
-            return "training has ended within a step"
-        if why := self._problem or self.numbers.problem or self.commits.problem:
+        if why := self.numbers.problem or self.commits.problem:
             return why
-        if not self._saves:
+        if not self.role.saves:
             return "other workers of this node save the same state"
         if why := self.memory.obstacle():
             return why
         if self.commits.is_of_others(self.done):
             return "no step was done since this round began, and what it began from is kept"
-        changed = self.follows and (self._generations.have_changed() or (not self._sees_changes and self._have_met()))
+        changed = self.role.follows and (
+            self._generations.have_changed() or (not self._sees_changes and self._have_met())
+        )
         return "tensors have changed since the last step was done" if changed else ""
 
-    def _look_at_sizes(self, taken: Taken, *, now: bool = False) -> None:
+    @property
+    def _is_time_to_check(self) -> bool:
+        """Whether this is one of the steps that become rarer: the first one, the second, the fourth ..."""
+        return not self.numbers.count & (self.numbers.count - 1)
+
+    def _check_sizes(self, taken: Taken, *, now: bool = False) -> None:
         """Request memory at the first step, and check now and then, or `now`, whether it still suffices."""
-        if not now and self._count & (self._count - 1):
+        if not (now or self._is_time_to_check):
             return
         small = self._small.bytes_needed(taken)
         # Most optimizers make their state in the first step, and its size is not known before.
-        big = self._generations.bytes_needed(small) if self._saves and self.done >= 0 else 0
+        big = self._generations.bytes_needed(small) if self.role.saves and self.done >= 0 else 0
         self.memory.want(big, small, self.done, taken)

@@ -82,7 +82,7 @@ class Open(Gate):
 class Missing(Open):
     """No gate, as when the first GPU kept wrong weights."""
 
-    def note_end(self) -> bool:
+    def record_end(self) -> bool:
         """Let each step count."""
         self._end = self._order.mark()
         return True
@@ -91,7 +91,7 @@ class Missing(Open):
 class Early(Gate):
     """A step counts although collectives follow the optimizer."""
 
-    def note_end(self) -> bool:
+    def record_end(self) -> bool:
         """Let each step count that has passed the gate."""
         self._end = self._order.mark()
         return True
@@ -144,12 +144,12 @@ def test_a_gate_is_passed_when_the_device_is_through_and_no_group_has_failed(nod
     device.is_recording = True
     device.give(bool)
     assert gate.open(), "what is recorded is not done now"
-    assert gate.note_end()
+    assert gate.record_end()
     assert not gate.has_ended(0.0)
     device.is_recording = False
     gate.shut()
     assert not gate.open()
-    assert not gate.note_end(), "a step counts that no gate was opened for"
+    assert not gate.record_end(), "a step counts that no gate was opened for"
     device.go_on()
     assert gate.has_ended(0.0)
     assert Gate(device, device, has_peers=False).open()

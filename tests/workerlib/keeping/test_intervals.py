@@ -16,7 +16,7 @@ def saved_steps(interval: SaveInterval, begin: int, count: int, step_s: float, s
     saved: list[int] = []
     for step in range(begin + 1, begin + 1 + count):
         if interval.end_step(step, step * step_s):
-            interval.note_save(save_s[min(len(saved), len(save_s) - 1)])
+            interval.record_save(save_s[min(len(saved), len(save_s) - 1)])
             saved.append(step)
         interval.begin_step(step, step * step_s)
     return saved
@@ -55,7 +55,7 @@ def test_steps_are_saved_whatever_numbers_are_left_out() -> None:
     interval, saved = SaveInterval(), []
     for step in range(9, 1_000, 10):
         if interval.end_step(step, step * 0.1):
-            interval.note_save(0.16)
+            interval.record_save(0.16)
             saved.append(step)
         interval.begin_step(step, step * 0.1)
     assert saved == [19, 29, 39, 49, 69, 129, 259, 519, 769]

@@ -66,7 +66,7 @@ class Number:
 def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_training(script: Script) -> None:
     weights, number, answers = torch.zeros(3), Number(), []
     with script.runs({"weights": weights, "number": number}, world_size=1) as (_, kept):
-        kept._saver.follows = False  # as where buffers are on a GPU
+        kept._saver.role.follows = False  # as where buffers are on a GPU
         for step in range(2):
             weights += 1
             kept.step(step)

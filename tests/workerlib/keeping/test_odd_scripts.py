@@ -193,7 +193,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: {"x": torch.zeros(1).expand(5)}, r"one\.x is expanded, so that nothing can be copied back into it"),
     (lambda: nn.Linear, r"one cannot be kept: its state_dict\(\) has failed: TypeError"),
     (random.SystemRandom, r"one draws from the system, and has no state"),
-    (Strange, r"one\.self\[0\] is a tests\.workerlib\.keep\.test_odd_scripts\.Strange, which cannot be kept"),
+    (Strange, r"one\.self\[0\] is a tests\.workerlib\.keeping\.test_odd_scripts\.Strange, which cannot be kept"),
     (holds_itself, r"one\.again\.0\.again\..* is within more than 100 dicts and lists, or holds itself, so it cannot"),
     (Nested, r"one\.again\[0\]\.again.* is within more than 100 dicts and lists, or holds itself, so it cannot"),
     (lambda: {"n": np.longdouble(1)}, r"one\.n is a numpy\.longdouble, which cannot be kept"),

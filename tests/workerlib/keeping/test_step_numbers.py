@@ -2,7 +2,7 @@
 
 import pytest
 
-from workerlib.keeping.step_saver import UNREPORTED, StepNumbers
+from workerlib.keeping.step_saver import UNREPORTED, StateEvent, StateStage, StepNumbers
 
 pytestmark = pytest.mark.slow
 
@@ -10,15 +10,15 @@ pytestmark = pytest.mark.slow
 def stepped(numbers: StepNumbers, number: int, times: int = 1) -> bool:
     """Let optimizers step, and then the script say so."""
     for _ in range(times):
-        numbers.note_optimizer()
-    return numbers.note_step(number)
+        numbers.on_optimizer()
+    return numbers.on_step(number)
 
 
 def test_each_higher_number_is_a_new_step() -> None:
     numbers = StepNumbers()
     assert [stepped(numbers, number) for number in (0, 1, 5, 9)] == [True] * 4
     assert (numbers.done, numbers.next, numbers.problem) == (9, 13, "")
-    numbers.note_optimizer()
+    numbers.on_optimizer()
     assert numbers.problem == "a step is not whole"
 
 
@@ -32,9 +32,9 @@ def test_gradients_that_are_summed_up_are_part_of_no_step(caplog: pytest.LogCapt
     numbers = StepNumbers()
     assert [stepped(numbers, number, times=number % 4 == 0) for number in range(9)] == [True, *[False] * 3] * 2 + [True]
     assert numbers.done == 8
-    assert [numbers.note_step(number) for number in (9, 10, 11)] == [False] * 3
+    assert [numbers.on_step(number) for number in (9, 10, 11)] == [False] * 3
     assert numbers.next == 12
-    assert not numbers.note_step(8), "the same number, as of a script that counts the optimizer's steps"
+    assert not numbers.on_step(8), "the same number, as of a script that counts the optimizer's steps"
     assert not numbers.problem
     assert not caplog.records
 
@@ -47,13 +47,13 @@ def test_a_step_that_a_gradient_scaler_leaves_out_shifts_no_number() -> None:
 
 def test_without_an_optimizer_of_torch_every_number_counts() -> None:
     numbers = StepNumbers()
-    assert [numbers.note_step(number) for number in (1, 2)] == [True, True]
+    assert [numbers.on_step(number) for number in (1, 2)] == [True, True]
 
 
 @pytest.mark.parametrize("number", [0, 7])
 def test_a_number_that_is_no_higher_names_nothing(number: int, caplog: pytest.LogCaptureFixture) -> None:
     numbers = StepNumbers()
-    numbers.begin(7)
+    numbers.resume(7)
     assert not stepped(numbers, number)
     assert not stepped(numbers, number)
     assert (numbers.done, numbers.problem) == (7, "the last step has no number of its own")
@@ -67,7 +67,19 @@ def test_a_number_that_is_no_higher_names_nothing(number: int, caplog: pytest.Lo
 def test_who_never_says_that_a_step_is_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
     numbers = StepNumbers()
     for _ in range(2 * UNREPORTED):
-        numbers.note_optimizer()
+        numbers.on_optimizer()
     assert [record.getMessage() for record in caplog.records] == [
         "100 steps of an optimizer without ctx.step: call it after each, or none is kept"
     ]
+
+
+def test_torn_state_stays_torn_whatever_training_does_then() -> None:
+    numbers = StepNumbers()
+    assert stepped(numbers, 1)
+    numbers.refuse("a value cannot be kept")
+    assert stepped(numbers, 2)
+    assert numbers.problem == "a value cannot be kept"
+    numbers.on(StateEvent.TORN)
+    for event in StateEvent:
+        numbers.on(event)
+    assert (numbers.stage, numbers.problem) == (StateStage.TORN, "training has ended within a step")

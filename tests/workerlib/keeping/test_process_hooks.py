@@ -1,4 +1,4 @@
-"""The small state is also saved within a step, after each forward: also of modules whose own hooks do not run."""
+"""The module that gets a hook for its forward: also where its own hooks do not run."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workerlib.keeping.pending_state import hooked
+from workerlib.keeping.process_hooks import hooked
 
 pytestmark = pytest.mark.slow
 
