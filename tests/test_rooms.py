@@ -76,7 +76,6 @@ MANY_FIELDS = {
     "KeptIndex": "the agreement on a step becomes a machine with a table",
     "Persisting": "the life of a write to the disk becomes an enum with a table",
     "Round": "what is written once parts from what changes while it runs",
-    "KeptOptimizer": "its tensors and its small values part",
 }
 """The classes above that, and what will mend each."""
 

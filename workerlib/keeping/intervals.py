@@ -52,7 +52,7 @@ class SaveInterval:
         self._began = done, now
 
     def end_step(self, step: int, now: float) -> bool:
-        """Record when a step has ended; return whether to save it. A script may leave out numbers, such as even ones."""
+        """Record when a step has ended; return whether to save it. A script may leave out even numbers."""
         before = step - 1
         if self._began is not None:
             before, began_at = self._began

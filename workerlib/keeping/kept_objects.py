@@ -116,6 +116,39 @@ def _buffer_keys(module: torch.nn.Module) -> list[str]:
     return [key for key in module._buffers if key not in module._non_persistent_buffers_set]  # noqa: SLF001 - as above
 
 
+class GroupOptions:
+    """The options of an optimizer's parameter groups as JSON, made anew only when one may have changed."""
+
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
+        """Take the groups that the script has made before `keep`; `names` has those of parameters, by identity."""
+        self._name = name
+        self._optimizer = optimizer
+        self._names = names
+        self._groups_before = len(optimizer.param_groups)
+        self._seen: list[Any] = []
+        """The options when they were last read."""
+        self._fixed = False
+        """Whether none of these can change by itself."""
+        self._values: Any = None
+
+    def values(self, state: Mapping[str, Any]) -> Any:
+        """Return the options, and with them the values among the optimizer's state."""
+        groups, present = self._optimizer.param_groups, list[Any]()
+        for group in groups:
+            present += group
+            present += group.values()
+        same = self._fixed and len(present) == len(self._seen) and all(map(operator.is_, present, self._seen))
+        if state or not same:
+            options = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+            self._seen, self._fixed = present, all(_is_fixed(value) for group in options for value in group.values())
+            plain = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in options]
+            self._values = {"groups": plain, "state": state}
+            if added := groups[self._groups_before :]:
+                names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
+                self._values["added"] = names
+        return self._values
+
+
 class KeptOptimizer(Adapter):
     """An optimizer: its state of each parameter is big, learning rates and the like are values."""
 
@@ -125,25 +158,19 @@ class KeptOptimizer(Adapter):
         self.optimizer = optimizer
         self._name = name
         self._prefix = f"{name}.state/"
-        self._seen: list[Any] = []
-        """The values of the parameter groups at the last look."""
-        self._fixed = False
-        """Whether none of these values can change by itself."""
-        self._values: Any = None
         self._entries = 0
         self._places: list[tuple[str, str]] = []
         """The entries of its state that are values, and those tensors that are in another entry as well."""
         self._nested: dict[str, torch.Tensor] = {}
-        """The tensors within these entries, at the last look."""
+        """The tensors within these entries, when these were last read."""
         self._targets: dict[str, torch.Tensor] = {}
         self._new: dict[str, dict[str, Any]] = {}
         self._known = known
         """The parameters of all modules, by name."""
         self._names = {id(parameter): path for path, parameter in known.items()}
-        self._groups_before = len(optimizer.param_groups)
-        """The groups that the script made before `keep`."""
+        self._options = GroupOptions(name, optimizer, self._names)
         self._parameters: dict[str, Any] = {}
-        self._look_at_parameters()
+        self._name_parameters()
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
@@ -156,23 +183,7 @@ class KeptOptimizer(Adapter):
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
-        numbers = self._numbers()
-        present: list[Any] = []
-        for group in self.optimizer.param_groups:
-            present += group
-            present += group.values()
-        same = self._fixed and len(present) == len(self._seen) and all(map(operator.is_, present, self._seen))
-        if numbers or not same:
-            others = [
-                {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
-            ]
-            self._seen, self._fixed = present, all(_is_fixed(value) for group in others for value in group.values())
-            groups = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in others]
-            self._values = {"groups": groups, "state": numbers}
-            if added := self.optimizer.param_groups[self._groups_before :]:
-                names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
-                self._values["added"] = names
-        return self._values
+        return self._options.values(self._numbers())
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
         """Add the parameter groups that the script adds in the course of training, and make the state to be filled."""
@@ -182,7 +193,7 @@ class KeptOptimizer(Adapter):
         if 0 < missing <= len(added) and all(name in self._known for names in added for name in names):
             for names, options in zip(added[-missing:], groups[-missing:], strict=True):
                 self.optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
-            self._look_at_parameters()
+            self._name_parameters()
         self._targets, self._new = {}, {}
         for path in saved.names:
             if path.startswith(self._prefix):
@@ -243,7 +254,7 @@ class KeptOptimizer(Adapter):
             for parameter in group["params"]:
                 parameter.grad = None
 
-    def _look_at_parameters(self) -> None:
+    def _name_parameters(self) -> None:
         """Name all parameters: a script may have added a group of them."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         named = ((self._names.get(id(parameter), f"#{at}"), parameter) for at, parameter in enumerate(parameters))
@@ -257,7 +268,7 @@ class KeptOptimizer(Adapter):
     def _numbers(self) -> dict[str, Any]:
         # This is called at each step, so the places of values are searched again only if there is more state.
         if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
-            self._look_at_parameters()
+            self._name_parameters()
         entries = sum(len(entries) for entries in self.optimizer.state.values() if isinstance(entries, dict))
         if has_grown := entries != self._entries:
             self._entries = entries
@@ -305,11 +316,11 @@ class KeptStateful(Adapter):
         self.iterates = isinstance(stateful, Iterable)
         self.growth = 0
         self._nested: dict[str, torch.Tensor] = {}
-        """Its large tensors, at the last look."""
+        """Its large tensors, when its values were last read."""
         self.tensor_ids: set[int] = set()
-        """The identities of all of its tensors, at the last look."""
+        """The identities of all of its tensors at that time."""
         self.is_empty = False
-        """Whether its state dict was empty at the last look. That of a gradient scaler is while it is not enabled."""
+        """Whether its state dict was empty at that time. That of a gradient scaler is while it is not enabled."""
         self._targets: dict[str, torch.Tensor] = {}
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
