@@ -13,7 +13,7 @@ from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.wings import KeptDesired, Stay
-from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed, RoundStopped, RunEnded
+from coordinatord.core.rounds.values.records import Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
 from coordinatord.protocol.messages import Goal
@@ -59,8 +59,6 @@ class RunKeeping(KeptState):
                 self._begin_round(record)
             case RoundStopped():
                 self._begin_stop(record)
-            case RoundEnded():
-                self._end_round()
             case RunEnded():
                 self.index.clear()
                 self.disk.work = None
@@ -90,14 +88,6 @@ class RunKeeping(KeptState):
             self.index.pinned = None
         self.index.is_ending = True
         self.halting.begin(self.run)
-
-    def _end_round(self) -> None:
-        """Write the last step of a round that was ended on purpose, at once if nodes are about to go."""
-        run = self.run
-        self.disk.wanted |= run.durable.planned
-        goes = run.leaving or run.durable.stop_asked
-        if goes and persistence.next_at(self) is not None:  # even if the last attempt has failed just now
-            table.begin_write(self, run.durable.entered_at)
 
     def take_up(self) -> None:
         """Begin anew: whether the last step that was due was written is not known, and nodes repeat their promises."""
@@ -200,6 +190,14 @@ class RunKeeping(KeptState):
             due = row.when(self)
             if due is not None and due <= now:
                 return row.action(self, now)
+        return ()
+
+    def end_round(self, now: float) -> Iterable[Member]:
+        """Write the last step of a round that was ended on purpose, at once if nodes are about to go."""
+        self.disk.wanted |= self.run.durable.planned
+        goes = self.run.leaving or self.run.durable.stop_asked
+        if goes and persistence.next_at(self) is not None:  # even if the last attempt has failed just now
+            return table.begin_write(self, now)
         return ()
 
     # What nodes are sent

@@ -161,6 +161,10 @@ class KeepingWing(Protocol):
         """Do what is due; return the nodes that may have to be sent something."""
         return ()
 
+    def end_round(self, now: float) -> Iterable[Member]:
+        """Do what a round that has ended leaves to do before nodes leave; return as `act` does."""
+        return ()
+
     # What nodes are sent
 
     def settle_sources(self) -> None:

@@ -174,6 +174,8 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
             reached=run.furthest,
         )
     )
+    for member in run.keeping.end_round(decision.now):
+        decision.notify(run, member)
     releases.release_leaving(run, decision)
     for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.expired]:
         decision.close(member)
