@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from coordinatord.runtime.early_signals import settle_signals
+from coordinatord.runtime.early_signals import install_signal_defaults
 from coordinatord.runtime.own_python import prefer_standard_library
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the chosen subcommand, or serve until SIGTERM or SIGINT, and exit with its code; see docs/exit-codes.md."""
     prefer_standard_library()
-    settle_signals()
+    install_signal_defaults()
     sys.exit(_run())
 
 

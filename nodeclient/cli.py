@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from coordinatord.runtime.early_signals import settle_signals
+from coordinatord.runtime.early_signals import install_signal_defaults
 from coordinatord.runtime.own_python import prefer_standard_library
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the chosen subcommand and exit with its code; see docs/exit-codes.md."""
     prefer_standard_library()
-    settle_signals()
+    install_signal_defaults()
     code = _run()
-    settle_signals()  # puts back Python's own handler of Ctrl-C, which the loop replaced
+    install_signal_defaults()  # puts back Python's own handler of Ctrl-C, which the loop replaced
     sys.exit(code)
 
 

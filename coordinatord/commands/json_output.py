@@ -1,4 +1,4 @@
-"""The output of `state --json` and `replay --json`, as records. Programs rely on the names of the fields.
+"""The records that `state --json` and `replay --json` print. Programs rely on the names of the fields.
 
 Fields that `nodeclient status --json` has too mean the same there; see `coordinatord.protocol.http.api`.
 """
@@ -18,7 +18,7 @@ class StoredNode(Struct, frozen=True, kw_only=True):
 
     node: str
     host: str | None
-    """None if the node has gone."""
+    """None if the node has left."""
     group_rank: int | None
     """None outside a round."""
     ranks: tuple[int, ...]
@@ -39,7 +39,7 @@ class StoredJob(Struct, frozen=True, kw_only=True):
 
 
 class StoredState(Struct, frozen=True, kw_only=True):
-    """All of a state directory, or of a namespace in etcd: one object."""
+    """The content of a state directory, or of a namespace in etcd: one object."""
 
     state_dir: str
     """The directory, or the URL of the namespace."""
@@ -47,7 +47,7 @@ class StoredState(Struct, frozen=True, kw_only=True):
     """None if nobody leads, and for a directory."""
     standbys: tuple[CoordinatorStatus, ...]
     lease_s: float | None
-    """How long the leader's lease lasts yet, in seconds; None if nobody leads, and for a directory."""
+    """The remaining seconds of the leader's lease; None if nobody leads, and for a directory."""
     version: int
     """The version of the database's schema."""
     bytes: int
@@ -73,11 +73,11 @@ class ReplayStep(Struct, frozen=True, kw_only=True):
     kind: str
     reason: str
     node: str | None
-    """None if the record is about no node in particular; likewise `round`."""
+    """None if the record is about no particular node; likewise `round`."""
     round: int | None
     led_to: RunState
 
 
 def as_json(output: StoredState | ReplayStep) -> str:
-    """Write a record as one line of JSON."""
+    """Format a record as one line of JSON."""
     return json.dumps(output, default=asdict)

@@ -1,4 +1,4 @@
-"""The replay of runs, for the subcommands that read a state directory."""
+"""Replays the histories of runs, for the subcommands that read a state directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinatord.store.interface import Entry, UnreadableStoreError
 
 
 def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
-    """Go through the history of one run; yield each record and the run as it is then, one object throughout.
+    """Replay the history of one run; yield each record, and the run after it, which is always the same object.
 
     Raises `UnreadableStoreError`.
     """
@@ -31,13 +31,13 @@ def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
 
 
 def last_of(entries: Sequence[Entry]) -> tuple[Entry, DurableRun]:
-    """Return the last record of a history, which must not be empty, and the run that it led to."""
+    """Return the last record of a non-empty history, and the run after it."""
     *_, last = replayed(entries)
     return last
 
 
 def drains_of(entries: Sequence[Entry]) -> DurableCluster:
-    """Return the drains that the records of no job led to."""
+    """Return the drains, by the records of no job."""
     cluster = DurableCluster()
     for entry in entries:
         apply(cluster, entry.record, entry.at)
@@ -45,10 +45,10 @@ def drains_of(entries: Sequence[Entry]) -> DurableCluster:
 
 
 def restarts_of(run: DurableRun) -> RestartsStatus:
-    """Return how much of the budget of restarts a run has used."""
+    """Return a run's budget of restarts, and its used part."""
     return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts)
 
 
 def counted(number: int, thing: str) -> str:
-    """Write '1 node' or '2 nodes'."""
+    """Format a count: '1 node' or '2 nodes'."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

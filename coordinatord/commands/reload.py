@@ -1,6 +1,6 @@
-"""Handles SIGHUP of a coordinatord that serves: it reads the settings again, and logs what has changed.
+"""Reloads the daemon's settings on SIGHUP, and logs the changes.
 
-Settings of decisions and of the log change at once. The address, the store and the like change only with a restart.
+The policy of decisions and the log level change at once. Others, such as address and store, change with a restart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Reloader:
-    """The settings in force; carries out a change of them."""
+    """Applies changes to the settings in force."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class Reloader:
     ) -> None:
         """Begin with `settings`.
 
-        `change_policy` gives the coordinator other numbers to decide by, `reload_security` reads certificate and tokens
-        again, and `read` the settings.
+        `change_policy` gives the coordinator another policy, `reload_security` reloads certificate and tokens, and
+        `read` reads the settings.
         """
         self.settings = settings
         self._reload_security = reload_security
@@ -41,7 +41,7 @@ class Reloader:
         self._read = read
 
     def reload(self) -> None:
-        """Read the settings again, and apply the changes that can be applied; if one is wrong, all stay as they are."""
+        """Reload the settings, and apply those that may change; if one is wrong, change none."""
         self._reload_security()
         try:
             new = self._read()

@@ -1,4 +1,4 @@
-"""`coordinatord replay`: the recorded history of a run, record by record, with the state that each one led to."""
+"""`coordinatord replay`: prints the history of a run, record by record, with the state after each."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def replay(config: ReplayConfig) -> int:
 
 
 def _choose(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Find the run that is meant; None if it must be named. Raises `NothingStoredError`."""
+    """Find the wanted run; None if it is ambiguous. Raises `NothingStoredError`."""
     wanted = config.job_or_run
     if not runs:
         raise NothingStoredError(f"state directory {config.state_dir}: it holds no history of any job yet")
     if wanted is None:
         return runs[-1] if len({job for job, _ in runs}) == 1 else None
-    # The last one that fits: if a job is named, its last run.
+    # The last match: if a job is named, its last run.
     fitting = [found for found in runs if found[0] == wanted] or [found for found in runs if found[1] == wanted]
     if not fitting:
         known = f"there is no job or run {wanted!r}: `coordinatord state` shows those that there are"
@@ -96,27 +96,27 @@ def _print_steps(entries: Sequence[Entry], *, pausing: bool) -> None:
 
 
 def _quits() -> bool:
-    """Wait for Enter; return whether to stop, because of q or the end of the input."""
+    """Wait for Enter; return whether to stop, on q or the end of the input."""
     line = sys.stdin.readline()
     return not line or line.strip().lower() == "q"
 
 
 def _title(record: Record) -> str:
-    """Return what happened as a text: 'round 2 formed', 'node a joined'."""
+    """Return a title for a record: 'round 2 formed', 'node a joined'."""
     subject, *verb = record.kind_words()
     name = getattr(record, subject, None)
     return " ".join([subject, str(name), *verb] if name is not None else [subject, *verb])
 
 
 def _state_text(run: DurableRun, formed_of: int) -> str:
-    """Describe a run whose last round was formed of so many nodes: a run that has ended has no members any more."""
+    """Describe a run whose last round had `formed_of` nodes: a run that has ended has no members."""
     inside = formed_of if run.state.ended else sum(1 for _ in run.inside)
     where = f"round {run.round} of {counted(inside, 'node')}" if run.round else "no round yet"
     return f"{run.state}, {where}, restarts {run.restarts_used} of {run.spec.max_restarts}"
 
 
 def _forgotten(entries: Sequence[Entry]) -> int | None:
-    """Return the last round that is no longer kept: there is a record of its end, but none of its beginning."""
+    """Return the last round that was deleted: there is a record of its end, but none of its beginning."""
     rounds = (entry.record for entry in entries if isinstance(entry.record, RoundFormed | RoundEnded))
     first = next(rounds, None)
     return first.round if isinstance(first, RoundEnded) else None

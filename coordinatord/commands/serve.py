@@ -1,6 +1,6 @@
-"""`coordinatord` without a subcommand, as far as it needs no server: it opens the store, and then imports the server.
+"""`coordinatord` without a subcommand: opens the store, and imports the server while threads read the store.
 
-The imports take half of a start. Meanwhile the store is checked and read, by threads that need no Python.
+The imports take half of a start. The threads run in SQLite, without Python's lock.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 def run(settings: ServeConfig) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code.
 
-    Raises `StoreError` if the state cannot be kept or read, and `ListenError`.
+    Raises `StoreError` and `ListenError`.
     """
-    gc.disable()  # a start makes no garbage, and the search for it would take a tenth of the start
+    gc.disable()  # a start makes no garbage, and collections would take a tenth of it
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:
         log.info("settings from %s", settings.file.absolute(), extra=fields("settings_read", file=settings.file))
@@ -42,7 +42,7 @@ def run(settings: ServeConfig) -> int:
 
 
 def _open_store(settings: ServeConfig) -> Store:
-    """Return the store, which begins to read what the server needs."""
+    """Return the store, which starts to load the history."""
     if settings.state_dir is None:
         log.info(
             "state is kept in memory only: a restart of coordinatord forgets the jobs", extra=fields("state_in_memory")
@@ -56,9 +56,9 @@ def _open_store(settings: ServeConfig) -> Store:
 
 @contextmanager
 def no_authorities() -> Iterator[None]:
-    """Keep aiohttp from reading this host's certificate authorities at its import: only its client would need them.
+    """Prevent aiohttp's import from reading this host's certificate authorities, which only its client needs.
 
-    It reads them twice, which would take 0.08 s.
+    It would read them twice, in 0.08 s.
     """
     variable = "SSL_CERT_FILE"
     before = os.environ.get(variable)

@@ -1,4 +1,4 @@
-"""The daemon while it serves: it logs its address, reads its settings anew on SIGHUP, and ends on SIGTERM or SIGINT."""
+"""Runs the daemon: announces its address, reloads its settings on SIGHUP, and ends on SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import uvloop
 from coordinatord.commands.reload import Reloader
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.commands.turns_to_lead import TurnsToLead, lead_until_cut_off
-from coordinatord.commands.until_unused import end_when_through, end_when_unused
+from coordinatord.commands.until_unused import end_when_none_is_ending, end_when_unused
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.core.rounds.events import PolicyChanged
 from coordinatord.protocol.exit_codes import ExitCode
@@ -26,7 +26,7 @@ from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.security.passing_tokens import remove_files_of_ended
+from coordinatord.security.ephemeral_tokens import remove_files_of_ended
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.server.app import ALONE, ListenAddress, ListenError, Server, Sharing, listeners_at, serve
 from coordinatord.store.etcd.leadership import Candidate
@@ -35,22 +35,22 @@ from coordinatord.store.interface import Store
 log = logging.getLogger(__name__)
 
 GARBAGE_THRESHOLD = 10_000
-"""New objects after which Python looks for garbage, instead of after 700: when thousands of nodes join, all new objects
-stay, and looking at them took 40 % of the time (3,000 nodes: 1.07 ms of CPU a node; 0.70 with this number; 0.59 without
-any look). To freeze the other objects after each full look, so that no look sees them again, gained nothing more."""
+"""New objects per garbage collection, instead of 700. When thousands of nodes join, all new objects survive, and
+collections took 40 % of the time (3,000 nodes: 1.07 ms of CPU a node; 0.70 with this number; 0.59 without collections).
+Freezing the survivors of each full collection gained nothing more."""
 
 THREAD_TURN_S = 0.001
-"""How long a thread may hold the interpreter while the event loop wants it, instead of Python's 5 ms: a scrape of a
-thousand jobs makes text for 0.2 s, and messages that came meanwhile were answered 8 ms late, with this value 2 ms."""
+"""The interpreter's switch interval, instead of 5 ms. A scrape of a thousand jobs formats text for 0.2 s, which delayed
+answers to messages by 8 ms, and by 2 ms with this value."""
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Addresses at which only programs of this host reach the coordinator."""
+"""Addresses that only programs of this host reach."""
 
 
 def run(settings: ServeConfig, store: Store | None) -> int:
-    """Serve what this store holds until SIGTERM or SIGINT; return the exit code.
+    """Serve a store until SIGTERM or SIGINT; return the exit code.
 
-    None stands for a store that several coordinators share: this one waits for its turn to lead.
+    None means a store that several coordinators share: this one waits for its turn to lead.
     Raises `StoreError` and `ListenError`.
     """
     systemd = SystemdNotifier(os.environ, os.getpid())
@@ -63,11 +63,11 @@ def run(settings: ServeConfig, store: Store | None) -> int:
 
 
 def _open_security(settings: ServeConfig) -> Security | None:
-    """Return the key and the tokens; None if everybody is let in. Raises `NowhereError` and errors of the files."""
+    """Return the key and the tokens; None with `--insecure`. Raises `NowhereError` and errors of the files."""
     remove_files_of_ended(os.environ)  # with --insecure too: nodes that find a token need TLS
     if settings.insecure:
         text = "--insecure: everybody who reaches the port may join, stop and restart jobs, and nothing is encrypted"
-        # A node starts its embedded coordinator in this way on purpose.
+        # A node starts its embedded coordinator so on purpose.
         harmless = settings.until_unused or settings.host in LOOPBACK
         log.log(logging.INFO if harmless else logging.WARNING, text, extra=fields("insecure"))
         return None
@@ -108,7 +108,7 @@ async def _lead(
 ) -> None:
     """Serve this store until `ended` is done, and close it. Raises `LeadershipLostError`.
 
-    `candidate` and `access` are those of a shared store; None for a store of its own.
+    `candidate` and `access` are those of a shared store, else None.
     """
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
     address = ListenAddress(settings.host, settings.port, listeners, settings.allowed_hosts)
@@ -130,7 +130,7 @@ async def _lead(
                 await _serve_until(ended, server, settings, systemd)
             finally:
                 if candidate is not None:
-                    # A standby can lead at once: to close the sessions takes long if a node does not answer.
+                    # A standby can lead at once: closing the sessions takes long if a node does not answer.
                     resigned = Tasks().spawn(candidate.resign(), name="resign")
     finally:
         if resigned is not None:
@@ -141,22 +141,22 @@ async def _lead(
 async def _serve_until(
     ended: asyncio.Future[None], server: Server, settings: ServeConfig, systemd: SystemdNotifier
 ) -> None:
-    """Serve until `ended` is done, and inform systemd meanwhile."""
+    """Serve until `ended` is done, and notify systemd."""
     if settings.until_unused:
         server.spawn(end_when_unused(server.driver, ended), name="until unused")
     systemd.notify("READY=1", status_of(_status(server)))
     server.spawn(systemd.keep_alive(), name="watchdog")
-    server.spawn(systemd.keep_informed(lambda: _status(server)), name="status")
+    server.spawn(systemd.report_status(lambda: _status(server)), name="status")
     await server.until(ended)
     systemd.notify("STOPPING=1")
     through = _signalled()
-    server.spawn(end_when_through(server.driver, through), name="until through")
+    server.spawn(end_when_none_is_ending(server.driver, through), name="until through")
     await server.until(through)
     log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
 
 
 def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess) -> None:
-    """Run what a leader needs: its lease, the list of standbys, the look whether nodes are heard, and the tokens."""
+    """Start the tasks of a leader: the lease, the roster of standbys, the check of silent nodes, and the tokens."""
     server.spawn(candidate.keep(), name="lease")
     candidate.roster.changed = server.note_change
     server.spawn(candidate.roster.watch(), name="roster")
@@ -165,7 +165,7 @@ def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess
 
 
 def _passed(systemd: SystemdNotifier) -> list[socket.socket]:
-    """Return the sockets that systemd listens with, if it does. Raises `ListenError`."""
+    """Return the listening sockets of systemd, if any. Raises `ListenError`."""
     try:
         passed = systemd.take_sockets()
     except OSError as error:
@@ -186,17 +186,17 @@ def _announce(server: Server) -> None:
     if _read_by_people():
         return
     try:
-        # The program that starts this one waits for this line. It is one write, or a log line may tear it if both go
-        # into one pipe.
+        # The program that starts this one waits for this line. It is one write, so that no log line splits it in a
+        # shared pipe.
         sys.stdout.write(f"coordinatord listening on {server.url}\n")
         sys.stdout.flush()
     except OSError as error:
         log.warning("standard output cannot be written: %s", error, extra=fields("stdout_broken"))
-        sys.stdout = None  # otherwise Python would try again at its end, and fail
+        sys.stdout = None  # otherwise Python would retry at its end, and fail
 
 
 def _read_by_people() -> bool:
-    """Whether standard output is where the log lines are, on a terminal or in the journal: one line is enough there."""
+    """Whether standard output goes where the log goes, to a terminal or the journal: one line is enough there."""
     try:
         same = os.path.samestat(os.fstat(1), os.fstat(2))
     except OSError:
@@ -219,7 +219,7 @@ def _end(ended: asyncio.Future[None]) -> None:
 
 
 def _status(server: Server) -> str:
-    """Return a line for `systemctl status` about what is served."""
+    """Return a line for `systemctl status` about the jobs."""
     machine = server.driver.machine
     live = [run for run in machine.jobs.values() if not run.durable.state.ended]
     nodes = sum(len(run.members) for run in live)

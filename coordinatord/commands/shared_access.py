@@ -1,8 +1,8 @@
-"""What coordinators that share a store must have in common: the key that nodes know them by, and the tokens.
+"""Synchronizes key and tokens among coordinators that share a store, so that nodes can follow any of them.
 
-The key itself is only in the files of each coordinator. Its hash is in the store, so that a coordinator with another
-key is found before a node comes to it. The hashes of the tokens are there as well: each coordinator adds its own, and
-takes over those of the others. So a token that is made or revoked on one host is made or revoked on all.
+Each coordinator has the key in its own files. The store has the hash of the key, which reveals a coordinator with
+another key before a node connects to it. The store also has the hashes of the tokens: each coordinator adds its own,
+and copies those of the others. So a token that is made or revoked on one host is made or revoked on all.
 """
 
 from __future__ import annotations
@@ -25,57 +25,57 @@ from coordinatord.store.interface import StoreError
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
-"""How often each coordinator looks for what the others have changed: as often as for changes of its own files."""
+POLL_EVERY_S = 1.0
+"""How often each coordinator polls the changes of the others, as often as those of its own files."""
 
 IN_THE_CLEAR = "insecure"
-"""Stored in place of the key's hash where everybody is let in."""
+"""Stored instead of the key's hash with `--insecure`."""
 
 OF_AN_AUTHORITY = "certificate"
-"""Stored in place of the key's hash where coordinators show certificates of an organisation, whose keys may differ."""
+"""Stored instead of the key's hash with certificates of an organisation, whose keys may differ."""
 
 _MEANINGS = {IN_THE_CLEAR: "let everybody in (--insecure)", OF_AN_AUTHORITY: "show certificates of --tls-cert"}
 
 
 class OtherKeyError(OperationalError):
-    """The other coordinators are known by another key than this one: nodes would not follow it."""
+    """The other coordinators have another key than this one: nodes would not follow it."""
 
     exit_code = ExitCode.USAGE
 
 
 class SharedAccess:
-    """Shares key and tokens with the other coordinators, on behalf of this one."""
+    """Synchronizes this coordinator's key and tokens with the others."""
 
     def __init__(self, gateway: Gateway, keys: Keys, security: Security | None) -> None:
-        """Begin without a look at the store. `security` is None where everybody is let in."""
+        """Begin without reading the store. `security` is None with `--insecure`."""
         self._gateway = gateway
         self._keys = keys
         self._security = security
         self._known_by = _known_by(security)
-        """The key's hash at the start: a key that SIGHUP brings later does not end a coordinator that serves."""
+        """The key's hash at the start: reloading another key does not end a running coordinator."""
         self._seen: tuple[int, tuple[KnownToken, ...]] | None = None
-        """The revision and our own tokens at the last look at which both agreed."""
+        """The store's revision and our own tokens when they last agreed."""
         self._problem = ""
-        """Why the tokens could not be shared at the last look."""
+        """Why the last synchronization failed."""
 
     async def watch(self) -> None:
-        """Look again and again. Raises `OtherKeyError`."""
+        """Synchronize at an interval. Raises `OtherKeyError`."""
         while True:
-            with suppress(StoreError):  # the code that leads or stands by logs errors of etcd
-                await self.look()
-            await asyncio.sleep(LOOK_EVERY_S)
+            with suppress(StoreError):  # the tasks that lead or stand by log errors of etcd
+                await self.synchronize()
+            await asyncio.sleep(POLL_EVERY_S)
 
     async def lead(self, fence: int) -> None:
-        """Write as the leader the hash of the key, if there is none yet. Raises `OtherKeyError` and `StoreError`.
+        """Write the hash of the key as the leader, if there is none. Raises `OtherKeyError` and `StoreError`.
 
-        `fence` is the revision at which this coordinator began to lead.
+        `fence` is the revision of our leader key.
         """
         first = [created_at(self._keys.leader, fence), written_at(self._keys.pin, 0)]
         await self._gateway.call("/v3/kv/txn", txn(first, [put(self._keys.pin, self._known_by.encode())]))
-        await self.look()
+        await self.synchronize()
 
-    async def look(self) -> None:
-        """Compare the keys, and share the tokens. Raises `OtherKeyError` and `StoreError`."""
+    async def synchronize(self) -> None:
+        """Compare the keys, and synchronize the tokens. Raises `OtherKeyError` and `StoreError`."""
         answer = await self._gateway.call("/v3/kv/txn", txn([], [get(self._keys.pin), get(self._keys.tokens)]))
         pins, tokens = (key_values(response) for response in responses(answer))
         for pin in pins:
@@ -102,7 +102,7 @@ class SharedAccess:
         )
 
     async def _share(self, security: Security, pair: KeyValue | None) -> None:
-        """Take over the tokens of the others, and add those of this one. If another one has just written, do it later.
+        """Adopt the tokens of the others, and add ours. If another coordinator writes meanwhile, the next poll retries.
 
         Raises `TokenStoreError`, `PrivateFileError` and `StoreError`.
         """

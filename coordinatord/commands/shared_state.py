@@ -1,4 +1,4 @@
-"""Reads a namespace in etcd without leading there: the history, and which coordinators lead and stand by."""
+"""Reads a namespace in etcd without leading there: the history, the leader and the standbys."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class SharedState(Struct, frozen=True):
 
     database: Database
     size: int
-    """How many bytes the history has in etcd."""
+    """The bytes of the history in etcd."""
     leader: CoordinatorStatus | None
     standbys: tuple[CoordinatorStatus, ...]
     lease_s: float | None
-    """How long the leader's lease lasts yet, in seconds; None if no coordinator leads."""
+    """The remaining seconds of the leader's lease; None if no coordinator leads."""
 
 
-def look_into(place: EtcdPlace) -> SharedState:
+def read_shared_state(place: EtcdPlace) -> SharedState:
     """Read a namespace. Raises `StoreError`."""
     stored, coordinators = asyncio.run(_read(place))
     if stored.about.version != len(STEPS):

@@ -1,4 +1,4 @@
-"""`coordinatord state`: the content of a state directory, as text for people or as JSON for programs."""
+"""`coordinatord state`: prints the content of a state directory, as text for people or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from coordinatord.store.interface import StoreError
 def show(config: StateConfig) -> int:
     """Print the content and return the exit code. Raises `StoreError`."""
     if config.place is not None:
-        from coordinatord.commands.shared_state import look_into  # noqa: PLC0415 - a directory needs no HTTP
+        from coordinatord.commands.shared_state import read_shared_state  # noqa: PLC0415 - a directory needs no HTTP
 
-        seen = look_into(config.place)
+        seen = read_shared_state(config.place)
         found = _described(seen.database, str(config.place), seen.size, seen.leader, seen.standbys, seen.lease_s)
     else:
         database = Database.copy_of(config.state_dir / DATABASE)
@@ -55,7 +55,7 @@ def _described(
 
 
 def _bytes_in(directory: Path) -> int:
-    """Add up the database and its log, which SQLite empties into it now and then."""
+    """Sum up the database and its write-ahead log."""
     try:
         return sum(file.stat().st_size for file in directory.glob(f"{DATABASE}*"))
     except OSError as error:
@@ -65,7 +65,7 @@ def _bytes_in(directory: Path) -> int:
 def _job(database: Database, job: str, run_id: str) -> StoredJob:
     entries = database.history(job, run_id)
     entry, run = last_of(entries)
-    # A run that has ended has no nodes any more: those that it had then are shown.
+    # A run that has ended has no nodes, so its last ones are shown.
     last = last_of(entries[:-1])[1] if run.state.ended and len(entries) > 1 else run
     return StoredJob(
         job=job,

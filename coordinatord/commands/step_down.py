@@ -1,4 +1,4 @@
-"""`coordinatord --step-down`: takes the lease from the coordinator that leads, so that a standby leads at once."""
+"""`coordinatord --step-down`: revokes the leader's lease, so that a standby leads at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinatord.store.etcd.roster import end_term, members
 
 
 def step_down(config: StepDownConfig) -> int:
-    """End the term of the leader, and print which coordinator it was; return the exit code. Raises `StoreError`."""
+    """End the term of the leader, and print its name; return the exit code. Raises `StoreError`."""
     sys.stdout.write(f"{asyncio.run(_end_term(config))}\n")
     return ExitCode.OK
 

@@ -29,9 +29,9 @@ from coordinatord.store.row_codec import Row
 
 
 def copy(config: CopyConfig) -> int:
-    """Copy, and print what was done; return the exit code. Raises `StoreError`.
+    """Copy, and print a summary; return the exit code. Raises `StoreError`.
 
-    The source stays as it is. Until all is copied, no coordinator may lead at either: what it decides would be missing.
+    The source does not change. No coordinator may lead at either until all is copied: its decisions would be missing.
     """
     number = asyncio.run(_copy(config.source, config.destination))
     sys.stdout.write(f"{counted(number, 'record')} copied from {config.source} to {config.destination}\n")
@@ -43,14 +43,14 @@ async def _copy(source: Path | EtcdPlace, destination: Path | EtcdPlace) -> int:
         if isinstance(destination, EtcdPlace):
             await _write_namespace(destination, rows, identity)
         else:
-            # In a thread: the lease of a source in etcd is renewed meanwhile.
+            # In a thread, because the lease of a source in etcd is renewed meanwhile.
             await asyncio.to_thread(_write_directory, destination, rows, identity)
         return len(rows)
 
 
 @asynccontextmanager
 async def _read(source: Path | EtcdPlace) -> AsyncIterator[tuple[list[Row], str]]:
-    """Yield the rows of a history and its identity, and keep coordinators from it meanwhile. Raises `StoreError`."""
+    """Yield the rows of a history and its identity, and lock out coordinators meanwhile. Raises `StoreError`."""
     if isinstance(source, EtcdPlace):
         async with _lead(source) as (history, candidate):
             yield await asyncio.to_thread(_rows_of, await history.read())
@@ -81,7 +81,7 @@ def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
             database.fill(rows, identity)
         finally:
             database.close()
-            directory.hand_over_database()
+            directory.chown_database()
     finally:
         directory.release()
     if not (folder / FOLDER / KEY).exists():
@@ -92,7 +92,7 @@ def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
 
 
 def _rows_of(found: StoredHistory) -> tuple[list[Row], str]:
-    """Return the rows of a namespace, brought to the present version, and the identity of its history."""
+    """Return the rows of a namespace, migrated to the present version, and the identity of its history."""
     replica = Replica(found.rows, found.about.identity, found.about.version)
     try:
         return replica.database.rows(), found.about.identity
@@ -113,7 +113,7 @@ async def _write_namespace(place: EtcdPlace, rows: list[Row], identity: str) -> 
 
 @asynccontextmanager
 async def _lead(place: EtcdPlace) -> AsyncIterator[tuple[History, Candidate]]:
-    """Lead at a namespace for as long as the context lasts, so that nobody else writes there. Raises `StoreError`."""
+    """Lead at a namespace within the context, so that nobody else writes there. Raises `StoreError`."""
     tasks, gateway, keys = Tasks(), Gateway(place), Keys(place.prefix)
     own = Coordinatord("store copy", "store copy", secure=False, since=datetime.now(UTC).timestamp())
     candidate = Candidate(gateway, keys, own, LEASE_S)

@@ -19,7 +19,7 @@ from coordinatord.security.token_store import KnownToken, TokenStore
 from coordinatord.store.directory import is_claimed
 
 ELSEWHERE = "if yours has another one, give --state-dir"
-"""What follows where no coordinatord has the state directory: it may be the wrong one."""
+"""The advice if no coordinatord uses the state directory, which may be the wrong one."""
 
 
 def change(config: TokenConfig) -> int:
@@ -54,7 +54,7 @@ def change(config: TokenConfig) -> int:
 
 
 def _table(tokens: Iterable[KnownToken]) -> str:
-    """Return one line for each token, below a line with the names of the columns."""
+    """Return a table of tokens with a header."""
     rows = [("NAME", "ROLE", "JOBS", "MADE", "STATE")]
     for token in tokens:
         state = "valid" if token.revoked_at is None else f"revoked {moment(local(token.revoked_at))}"
@@ -65,7 +65,7 @@ def _table(tokens: Iterable[KnownToken]) -> str:
 
 
 def _pin(config: TokenConfig) -> str:
-    """Return the pin of the coordinator's key; make the key if no coordinatord has started yet."""
+    """Return the pin of the coordinator's key; make the key before the first start of a coordinatord."""
     directory = config.state_dir / FOLDER
     if config.certificate is not None and config.key is not None:
         identity = Identity(config.certificate, config.key)

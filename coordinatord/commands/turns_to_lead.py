@@ -1,4 +1,4 @@
-"""Coordinators that share one store take turns: each stands by until it leads, and again once it leads no more."""
+"""Makes a coordinator with a shared store stand by until it leads, and stand by again once it has lost the lead."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from coordinatord.store.etcd.roster import Coordinatord, Roster
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, Store, StoreError, UnreadableStoreError
 
-LOOK_AGAIN_S = 0.5
-"""How often it is checked whether a node is heard: nodes try the other coordinators after 5 s without this one."""
+POLL_EVERY_S = 0.5
+"""How often the leader checks that a node is heard: nodes try the other coordinators after 5 s without this one."""
 
 LET_LEAD_S = SILENT_S_MAX + 2 * ALL_WITHIN_S
-"""How long such a leader lets others try to lead before it tries again. A standby that etcd answers needs no longer:
-its watch may be silent, and then it reads the leader key and makes its own. If the former leader were earlier, it would
-lead on, since no node comes to it."""
+"""How long a leader that was cut off from its nodes lets others lead first. A standby that etcd answers needs no
+longer: its watch may time out, and then it reads the leader key and creates its own. Otherwise the former leader would
+win again, though no node reaches it."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
-"""The reason why such a leader leads no more."""
+"""The reason why such a leader stands by."""
 
 
 class CutOffError(LeadershipLostError):
@@ -45,20 +45,20 @@ class CutOffError(LeadershipLostError):
 
 
 async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
-    """Raise `CutOffError` once no node is heard any more, if etcd answers and somebody stands by.
+    """Raise `CutOffError` once no node is heard, if etcd answers and somebody stands by.
 
-    This costs nothing, since no node reaches the leader then. It does not go on without end: the next leader does the
-    same only after nodes have come to it, and these do reach a coordinator.
+    This costs nothing, since no node reaches the leader. It cannot loop: the next leader is cut off only after nodes
+    have reached it.
     """
     while not (is_cut_off(driver.machine.cluster) and roster.standbys and not roster.problem):  # noqa: ASYNC110 - silence is no event
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(POLL_EVERY_S)
     raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that one leads that nodes can reach")
 
 
 log = logging.getLogger(__name__)
 
 REST_S = 2.0
-"""How long a coordinator that could not lead waits before it tries again, unless another one leads by then."""
+"""The pause before a coordinator that failed to lead retries, unless another one leads by then."""
 
 
 Lead = Callable[[Store, Sequence[socket.socket], Candidate, SharedAccess], Awaitable[None]]
@@ -66,7 +66,7 @@ Lead = Callable[[Store, Sequence[socket.socket], Candidate, SharedAccess], Await
 
 
 class TurnsToLead:
-    """Has this coordinator stand by and lead, in turn with the others."""
+    """Makes this coordinator stand by and lead, in turn with the others."""
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class TurnsToLead:
         self._lead = lead
         self._keys = Keys(shared.place.prefix)
         self._hindrance = ""
-        """Why this coordinator could not lead at its last turn; empty if it could."""
+        """Why this coordinator failed to lead at its last turn; empty if it did not."""
         self._rest_s = 0.0
-        """How long it then lets others try to lead."""
+        """How long it lets others try to lead after that."""
 
     async def take(self, listeners: Sequence[socket.socket]) -> None:
-        """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store cannot be read at all."""
+        """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store is unreadable."""
         folder = self._settings.state_dir
         directory = None if folder is None else StateDirectory.claim(folder)
         gateway = Gateway(self._shared.place)
@@ -145,7 +145,7 @@ class TurnsToLead:
             await tasks.cancel()
 
     async def _stand_by(self, candidate: Candidate, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
-        """Answer which coordinator leads, until this one does or the program ends."""
+        """Tell clients which coordinator leads, until this one does or the program ends."""
         candidate.changed = lambda: self._report_leader(candidate)
         security = self._security
         gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
@@ -189,12 +189,12 @@ class TurnsToLead:
         self._systemd.notify(status_of(text))
 
     def _why(self, candidate: Candidate) -> str:
-        """Return why no coordinator leads, as far as it is known."""
+        """Return why no coordinator leads, if known."""
         hindrance = self._hindrance and f"this coordinator cannot lead: {self._hindrance}"
         return candidate.why or hindrance
 
     def _described(self, listener: socket.socket) -> Coordinatord:
-        """Return what the other coordinators and nodes need to know of this one."""
+        """Return this coordinator's entry for the others and for nodes."""
         host = socket.gethostname()
         port = listener.getsockname()[1] or DEFAULT_PORT
         endpoint = self._shared.advertise or f"{host}:{port}"

@@ -1,8 +1,7 @@
-"""How long a coordinator serves on: with `--until-unused` while nodes need it, after SIGTERM while nodes end.
+"""Delays the end of the daemon: with `--until-unused` until no node needs it, after SIGTERM until no node is ending.
 
-With `--until-unused` it is embedded, and outlives the node that started it. That node holds the other end of standard
-input, which is closed at the node's end, however it ends. From then on the coordinator ends by itself as soon as no
-node needs it any more.
+With `--until-unused` it is embedded, and outlives the node that started it. That node has the other end of standard
+input, which closes at the node's end. From then on the coordinator ends as soon as no node needs it.
 """
 
 from __future__ import annotations
@@ -20,37 +19,37 @@ from coordinatord.server.driver import Driver
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 0.05
-"""How often it is checked whether a node needs this coordinator: the node that started it waits for its end."""
+POLL_EVERY_S = 0.05
+"""How often to check whether a node needs this coordinator: the node that started it waits for its end."""
 
 SERVES_ON = "coordinatord serves on for "
-"""The beginning of the line on standard output that names the jobs which go on without the node."""
+"""The beginning of the line on standard output that names the jobs which continue without the node."""
 
 JOBS_NAMED_MAX = 3
 """The most jobs that a line names: it is for a person, who has few."""
 
 
 async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
-    """Set `ended` once standard input has ended and no node needs the coordinator."""
+    """Set `ended` once standard input has ended and no node needs this coordinator."""
     await _end_of_stdin()
     log.info("the node that brought this coordinator along has ended", extra=fields("starter_ended"))
     _print_live_jobs(driver)
     _release_stderr()
     while (until := driver.machine.needed_until()) > driver.now:  # noqa: ASYNC110 - sessions and deadlines have no event in common
-        await asyncio.sleep(min(LOOK_AGAIN_S, until - driver.now))
+        await asyncio.sleep(min(POLL_EVERY_S, until - driver.now))
     if not ended.done():
         ended.set_result(None)
 
 
-async def end_when_through(driver: Driver, ended: asyncio.Future[None]) -> None:
-    """Set `ended` once the nodes that end are through, of a coordinator that was asked to end just now."""
+async def end_when_none_is_ending(driver: Driver, ended: asyncio.Future[None]) -> None:
+    """Set `ended` once no node is ending, after this coordinator was asked to end."""
     asked_at, is_said = driver.now, False
     while (until := driver.machine.may_end_at(asked_at)) > driver.now:
         if not is_said and (ending := driver.machine.ending):
             is_said = True
             text = "waits up to %.0f s for nodes of %s, which end or write to the disk; a second signal ends it at once"
             log.info(text, until - driver.now, _named(ending), extra=fields("awaits_nodes"))
-        await asyncio.sleep(min(LOOK_AGAIN_S, until - driver.now))
+        await asyncio.sleep(min(POLL_EVERY_S, until - driver.now))
     if not ended.done():
         ended.set_result(None)
 
@@ -83,9 +82,9 @@ def _print_live_jobs(driver: Driver) -> None:
 
 
 def _release_stderr() -> None:
-    """Redirect standard error to nowhere: it is the node's terminal or pipe, whose reader must not wait for us.
+    """Redirect standard error to /dev/null: it is the node's terminal or pipe, whose reader must not wait for us.
 
-    Standard output is the node's own pipe. Its end shows the node that nobody needs this coordinator any more.
+    Standard output is the node's own pipe. Its end tells the node that nobody needs this coordinator.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())

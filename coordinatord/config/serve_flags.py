@@ -1,4 +1,4 @@
-"""The flags of a coordinatord that serves, and the settings that they lead to."""
+"""The flags of the daemon, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ _ZERO = re.compile(r"0+(?:\.0*)?", re.ASCII)
 
 
 class ServeConfig(Struct, frozen=True):
-    """All settings of a coordinatord that serves."""
+    """All settings of the daemon."""
 
     host: str
     port: int
     state_dir: Path | None
-    """None if state is kept in memory only."""
+    """None if state is only in memory."""
     log_level: str
     policy: Policy
     log_format: str = "text"
     allowed_hosts: tuple[str, ...] = ()
-    """Names by which browsers may open the page, besides our own names."""
+    """Names under which browsers may open the page, besides our own names."""
     insecure: bool = False
     """Whether to serve everybody, in the clear."""
     certificate: Path | None = None
-    """The certificate to show; None for one of our own."""
+    """An organisation's certificate; None for our own."""
     key: Path | None = None
-    """The key of `certificate`; None only if that is."""
+    """The key of `certificate`; None without one."""
     client_authorities: Path | None = None
-    """The authorities whose certificates clients have to show; None if they need none."""
+    """The authorities of client certificates; None if clients need none."""
     shared: SharedStore | None = None
     """The history that several coordinators share; None if it is in the state directory."""
     until_unused: bool = False
-    """Whether to end once standard input has ended and no node needs this coordinator any more."""
+    """Whether to end once standard input has ended and no node needs this coordinator."""
     file: Path | None = None
-    """The file that some of these settings come from, if one was named."""
+    """The settings file, if one was named."""
     remarks: tuple[str, ...] = ()
-    """Lines to be logged at the start, about variables that seem misspelt."""
+    """Lines to log at the start, about variables that seem misspelt."""
     at_once: Mapping[str, object] = field(default_factory=dict)
-    """The settings that a reload changes, by their names."""
+    """The settings that a reload changes, by name."""
     after_restart: Mapping[str, object] = field(default_factory=dict)
     """All others."""
 
 
 def add_serve(parser: SettingsParser) -> None:
-    """Add the flags of a coordinatord that serves."""
+    """Add the flags of the daemon."""
     everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - nodes are on other hosts
     add = parser.add_setting
     add("--host HOST", "address to listen at", default=everywhere, by_default="all, IPv6 and IPv4")
@@ -87,7 +87,7 @@ def add_serve(parser: SettingsParser) -> None:
         default="text",
         reload=True,
     )
-    # It is a flag alone: only a program that holds the other end of standard input can use it.
+    # It is only a flag: only a program that has the other end of standard input can use it.
     parser.add_argument(
         "--until-unused",
         action="store_true",
@@ -155,14 +155,14 @@ def _add_times(parser: SettingsParser) -> None:
 
 
 def _pause(text: str) -> float:
-    """Read a duration in seconds; a zero of any form, such as 0.0 of a file, is no pause."""
+    """Parse a duration in seconds; a zero of any form, such as 0.0 in a file, is no pause."""
     return 0.0 if _ZERO.fullmatch(text) else seconds(text)
 
 
 def read_serve(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
 ) -> ServeConfig | StepDownConfig:
-    """Make the settings of a coordinator that serves, or those of `--step-down`. Raises `SettingsError`."""
+    """Make the settings of the daemon, or those of `--step-down`. Raises `SettingsError`."""
     check_certificate(parser, given)
     if given.insecure and (given.certificate or given.client_authorities):
         parser.error("--insecure serves everybody in the clear: leave it out where there are certificates")
@@ -210,7 +210,7 @@ def _policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
 
 
 def host_names(text: str) -> tuple[str, ...]:
-    """Read `NAME[,...]`, as they are in URLs, without ports."""
+    """Parse `NAME[,...]`, host names as in URLs, without ports."""
     names = tuple(name.strip() for name in text.split(",")) if text else ()
     for name in names:
         if not _HOST_NAME.fullmatch(name):

@@ -1,4 +1,4 @@
-"""The state directory, the flags of the commands that read one, and the settings that they lead to."""
+"""Finds the state directory; the flags of the commands that read one, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinatord.runtime.settings import SettingsParser, filled, folder
 from coordinatord.store.etcd.place import EtcdPlace
 
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
-"""Where the state directory is by default, as a text for `--help`."""
+"""The default state directory, as a text for `--help`."""
 
 
 class StateConfig(Struct, frozen=True):
@@ -23,7 +23,7 @@ class StateConfig(Struct, frozen=True):
     state_dir: Path
     json: bool
     place: EtcdPlace | None = None
-    """The etcd that holds the state instead of the directory, if one does."""
+    """The etcd with the state, instead of the directory."""
 
 
 class ReplayConfig(Struct, frozen=True):
@@ -32,7 +32,7 @@ class ReplayConfig(Struct, frozen=True):
     state_dir: Path
     job_or_run: str | None
     crash: Path | None
-    """A crash file, to be run again instead of the history of a run."""
+    """A crash file to replay instead of the history of a run."""
     step: bool
     json: bool
 
@@ -80,16 +80,16 @@ def read_replay(
 
 
 def state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Path:
-    """Return the state directory that was given, or else the default one."""
+    """Return the given state directory, or the default one."""
     if given.state_dir is not None:
         return Path(given.state_dir)
     directory, origin = _default_state_dir(parser, environ)
-    parser.note("state_dir", directory, origin)
+    parser.record("state_dir", directory, origin)
     return directory
 
 
 def _default_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tuple[Path, str]:
-    """Return the state directory if no flag names one, and what named it."""
+    """Return the default state directory, and the setting that determines it."""
     first_of_systemd = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if first_of_systemd:
         return Path(first_of_systemd), "environment variable STATE_DIRECTORY"

@@ -1,4 +1,4 @@
-"""The flags about a history in etcd instead of a state directory, and the settings that they lead to."""
+"""The flags of a history in etcd instead of a state directory, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_S = 5.0
 """The default of --lease, in seconds."""
 
 LEASE_S_MIN = 2.0
-"""A shorter lease would be lost to one slow request."""
+"""One slow request would lose a shorter lease."""
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?", re.ASCII)
 
@@ -32,7 +32,7 @@ class SharedStore(Struct, frozen=True):
 
     place: EtcdPlace
     lease_s: float
-    """How long the leader may be silent before another one takes over."""
+    """How long the leader may be silent before another coordinator takes over."""
     advertise: str
     """HOST:PORT at which nodes reach this coordinator; empty for the name of this host."""
 
@@ -51,7 +51,7 @@ class CopyConfig(Struct, frozen=True):
 
 
 def add_store(parser: SettingsParser) -> None:
-    """Add the flags about a shared store, of a coordinator that serves."""
+    """Add the flags of a daemon with a shared store."""
     add = parser.add_setting
     add_place(parser, default="")
     _add_access(parser, default=None)
@@ -118,7 +118,7 @@ def _add_access(parser: SettingsParser, default: Any) -> None:
 
 
 def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore | None:
-    """Return the shared history that was named; None for a history in a directory. Raises `SettingsError`."""
+    """Return the shared history; None for a history in a directory. Raises `SettingsError`."""
     if not given.store:
         if given.step_down:
             parser.error("--step-down needs --store: without it there is no other coordinator that could lead")
@@ -137,7 +137,7 @@ def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:
 
 
 def read_place(parser: SettingsParser, given: argparse.Namespace) -> EtcdPlace | None:
-    """Return the etcd that was named, if one was. Raises `SettingsError`."""
+    """Return the etcd, if one was named. Raises `SettingsError`."""
     return _place(parser, given, given.store) if given.store else None
 
 
@@ -146,7 +146,7 @@ def _place(parser: SettingsParser, given: argparse.Namespace, text: str) -> Etcd
         parser.error("--etcd-cert and --etcd-key belong together: give both, or neither")
     try:
         access = EtcdAccess(given.etcd_ca, given.etcd_cert, given.etcd_key, given.etcd_user_file)
-        access.read_user()  # a mistake in the file is found now
+        access.read_user()  # to report a mistake in the file now
         place = EtcdPlace.parse(text, access)
     except OperationalError as error:
         parser.error(str(error))

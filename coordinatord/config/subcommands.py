@@ -1,4 +1,4 @@
-"""Reads the command line of coordinatord, and makes the settings of the subcommand that it names."""
+"""Parses the command line of coordinatord into the settings of a subcommand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COMMANDS = {
     "replay": ("step through the history of a run", "coordinatord replay mnist --step"),
     "token": ("make, list or revoke access tokens", "coordinatord token new --role read --output FILE"),
 }
-"""The subcommands, each with what it does and an example."""
+"""The subcommands, each with a summary and an example."""
 
 _EXIT_CODES = "0 done, 64 wrong flags, 65 the state cannot be read, 66 there is none, 74 the disk"
 
@@ -39,7 +39,7 @@ Config = ServeConfig | StateConfig | ReplayConfig | CopyConfig | StepDownConfig 
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read flags (default: this process's), environment and file. Raises `SettingsError`."""
+    """Parse flags (by default those of this process), environment and file. Raises `SettingsError`."""
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(environ)
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
         )
     parser.check_flags(arguments, *commands.values())
     given, unknown = parser.parse_known_args(arguments)
-    if unknown:  # flags of another command: --help of this one has those that it takes
+    if unknown:  # flags of another command: --help of this one lists its flags
         commands.get(given.subcommand, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if given.subcommand is None:
         return read_serve(parser, given, environ)
@@ -95,7 +95,7 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         "Each flag can also be given as the environment variable in brackets, or in the file that --config names. That"
         f" is read again on SIGHUP: {', '.join(flags)} and {last} change at once, the others with a restart."
     )
-    # The first parser has read the environment; a flag after the command wins over both.
+    # The first parser has read the environment; a flag after the command overrides both.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
     state, store, replay, token = (

@@ -1,4 +1,4 @@
-"""The flags of `coordinatord token`, and the settings that they lead to."""
+"""The flags of `coordinatord token`, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from coordinatord.protocol.access_token import Role
 from coordinatord.runtime.settings import SettingsParser, filled
 
 NAME_MAX = PATTERN_MAX = 128
-"""The limits of a token's name and of a pattern of job ids, in characters: those of `Name` in the protocol."""
+"""The limits of a token's name and of a pattern of job ids, in characters, as for `Name` in the protocol."""
 
 
 class TokenVerb(StrEnum):
-    """What is done to the tokens of a coordinator."""
+    """The commands about tokens."""
 
     NEW = "new"
     LIST = "list"
@@ -31,7 +31,7 @@ class TokenConfig(Struct, frozen=True):
     state_dir: Path
     verb: TokenVerb
     name: str
-    """The name of the token; empty if a new token is to get one."""
+    """The name of the token; empty to generate the name of a new one."""
     role: Role
     jobs: str
     output: Path | None
@@ -75,7 +75,7 @@ def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Pat
 
 
 def _has_content(path: Path) -> bool:
-    with suppress(OSError):  # the attempt to write it will explain this
+    with suppress(OSError):  # writing it will report the error
         return path.stat().st_size > 0
     return False
 

@@ -1,9 +1,8 @@
-"""Access tokens, as text: `crd1.<pin>.<role>.<secret>`.
+"""Formats and parses access tokens: `crd1.<pin>.<role>.<secret>`.
 
 The pin is the SHA-256 of the coordinator's public key (SubjectPublicKeyInfo, as in RFC 7469). A client compares it with
-the key that it is shown, so no certificate authority is needed. The secret has 256 random bits. Both are base32, in
-lower case and without padding. Tokens are recognized by their beginning, also by programs that look for secrets in
-repositories.
+the server's key, so it needs no certificate authority. The secret has 256 random bits. Both are base32, in lower case
+and without padding. The prefix identifies a token, also for scanners of secrets in repositories.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from coordinatord.protocol.errors import OperationalError
 PREFIX = "crd1"
 
 BEARER = "Bearer "
-"""What comes before the token in the header `Authorization` (RFC 6750)."""
+"""The prefix of the token in the header `Authorization` (RFC 6750)."""
 
 _TOKEN = re.compile(rf"{PREFIX}\.(?P<pin>[a-z2-7]{{52}})\.(?P<role>[a-z]+)\.(?P<secret>[a-z2-7]{{52}})", re.ASCII)
 
@@ -34,12 +33,12 @@ class Role(StrEnum):
     """See jobs, events, reports and metrics."""
 
     def may(self, wanted: Role) -> bool:
-        """Whether this role is enough where another one is wanted."""
+        """Whether this role has the rights of another one."""
         return self is wanted or (self is Role.ADMIN and wanted is Role.READ)
 
 
 class TokenFormError(OperationalError):
-    """A text is no access token. The error does not repeat it: it may be a secret with a typing error."""
+    """A text is no access token. The error does not repeat it: it may be a mistyped secret."""
 
 
 class AccessToken(Struct, frozen=True):
@@ -50,17 +49,17 @@ class AccessToken(Struct, frozen=True):
     secret: str
 
     def __repr__(self) -> str:
-        """Show all but the secret: errors and logs have this text."""
+        """Show all but the secret, for errors and logs."""
         return f"{type(self).__name__}(pin={self.pin!r}, role={self.role!r})"
 
     @property
     def text(self) -> str:
-        """The token as it is handed out and sent."""
+        """The token as text."""
         return f"{PREFIX}.{self.pin}.{self.role}.{self.secret}"
 
 
 def parse_token(text: str) -> AccessToken:
-    """Read a token. Raises `TokenFormError`."""
+    """Parse a token. Raises `TokenFormError`."""
     match = _TOKEN.fullmatch(text)
     if match is None or match["role"] not in set(Role):
         raise TokenFormError(f"this is no access token: one has the form {PREFIX}.KEY.ROLE.SECRET")
@@ -68,7 +67,7 @@ def parse_token(text: str) -> AccessToken:
 
 
 def tokens_in(text: str) -> tuple[AccessToken, ...]:
-    """Read the tokens of a file, one a line; empty lines and those that begin with # do not count.
+    """Parse the tokens of a file, one a line, except empty lines and those that begin with #.
 
     Raises `TokenFormError`, also if there is none.
     """
@@ -80,5 +79,5 @@ def tokens_in(text: str) -> tuple[AccessToken, ...]:
 
 
 def holds_token(text: str) -> bool:
-    """Whether a text contains a token: everybody on the host can read command lines."""
+    """Whether a text contains a token, such as a command line, which everybody on the host can read."""
     return f"{PREFIX}." in text

@@ -1,6 +1,6 @@
 """The messages by which a coordinator asks a node when its workers arrived in their last collectives.
 
-Each `AskArrivals` is answered by one `Arrivals`. A session has one of them on its way at most.
+One `Arrivals` answers each `AskArrivals`. A session has at most one of them in flight.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from coordinatord.protocol.schema import Strict, printable
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
 
 ARRIVALS_MAX = 200
-"""The arrivals of one worker in one answer: those of fifty steps of a model with four buckets of gradients."""
+"""The limit of one worker's arrivals in one answer: fifty steps of a model with four buckets of gradients."""
 
 GROUPS_MAX = 4
-"""The process groups of one worker in one answer, such as those of data, tensor and pipeline parallelism."""
+"""The limit of one worker's process groups in one answer: those of data, tensor and pipeline parallelism, and one."""
 
 AGE_BYTES = 4
 
 AGE_US_MAX = 2**32 - 1
-"""The oldest arrival that is sent, in microseconds: more than an hour."""
+"""The age limit of an arrival, in microseconds: more than an hour."""
 
 CLOCK_MAX = 2**53
-"""The limit of a clock in seconds: no clock comes near it."""
+"""The limit of a clock in seconds, which no clock comes near."""
 
 
 class GroupArrivals(Strict, frozen=True):
     """When a worker arrived in consecutive collectives of one process group."""
 
     group: Annotated[str, printable(32, least=1)]
-    """The process group, such as `default_pg`; it has the same name in all of its workers."""
+    """The process group, such as `default_pg`, with the same name in all of its workers."""
     first: Annotated[int, Meta(ge=0, le=STEP_MAX)]
-    """The number of the first of these collectives in that group."""
+    """The number of the first of these collectives in the group."""
     ages: Annotated[bytes, Meta(max_length=AGE_BYTES * ARRIVALS_MAX)]
-    """How long before the answer each arrival was, as `pack_ages` writes it."""
+    """The age of each arrival at the answer, encoded by `pack_ages`."""
 
 
 class WorkerArrivals(Strict, frozen=True):
@@ -56,7 +56,7 @@ class AskArrivals(Strict, frozen=True, tag=True):
     round: Counter
     local_ranks: Annotated[tuple[LocalRank, ...], Meta(min_length=1, max_length=WORKERS_ASKED_MAX)]
     most: Annotated[int, Meta(ge=1, le=ARRIVALS_MAX)]
-    """The most arrivals of each worker."""
+    """The limit of arrivals of each worker."""
 
 
 class Arrivals(Strict, frozen=True, tag=True):
@@ -64,22 +64,22 @@ class Arrivals(Strict, frozen=True, tag=True):
 
     request: RequestNumber
     clock_s: Annotated[float, Meta(ge=0, le=CLOCK_MAX)]
-    """The node's monotonic clock at this answer. Those of several answers give the offset between two hosts' clocks."""
+    """The node's monotonic clock at this answer. Several answers give the offset between two hosts' clocks."""
     held_s: Seconds
-    """How long the node took to answer; to be taken off the round-trip time."""
+    """How long the node took to answer, to subtract from the round-trip time."""
     workers: Annotated[tuple[WorkerArrivals, ...], Meta(max_length=WORKERS_ASKED_MAX)]
-    """Workers that have not answered, or whose torch has no flight recorder, are left out."""
+    """The workers that have answered and whose torch has a flight recorder."""
     problem: Sentence
     """Why there are no arrivals; empty if there are."""
 
 
 def pack_ages(ages_s: Iterable[float]) -> bytes:
-    """Write ages in seconds, each at most `AGE_US_MAX` microseconds and none below 0, as microseconds in 4 bytes."""
+    """Encode ages in seconds, from 0 to `AGE_US_MAX` microseconds, as microseconds in 4 bytes each."""
     ages_us = [min(max(0, round(age_s * 1e6)), AGE_US_MAX) for age_s in ages_s]
     return struct.pack(f"<{len(ages_us)}I", *ages_us)
 
 
 def unpack_ages(packed: bytes) -> list[float]:
-    """Read ages in seconds; bytes at the end that are no whole age are left out."""
+    """Decode ages in seconds; an incomplete last one is dropped."""
     count = len(packed) // AGE_BYTES
     return [age_us / 1e6 for age_us in struct.unpack_from(f"<{count}I", packed)]

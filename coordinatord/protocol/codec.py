@@ -1,4 +1,4 @@
-"""Messages to bytes and back: msgpack maps with a `type`, one message a frame, in a version of the protocol."""
+"""Encodes and decodes messages, in a version of the protocol: a frame is one msgpack map with a `type`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from msgspec import Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from coordinatord.protocol.messages import FRAME_BYTES_MAX, PROTOCOL_VERSION, Join, Message
-from coordinatord.protocol.schema import ERRORS, SchemaError, Without, lacking, wrong
-from coordinatord.protocol.versions import SUPPORTED, differing, later_than
+from coordinatord.protocol.schema import ERRORS, SchemaError, Without, plain_without, schema_error
+from coordinatord.protocol.versions import SUPPORTED, later_than, version_mismatch
 
 Expected = TypeVar("Expected", bound=Message)
 
@@ -18,7 +18,7 @@ _encoder = Encoder()
 
 
 class _Claim(Struct, frozen=True):
-    """What a message has in all versions."""
+    """The fields of a message in all versions."""
 
     type: str = ""
     version: int = 0
@@ -28,19 +28,19 @@ _claims = Decoder(_Claim)
 
 
 class VersionError(SchemaError):
-    """The peer's version of the protocol is not supported. Nothing has changed."""
+    """The peer's version of the protocol is not supported. State: nothing has changed."""
 
 
 def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
-    """Pack one message for a session of this version, at most `FRAME_BYTES_MAX` bytes."""
-    # The observation within a `Join` has no type, and `msgspec` would give it one.
+    """Encode one message for a session of this version, in at most `FRAME_BYTES_MAX` bytes."""
+    # `msgspec` would give a type to the observation within a `Join`, which has none.
     as_it_is = version == PROTOCOL_VERSION and type(message) is not Join
     return _encoder.encode(message if as_it_is else plain(message, later_than(version)))
 
 
 def plain(message: Message, later: Without) -> dict[str, Any]:
     """Return a message as plain data without the `later` fields."""
-    return {"type": type(message).__name__, **lacking(message, later)}
+    return {"type": type(message).__name__, **plain_without(message, later)}
 
 
 @overload
@@ -50,10 +50,10 @@ def decode(frame: bytes, /, *expected: type[Message]) -> Message: ...
 
 
 def decode(frame: bytes, *expected: type[Any]) -> Any:
-    """Unpack and check one message of an `expected` class, of any version: what an older one lacks has its default.
+    """Decode and validate one message of an `expected` class, of any version; later fields get their defaults.
 
-    Raises `SchemaError` for anything else, whatever the bytes are, and `VersionError` for a `Join` in a version that is
-    not supported. The version is checked first, because the other fields may have other meanings in another version.
+    Raises `SchemaError` for any other bytes, and `VersionError` for a `Join` in an unsupported version. The version is
+    checked first, because the other fields may have other meanings in another version.
     """
     if len(frame) > FRAME_BYTES_MAX:
         raise SchemaError(f"the frame has {len(frame)} bytes, more than {FRAME_BYTES_MAX}")
@@ -61,10 +61,10 @@ def decode(frame: bytes, *expected: type[Any]) -> Any:
         if Join in expected:
             claim = _claims.decode(frame)
             if claim.type == Join.__name__ and claim.version not in SUPPORTED:
-                raise VersionError(differing(claim.version))
+                raise VersionError(version_mismatch(claim.version))
         return _decoder(expected).decode(frame)
     except ValidationError as error:
-        raise wrong(error, " or ".join(message.__name__ for message in expected)) from None
+        raise schema_error(error, " or ".join(message.__name__ for message in expected)) from None
     except ERRORS as error:
         raise SchemaError(f"the frame is not msgpack: {error}") from None
 

@@ -1,8 +1,7 @@
-"""The errors of the two programs, in two branches: whose fault something is decides what is done about it.
+"""The base classes of all errors: operational ones, which are not our fault, and internal ones, which are bugs.
 
-An `OperationalError` is shown to the user as one clear line; a program that it ends exits with its code. An
-`InternalError` is a bug of this project: it ends the program with a traceback and a crash file. Every exception class
-of coordinatord and nodeclient is of one branch. A `Table` raises an `InternalError` for a missing row.
+A user sees an `OperationalError` as one clear line; a program that it ends exits with its code. An `InternalError` ends
+the program with a traceback and a crash file. A `Table` raises an `InternalError` for a missing row.
 """
 
 from __future__ import annotations
@@ -13,34 +12,34 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 
 STATE_MAX = 500
-"""The limit of a state or a stimulus in an error's text, in characters; the crash file has all of them."""
+"""The limit of a state or a stimulus in an error's text, in characters; the crash file has the rest."""
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 
 class CoordinatordError(Exception):
-    """The base class of all errors of this project. Only errors of its two branches are raised."""
+    """The base class of all errors of this project."""
 
 
 class OperationalError(CoordinatordError):
-    """A user, a peer or the system did what a correct program has to bear.
+    """An error of a user, a peer or the system, which a correct program has to handle.
 
-    The text is for the person who can help it: what went wrong, where, why and what to do.
+    The text is for the person who can fix it: what went wrong, where, why and what to do.
     """
 
     exit_code: int = ExitCode.UNAVAILABLE
-    """The exit code of a program that this ends."""
+    """The exit code of a program that this error ends."""
 
 
 class RefusedBySystemError(OperationalError):
-    """The operating system refused what is needed: a process, a port, a file."""
+    """The operating system refused a process, a port or a file."""
 
     exit_code = ExitCode.OS_ERROR
 
 
 class OutputError(OperationalError):
-    """Standard output cannot be written, because the disk is full for example."""
+    """Standard output cannot be written, for example because the disk is full."""
 
     exit_code = ExitCode.IO_ERROR
 
@@ -61,20 +60,20 @@ class InternalError(CoordinatordError):
 
 
 def operational(error: Exception) -> OperationalError | None:
-    """Return an error that ends a program as an `OperationalError`; None if it is a bug."""
+    """Convert an error that ends a program to an `OperationalError`; None if it is a bug."""
     if isinstance(error, OSError):
         return RefusedBySystemError(f"the system refused a request: {error}")
     return error if isinstance(error, OperationalError) else None
 
 
 class Table(dict[Key, Row]):
-    """The table of a machine. It has a row for everything that can happen, so a missing row is a bug.
+    """The transition table of a machine. A missing row is a bug, and raises `InternalError`.
 
-    Its keys are pairs of a state and a stimulus, or stimuli alone. Looking a row up raises `InternalError`.
+    Its keys are pairs of a state and a stimulus, or only stimuli.
     """
 
     def __init__(self, name: str) -> None:
-        """Make a table without rows, which are added by `|=`."""
+        """Make an empty table; add rows with `|=`."""
         super().__init__()
         self._name = name
 

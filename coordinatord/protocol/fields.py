@@ -1,4 +1,4 @@
-"""The values that fields of messages and records may hold: numbers and texts, each with its limits and the reason."""
+"""The types of fields in messages and records: numbers and texts, each with its limits and their reason."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from coordinatord.protocol.schema import printable
 from coordinatord.protocol.text import TEXT_MAX
 
 DEFAULT_PORT = 29_400
-"""The port of a coordinator by default; the same as torchrun's c10d rendezvous, so firewalls know it."""
+"""The default port of a coordinator, the same as of torchrun's c10d rendezvous, so firewalls know it."""
 
 PORT_MAX = 65_535
 
 RANKS_MAX = 1_000_000
-"""Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
+"""The limit of every rank, count and round size: ten times the largest public training job (about 100,000 GPUs)."""
 
 WORKERS_MAX = 4_096
-"""The workers of one node: sixteen times the CPUs of the largest common hosts; more is a typing error."""
+"""The limit of one node's workers: sixteen times the CPUs of the largest common hosts; more is a typing error."""
 
 COUNTER_MAX = 2**31 - 1
-"""Rounds and restarts: at one a second, 68 years."""
+"""The limit of rounds and restarts: at one a second, 68 years."""
 
 DURATION_S_MAX = 86_400
-"""A day: longer durations are mistakes in units."""
+"""The limit of a duration, a day: longer ones are mistakes in units."""
 
 FACTOR_MAX = 1_000.0
-"""Something that makes a step a thousand times as long is a hang."""
+"""The limit of a slowdown: a step that takes a thousand times as long is a hang."""
 
 STEP_MAX = 2**53 - 1
-"""Steps of a training job: at a million a second, 285 years. Readers of JSON still distinguish each from the next."""
+"""The limit of steps: at a million a second, 285 years. JSON readers still represent each exactly."""
 
 REQUEST_MAX = 2**62
-"""The numbers of one coordinator's questions: at a million a second, 146,000 years."""
+"""The limit of one coordinator's questions: at a million a second, 146,000 years."""
 
 HEARTBEAT_S_MIN = 0.1
-"""The shortest heartbeat. A lease of five of them is half a second, and a busy host stops a program for tenths of a
-second. With a shorter one, such as a number that was meant in another unit, all nodes would be lost again and again."""
+"""The shortest heartbeat. Its lease of five heartbeats is half a second, and a busy host suspends a program for tenths
+of a second. With a shorter one, such as a number in another unit, all nodes would be lost again and again."""
 
 Seconds = Annotated[float, Meta(ge=0, le=DURATION_S_MAX)]
 Grant = Annotated[float, Meta(ge=HEARTBEAT_S_MIN, le=DURATION_S_MAX)]
@@ -52,7 +52,7 @@ Name = Annotated[str, printable(128, least=1)]
 Address = Annotated[str, printable(253, least=1)]
 """An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
 Pid = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""A process, as its host or container counts; 0 for none."""
+"""A process id in its host or container; 0 for none."""
 Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 Text = Annotated[str, printable(TEXT_MAX)]
 """A text for a person; see `text.clip`."""
@@ -62,13 +62,12 @@ Sentence = Annotated[str, printable(MESSAGE_MAX)]
 LINE_MAX = 240
 """The length in characters: two rows of a wide terminal."""
 LAST_LINES_MAX = 40
-"""The last lines of a worker that are sent: a traceback through torch has some 30."""
+"""How many of a worker's last lines are sent: a traceback through torch has some 30."""
 Line = Annotated[str, printable(LINE_MAX)]
 LOG_MAX = 1_024
-"""The length in characters: a longer path is left out, since a part of it leads nowhere."""
+"""The length in characters: a longer path is left out, since a part of it is useless."""
 WorkerExit = Annotated[int, Meta(ge=-127, le=255)]
-"""An exit code as `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 +
-n."""
+"""An exit code of `subprocess`: -n means death by signal n, which a shell reports as 128 + n."""
 
 CONSEQUENCES_MAX = 8
-"""How many workers a field names that lists failures, early ends, stragglers or the like; the others are counted."""
+"""How many workers a list of failures, early ends, stragglers or the like names; the others are counted."""

@@ -1,7 +1,7 @@
 """The messages by which a coordinator reads the log files of a node, piece by piece, when a person asks for them.
 
-They are no levels as the other messages are: each `ReadLog` is answered by one `LogChunk`. A session has one of them on
-its way at most, so a log that is read holds up no heartbeat for longer than one chunk takes.
+Unlike the other messages, they are no levels: one `LogChunk` answers each `ReadLog`. A session has at most one of them
+in flight, so a log delays a heartbeat by at most one chunk.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from coordinatord.protocol.fields import Count, Counter, Name, RequestNumber, Se
 from coordinatord.protocol.schema import Strict
 
 LOG_CHUNK_BYTES_MAX = 16 * 1024
-"""The limit of one piece: on a line of 256 kbit/s, a heartbeat waits for half a second behind it."""
+"""The limit of one chunk: on a line of 256 kbit/s, it delays a heartbeat by half a second."""
 
 LOG_BYTES_MAX = 2**62
-"""The limit of an offset in a file: more than any file system holds."""
+"""The limit of an offset in a file, beyond every file system."""
 
 LOG_LINES_MAX = 100_000
-"""The limit of the last lines that are asked for: more than anybody reads. A log as a whole has no such limit."""
+"""The limit of the requested last lines: more than anybody reads. A whole log has no such limit."""
 
 FILE_MAX = 2**62 - 1
 """The limit of a file's number."""
@@ -37,15 +37,15 @@ class LogStream(StrEnum):
 
 
 class LogPlace(Strict, frozen=True):
-    """A place in a log; where the log was rotated, it goes on in the next newer file."""
+    """A position in a log, which continues in the next newer file after a rotation."""
 
     file: Annotated[int, Meta(ge=0, le=FILE_MAX)]
-    """A number of the file by its inode and beginning, which both stay the same when it is rotated."""
+    """The file's number, made from its inode and its beginning, which a rotation does not change."""
     offset: Offset
 
 
 class ReadLog(Strict, frozen=True, tag=True):
-    """Asks for the next piece of one worker's log; it names no path."""
+    """Asks for the next chunk of one worker's log, without a path."""
 
     request: RequestNumber
     run: Name
@@ -53,24 +53,24 @@ class ReadLog(Strict, frozen=True, tag=True):
     rank: Count
     stream: LogStream
     after: LogPlace | None
-    """Where the last piece ended; None to begin with the last bytes and lines, as many as the next two fields allow."""
+    """Where the last chunk ended; None to begin with the last bytes and lines, limited by the next two fields."""
     last_bytes: Offset
     last_lines: Annotated[int, Meta(ge=0, le=LOG_LINES_MAX)] | None
-    """The most lines to begin with; None for any number."""
+    """The limit of lines to begin with; None for no limit."""
     follow: bool
-    """Whether a reader waits for more output: a node that ends gives that reader a moment to come to the end."""
+    """Whether a reader waits for more output: a node that ends gives that reader a moment to catch up."""
 
 
 class LogChunk(Strict, frozen=True, tag=True):
-    """The next piece of a log."""
+    """The next chunk of a log."""
 
     request: RequestNumber
     data: Annotated[bytes, Meta(max_length=LOG_CHUNK_BYTES_MAX)]
     place: LogPlace | None
     """Where it ends; None if nothing could be read."""
     more: bool
-    """Whether more can be read at once."""
+    """Whether more is available at once."""
     gap: bool
-    """Whether wanted bytes right before this piece are left out: they were rotated away, or are too far back."""
+    """Whether wanted bytes right before this chunk are missing: they were rotated away, or are too far back."""
     problem: Sentence
     """Why nothing could be read, for the reader; empty if all is well."""

@@ -1,9 +1,8 @@
-"""Checks data from outside against annotated structs, and makes these of it: `msgspec` does the work.
+"""Validates data from outside and converts it to structs, with `msgspec`.
 
-A struct has one definition and no second list of rules. Nothing is coerced: a number in a text's place is an error.
-`Meta` bounds numbers, bytes and tuples, and `printable` bounds texts. A field that is missing has its default; if it
-has none it is an error. Unknown fields are errors in a `Strict` struct, whose two sides agree on a version, and are
-left out of any other, whose two sides may be of different releases.
+Types are not coerced: a number instead of a text is an error. `Meta` limits numbers, bytes and tuples, and `printable`
+limits texts. A missing field gets its default, or is an error without one. An unknown field is an error in a `Strict`
+struct, whose two sides agree on a version, and is dropped in any other, whose two sides may be of different releases.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from coordinatord.protocol.text import clip
 Made = TypeVar("Made")
 
 ERRORS = (ValueError, RecursionError)
-"""What `msgspec` raises for wrong data: its own errors and those of bad UTF-8 are `ValueError`s."""
+"""The errors of `msgspec` for invalid data: its own and those of bad UTF-8 are `ValueError`s."""
 
 ERROR_MAX = 200
-"""The limit in characters of what is wrong: `msgspec` repeats the names of unknown fields, however long they are."""
+"""The limit of an error in characters: `msgspec` repeats the names of unknown fields, which may be long."""
 
 PRINTABLE = (
     r"^[^\x00-\x1f\x7f-\xa0\xad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ud800-\uf8ff\ufeff\ufff0-\ufffb"
     r"\ufffe\uffff\U000e0000-\U000e00ff\U000f0000-\U0010ffff]*\Z"
 )
-"""Texts end up in environments, logs and terminals. No null byte, escape sequence, end of a line, turn of the writing
-direction or blank but the common one gets that far. `str.isprintable` also refuses letters that are newer than Python's
-own tables, and two hosts may have different ones."""
+"""The pattern of printable texts, which end up in environments, logs and terminals. It rejects null bytes, escape
+sequences, line ends, changes of the writing direction, and unusual blanks. `str.isprintable` depends on Python's tables
+of letters, which may differ between two hosts."""
 
 _WORDS = {
     f" matching regex {PRINTABLE!r}": " of printable characters",
@@ -53,7 +52,7 @@ _TYPES = {
 
 
 class SchemaError(OperationalError):
-    """The data is not the message that it claims to be; the text names the field. Nothing has changed."""
+    """The data is no valid message; the text names the field. State: nothing has changed."""
 
 
 class Strict(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,20 +60,20 @@ class Strict(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def printable(most: int, least: int = 0) -> Meta:
-    """Bound a text, in characters, all of them printable; both bounds are included."""
+    """Limit a text to printable characters, from `least` to `most` of them."""
     return Meta(min_length=least, max_length=most, pattern=PRINTABLE)
 
 
 def check(data: object, kind: type[Made], place: str) -> Made:
-    """Make a struct of a decoded map; `place` names the map in errors. Raises `SchemaError`."""
+    """Convert a decoded map to a struct; `place` names the map in errors. Raises `SchemaError`."""
     try:
         return convert(data, kind)
     except ERRORS as error:
-        raise wrong(error, place) from None
+        raise schema_error(error, place) from None
 
 
-def wrong(error: Exception, place: str) -> SchemaError:
-    """Return an error of `msgspec` in our words, after the path of the wrong value."""
+def schema_error(error: Exception, place: str) -> SchemaError:
+    """Convert an error of `msgspec` to our words, after the path of the wrong value."""
     text, _, path = str(error).rpartition(" - at `$")
     problem = text or path
     for theirs, ours in _WORDS.items():
@@ -92,11 +91,11 @@ Without = Mapping[type[Any], frozenset[str]]
 """Fields to leave out, by class."""
 
 
-def lacking(value: Any, without: Without) -> Any:
-    """Return a struct, or a part of one, as plain data that lacks some fields."""
+def plain_without(value: Any, without: Without) -> Any:
+    """Return a struct, or a part of one, as plain data without some fields."""
     if isinstance(value, tuple):
-        return [lacking(item, without) for item in value]
+        return [plain_without(item, without) for item in value]
     if not isinstance(value, Struct):
         return value
     left_out = without.get(type(value), ())
-    return {name: lacking(inner, without) for name, inner in asdict(value).items() if name not in left_out}
+    return {name: plain_without(inner, without) for name, inner in asdict(value).items() if name not in left_out}

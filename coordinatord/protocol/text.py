@@ -1,4 +1,4 @@
-"""Texts: those from outside made fit for a message or a terminal, and compared; many names shortened. Pure."""
+"""Sanitizes, compares and abbreviates texts. Pure."""
 
 from __future__ import annotations
 
@@ -7,29 +7,26 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 TEXT_MAX = 1_536
-"""The length in characters, so that a message with two such texts fits a frame even in the widest letters."""
+"""The limit in characters: a message with two such texts fits a frame even in the widest letters."""
 
 RANKS_NAMED_MAX = 4
 """How many ranks a text names."""
 
 NAMES_MAX = 8
-"""The most nodes that one sentence names; the others are counted, so that texts stay short with a thousand nodes."""
+"""How many nodes a sentence names; the others are counted, so that texts stay short with a thousand nodes."""
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def clip(text: str, most: int = TEXT_MAX) -> str:
-    """Make a text fit for a message: printable, and not longer than `most` characters."""
+    """Sanitize a text for a message: printable, and at most `most` characters."""
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def is_same_error(one: str, other: str) -> bool:
-    """Return whether two errors are the same except for numbers: ranks, addresses and process ids differ.
-
-    Two empty errors are not the same.
-    """
+    """Compare two errors, ignoring numbers such as ranks and process ids; two empty ones are not the same."""
     return bool(one) and _plain(one) == _plain(other)
 
 
@@ -38,7 +35,7 @@ def _plain(error: str) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Name some ranks: `ranks 0, 2`; of many the first ones."""
+    """Name ranks: `ranks 0, 2`; only the first of many."""
     named = ", ".join(map(str, ranks[:RANKS_NAMED_MAX]))
     more = " and more" if len(ranks) > RANKS_NAMED_MAX else ""
     return f"rank{'' if len(ranks) == 1 else 's'} {named}{more}"

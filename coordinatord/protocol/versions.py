@@ -1,13 +1,12 @@
-"""The versions of the protocol that are supported, and what each of them adds to the one before.
+"""The supported versions of the protocol, and the fields that each of them adds.
 
 Both sides support the present version and up to two before it, so that a cluster can be upgraded host by host while its
-jobs train. Each session has one version: that of its first message. Its messages have the fields of that version.
+jobs train. The first message of a session determines its version, and its messages have the fields of that version.
 
 To raise the version: add one to `PROTOCOL_VERSION`, and a row to `ADDED` for each new field, or new value of one. A new
-field needs a default that means "not known", since a session of the older version has that default. A new value, or a
-new message, must not be sent in a session of the older version. Three things stay as they are in all versions, so that
-two sides that share none can still find that out: the `type` of each message, the `version` of a `Join`, and the whole
-of `Refused`.
+field needs a default that means "not known", which a session of the older version has. A new value, or a new message,
+must not be sent in a session of the older version. Three things never change, so that two sides without a common
+version can detect that: the `type` of each message, the `version` of a `Join`, and the whole of `Refused`.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from coordinatord.protocol.messages import PROTOCOL_VERSION
 from coordinatord.protocol.schema import Without
 
 SUPPORTED = tuple(range(PROTOCOL_VERSION, max(PROTOCOL_VERSION - 3, 0), -1))
-"""The present version comes first. A node begins with it, and takes the next one if the coordinator does not
-support this."""
+"""The supported versions, newest first. A node tries them in this order."""
 
 
 class Added(Struct, frozen=True):
-    """A field that came with a version, or a value of an enumeration."""
+    """A field, or a value of an enumeration, that a version added."""
 
     version: int
     message: type[Any]
@@ -35,11 +33,11 @@ class Added(Struct, frozen=True):
 
 
 ADDED: tuple[Added, ...] = ()
-"""Nothing yet: there is one version."""
+"""Empty: there is one version so far."""
 
 
 def later_than(version: int, rows: Iterable[Added] | None = None) -> Without:
-    """Return the fields and the values of enumerations that came after a version, by the `rows` of `ADDED`."""
+    """Return the fields and values that were added after a version, by the `rows` of `ADDED`."""
     later: dict[type[Any], frozenset[str]] = {}
     for added in ADDED if rows is None else rows:
         if added.version > version:
@@ -47,7 +45,7 @@ def later_than(version: int, rows: Iterable[Added] | None = None) -> Without:
     return MappingProxyType(later)
 
 
-def differing(theirs: object) -> str:
-    """Return the text that the coordinator does not support the version of a node, which is `theirs`."""
+def version_mismatch(theirs: object) -> str:
+    """Return the error text for a node whose version is not supported."""
     ours = ", ".join(map(str, SUPPORTED))
     return f"the coordinator supports protocol {ours}, this node {theirs}: install the same release on all hosts"

@@ -1,4 +1,4 @@
-"""Tells one boot of this host from another, and reads the clock that runs from it."""
+"""Identifies this boot of the host, and reads the time since it."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def boot_id() -> str:
 
 
 def boot_clock() -> float:
-    """Return the seconds since this host was booted, including those in which it slept. Nobody can set this clock."""
+    """Return the seconds since this host was booted, sleep included. Nobody can set this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,6 +1,6 @@
-"""Settles, before anything else, how a signal ends the program until the program has handlers of its own.
+"""Installs signal defaults before anything else is imported: as PID 1, the kernel would drop SIGTERM.
 
-This module imports next to nothing, so that it runs early: until then, PID 1 of a container ignores signals.
+This module imports next to nothing, so that it runs early. The program replaces these handlers with its own later.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end a process by default."""
 
 
-def settle_signals() -> None:
-    """Let the signals that end a program end this one at once, also as PID 1; ignored ones stay ignored.
+def install_signal_defaults() -> None:
+    """Let signals such as SIGTERM end this program at once, also as PID 1; ignored signals stay ignored.
 
-    For PID 1 of a PID namespace, as in a container without an init, the kernel drops each signal for which there is no
-    handler (pid_namespaces(7)). SIGCHLD gets its default action. A parent may have ignored it, and its children inherit
-    that. The kernel would then reap this program's children itself (wait(2)).
+    The kernel drops a signal to PID 1 of a PID namespace that has no handler for it (pid_namespaces(7)). SIGCHLD gets
+    its default action: a process inherits that its parent ignored it, and the kernel would reap our children (wait(2)).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for signum in ENDING:

@@ -1,7 +1,7 @@
-"""Records the last stimuli of a pure machine, and its state before them, so that a bug of it can be run again.
+"""Records the last events of a pure machine, and its state before them, so that a bug can be replayed.
 
-The machine decides from its state, a stimulus and the time alone. So a file with these leads to the same end in any
-process of the same release.
+The machine decides only from its state, an event and the time. So a crash file leads to the same end in any process of
+the same release. Events are called stimuli here.
 """
 
 from __future__ import annotations
@@ -22,76 +22,73 @@ from coordinatord.protocol.errors import InternalError, OperationalError, operat
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
-from coordinatord.runtime.object_graph import GraphError, attributes, built, copied, written
+from coordinatord.runtime.object_graph import GraphError, attributes, dump, load, snapshot
 
 STIMULI_MIN = 4_000
-"""The fewest stimuli between two copies of the state. With a few nodes a copy takes a millisecond, and so many stimuli
-take some eighty. While a thousand nodes join, no copy is made: it would take a tenth of the time that they take to
-join. So many stimuli take some 2 MB of memory."""
+"""The fewest stimuli between two snapshots of the state. With a few nodes a snapshot takes 1 ms, and 4,000 stimuli take
+80 ms and 2 MB of memory. While a thousand nodes join, no snapshot is made: it would take a tenth of the time of their
+joins."""
 
 STIMULI_PER_OBJECT = 8
-"""The stimuli between two copies, for each object of a large state. A copy takes some 10 us for each object, so it
-costs each stimulus about 1 us. A copy that was given up costs as much, and is tried again as rarely."""
+"""The stimuli between two snapshots, for each object of a large state. A snapshot takes some 10 us an object, so it
+costs each stimulus about 1 us. An aborted snapshot costs as much, and is retried as rarely."""
 
 STIMULI_MAX_WITH_STATE = 40_000
-"""The most stimuli between two copies: 20 MB in memory, and 30 MB in a crash file that takes 3 s of a CPU to write.
-Python's garbage collector looks at all of them now and then: 50,000 held up the nodes for 70 ms."""
+"""The most stimuli between two snapshots: 20 MB in memory, and 30 MB in a crash file that takes 3 s of a CPU to write.
+Python's garbage collector scans all of them now and then: 50,000 delayed the nodes by 70 ms."""
 
 OBJECTS_MAX = 12_000
-"""The largest state that is copied, in objects: some 2,300 nodes, or 200 jobs that are over. A copy of a larger one
-would hold up the nodes for longer than 0.1 s, so none is made. A crash file then has the last stimuli alone. A person
-can read it, and nobody can run it again."""
+"""The largest state that is copied, in objects: some 2,300 nodes, or 200 jobs that are over. A snapshot of a larger one
+would delay the nodes by more than 0.1 s. A crash file then has only the last stimuli: it can be read, not replayed."""
 
 OBJECTS_PER_NODE = 5
-"""The objects that a node has. The number of nodes costs nothing to look up, whereas a copy that is given up takes
-0.1 s."""
+"""The objects that a node has. Looking up the number of nodes costs nothing, and an aborted snapshot costs 0.1 s."""
 
 STIMULI_MAX = 10_000
-"""The most stimuli that are kept where there is no copy: 2 MB."""
+"""The most stimuli that are kept without a snapshot: 2 MB."""
 
 BYTES_MAX = 32 << 20
-"""The most bytes of the messages that the kept stimuli came in. The usual 40,000 have 5 MB; a node that is no
-nodeclient may send the largest message 25 times a second, and each takes some times as much memory."""
+"""The most bytes of the messages of the kept stimuli. The usual 40,000 have 5 MB. A node that is no nodeclient may send
+the largest message 25 times a second, and each takes several times its size in memory."""
 
 FILES_KEPT = 3
-"""How many crash files are kept: the newest ones. A bug that ends the program again after each restart shows in them as
-well as in the first."""
+"""How many crash files are kept, the newest ones: a bug that recurs after each restart shows in them as well."""
 
 FORMAT = 1
-"""The version of the file's form."""
+"""The version of the file's format."""
 
 
 class Subject(Struct, frozen=True):
-    """What is recorded: the program of a machine, and which of the machine's attributes are code and no state."""
+    """A kind of machine to record: its program, and which of its attributes are code rather than state."""
 
     program: str
     packages: tuple[str, ...]
-    """The packages that the classes of its state and of its stimuli are in."""
+    """The packages of the classes of its state and its stimuli."""
     code: tuple[str, ...]
-    """Attributes of the machine that its construction makes anew."""
+    """Attributes that the machine's constructor makes again."""
     nodes: Callable[[Any], int] = lambda _: 1
-    """Returns how many nodes a machine knows. The size of its state is estimated by that."""
+    """Returns how many nodes a machine knows, to estimate the size of its state."""
 
 
 class FlightRecorder:
-    """Records one machine: `note` each stimulus before the machine takes it."""
+    """Records one machine: call `record` with each stimulus before the machine handles it."""
 
     def __init__(self, subject: Subject, machine: object) -> None:
         self._subject = subject
         self._machine = machine
         self._before: Any = None
-        """A copy of the machine before the first of the stimuli; None if its state is too large to be copied."""
+        """A snapshot of the machine before the first stimulus; None if its state is too large."""
         self._limit = 0
         self._until_next_try = 0
-        """The stimuli until another copy is tried, after one was given up."""
+        """The stimuli until the next snapshot is tried, after one was aborted."""
         self._stimuli: deque[tuple[float, object]] = deque()
         self._sizes: deque[int] = deque()
         self._bytes = 0
 
-    def note(self, stimulus: object, now: float, size: int = 0) -> None:
-        """Keep a stimulus that the machine is about to handle, from a message of `size` bytes if it came in one.
+    def record(self, stimulus: object, now: float, size: int = 0) -> None:
+        """Record a stimulus that the machine is about to handle; `size` is the size of its message in bytes, if any.
 
-        Now and then the state is copied anew, and the stimuli before that are dropped.
+        Now and then this takes a new snapshot of the state and drops the stimuli before it.
         """
         if len(self._stimuli) >= self._limit or self._bytes >= BYTES_MAX:
             self._make_room()
@@ -107,7 +104,7 @@ class FlightRecorder:
             return
         self._before, objects = None, 0
         if not is_large:
-            self._before, objects = copied(self._machine, without=self._subject.code, most=OBJECTS_MAX)
+            self._before, objects = snapshot(self._machine, without=self._subject.code, most=OBJECTS_MAX)
         between_copies = max(STIMULI_MIN, STIMULI_PER_OBJECT * objects)
         if self._before is not None:
             self._limit = min(between_copies, STIMULI_MAX_WITH_STATE)
@@ -124,10 +121,10 @@ class FlightRecorder:
             self._bytes -= self._sizes.popleft()
 
     def explain(self, error: Exception, folder: Path | None) -> Exception:
-        """Return an error of the machine as a bug, whatever its class, with notes on the stimulus that led to it.
+        """Return an error of the machine, of any class, as a bug with notes on the stimulus that led to it.
 
-        The state and the last stimuli are written to a new file in `folder`. Never raises: the error itself must not be
-        lost.
+        The state and the last stimuli are written to a new file in `folder`. Never raises: this must not hide the
+        error.
         """
         now, stimulus = self._stimuli[-1]
         bug = error if operational(error) is None else self._bug(error, stimulus)
@@ -161,7 +158,7 @@ class FlightRecorder:
             "program": self._subject.program,
             "release": __version__,
             "error": _named(error),
-            **written((None if self._before is None else list(attributes(self._before)), list(self._stimuli))),
+            **dump((None if self._before is None else list(attributes(self._before)), list(self._stimuli))),
         }
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(json.dumps(content))  # `json.dump` takes four times as long
@@ -171,13 +168,13 @@ class FlightRecorder:
 
 
 class CrashFileError(OperationalError):
-    """A crash file cannot be run again."""
+    """A crash file cannot be replayed."""
 
     exit_code = ExitCode.NO_INPUT
 
 
 class Recording(Struct, frozen=True):
-    """The content of a crash file: the machine as it was, the stimuli that it handled then, and the error."""
+    """The content of a crash file: the machine in its old state, the stimuli that it handled then, and the error."""
 
     machine: Any
     stimuli: tuple[tuple[float, Any], ...]
@@ -191,7 +188,7 @@ def read(path: Path, subject: Subject, machine: object) -> Recording:
         plain = json.loads(path.read_text())
         if (plain["format"], plain["program"]) != (FORMAT, subject.program):
             raise CrashFileError(f"{path} is no crash file of this {subject.program}")
-        state, stimuli = built(plain, subject.packages)
+        state, stimuli = load(plain, subject.packages)
         if state is None:
             raise CrashFileError(f"{path} has no state, since that was too large to be copied: it can only be read")
         for name, value in state:
@@ -204,7 +201,7 @@ def read(path: Path, subject: Subject, machine: object) -> Recording:
 
 
 def replay(path: Path, subject: Subject, machine: Any) -> ExitCode:
-    """Run a crash file again, print what happens, and print whether the end is the same. Raises `CrashFileError`."""
+    """Replay a crash file, print what happens, and print whether it ends in the same error. Raises `CrashFileError`."""
     recording = read(path, subject, machine)
     if recording.release != __version__:
         _print(f"the file is of release {recording.release}, this is {__version__}: the end may differ")

@@ -1,7 +1,7 @@
-"""Writes lines whose reader may not read: a caller never waits for the reader.
+"""Writes lines without blocking the caller, even if nobody reads them.
 
-A write waits for ever where a terminal was stopped with Ctrl-S, where a pager, a pipe or a journal takes nothing, or
-where a disk hangs. If a program wrote there from its event loop, the event loop would stand still.
+A write blocks for ever if a terminal was stopped with Ctrl-S, if a pager, a pipe or a journal reads nothing, or if a
+disk hangs. It must not block the event loop of a program.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""The most bytes of lines that wait; later lines are dropped and counted. Some ten thousand lines fit: those of a
-night, or of a storm of errors."""
+"""The most bytes of queued lines; later lines are dropped and counted. Some ten thousand lines fit: those of a night,
+or of a storm of errors."""
 
 FLUSH_WITHIN_S = 2.0
-"""How long to wait at the end of a program for a slow reader. One that reads nothing must not keep it from ending."""
+"""How long the end of a program waits for a slow reader. One that reads nothing must not keep the program alive."""
 
 BATCH_BYTES = 64 * 1024
 """The size of one write: the capacity of a pipe."""
@@ -27,19 +27,19 @@ class LineWriter:
     """One descriptor, and the thread that writes to it; the thread starts with the first line."""
 
     def __init__(self, fd: int, lost_line: Callable[[int], bytes]) -> None:
-        """Write to `fd`, which stays the caller's. `lost_line` makes a line from the number of dropped lines."""
+        """Write to `fd`, which the caller owns. `lost_line` makes a line from the number of dropped lines."""
         self._fd = fd
         self._lost_line = lost_line
         self._lines: deque[bytes] = deque()
         self._size = 0
         self.lost = 0
-        """Lines that were dropped and not yet reported to the reader."""
+        """The number of dropped lines that were not yet reported to the reader."""
         self._closing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def put(self, line: bytes) -> None:
-        """Queue a line with its end, in any thread. It is dropped if too many wait, or after `close`."""
+        """Queue a line with its end, from any thread. It is dropped if the queue is full, or after `close`."""
         with self._changed:
             if self._closing or self._size + len(line) > UNREAD_BYTES_MAX:
                 self.lost += 1
@@ -52,7 +52,7 @@ class LineWriter:
             self._changed.notify()
 
     def close(self, within_s: float = FLUSH_WITHIN_S) -> None:
-        """Wait until all is written, but no longer than this; what is left is lost."""
+        """Wait until all lines are written, at most `within_s` seconds; the rest is lost."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -85,7 +85,7 @@ class LineWriter:
             return taken
 
     def _write(self, data: bytes) -> bool:
-        """Write all of it, however long that takes; return False if that is impossible."""
+        """Write all of `data`, however long that takes; return False if the descriptor fails."""
         while data:
             try:
                 data = data[os.write(self._fd, data) :]

@@ -1,7 +1,6 @@
-"""Writes moments for people, in the time zone of the host that shows them. Each text names that zone.
+"""Formats times for people, in the time zone of the host that shows them. Each text names that zone.
 
-So one terminal shows one clock: that of `journalctl`, of `dmesg -T` and of the training script's own log. Nobody
-misreads the times of hosts in several zones.
+So a terminal shows one clock: that of `journalctl`, of `dmesg -T` and of the training script's own log.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from datetime import UTC, datetime
 
 
 def local(at: float) -> datetime:
-    """Return a moment, in seconds since 1970, in this host's zone."""
+    """Convert seconds since 1970 to a time in this host's zone."""
     return datetime.fromtimestamp(at, UTC).astimezone()
 
 
@@ -20,6 +19,6 @@ def now() -> datetime:
 
 
 def moment(at: datetime, timespec: str = "seconds", sep: str = " ") -> str:
-    """Write a moment in its zone by ISO 8601: `2026-11-21 21:19:20-05:00`, and in UTC with a Z at the end."""
+    """Format a time in its zone by ISO 8601: `2026-11-21 21:19:20-05:00`, or with a Z at the end in UTC."""
     text = at.isoformat(sep, timespec)
     return f"{text.removesuffix('+00:00')}Z" if text.endswith("+00:00") else text

@@ -1,8 +1,8 @@
-"""One log line an event, with structured fields, as text for people or as JSON for machines.
+"""Logs to standard error: one line an event, with structured fields, as text for people or as JSON for machines.
 
-Text is `time LEVEL program: message key=value ...`, JSON one object a line that also names the event. On a terminal
-text has the time of day only, and no level but those above INFO, in colour. In systemd's journal each line begins with
-its priority (sd-daemon(3)), and text has no time, which the journal adds.
+Text is `time LEVEL program: message key=value ...`. JSON is one object a line that also names the event. On a terminal,
+text has only the time of day, and only the levels above INFO, in colour. In systemd's journal each line begins with its
+priority (sd-daemon(3)), and text has no time, because the journal adds it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 EXACT_BELOW = 2**53
-"""Whole numbers from here on are written as text. Many readers of JSON take each number for a floating-point one, which
-is not exact there."""
+"""Integers from here on are written as text: many readers of JSON use floating-point numbers, which are not exact
+there."""
 
 STDERR = 2
 
@@ -41,16 +41,16 @@ COLOURS = ((logging.ERROR, 31), (logging.WARNING, 33))
 END = "\n"
 
 QUOTED = frozenset(' "=')
-"""A value with one of these is put between quotes."""
+"""A value with one of these is quoted."""
 
 OTHER_EVENT = "other"
-"""The name of an event that was logged without one, mostly by the libraries in use."""
+"""The event of a line that was logged without one, mostly by libraries."""
 
 
 def fields(event: str = "", /, **values: object) -> dict[str, Any]:
     """Return fields for the `extra` argument of a logging call; empty ones are left out.
 
-    `event` identifies the message for machines: it stays the same when the text changes.
+    `event` identifies the message for machines, even if the text changes.
     """
     kept = {name: value for name, value in values.items() if value is not None and value != ""}
     return {"fields": kept, "event": event}
@@ -59,7 +59,7 @@ def fields(event: str = "", /, **values: object) -> dict[str, Any]:
 def replace_closed_streams() -> None:
     """Open /dev/null in place of a standard stream that is closed, as with `2>&-`.
 
-    Call it before anything is opened: a file that is opened would get the number of the closed stream.
+    Call it before anything is opened: a new file would get the descriptor of the closed stream.
     """
     for descriptor in range(3):
         try:
@@ -73,14 +73,14 @@ def replace_closed_streams() -> None:
 def configure(level: str, name: str, form: str = "text") -> None:
     """Send the log lines of the program `name` (and of what it imports) to standard error, from `level` upward.
 
-    A caller never waits for the reader; at the end of the process, waiting lines are written within bounds.
+    Logging never blocks. At the end of the process, queued lines are written within a time limit.
     """
     found = _handler_of_stderr()
     install(found or _StderrHandler(), level, name, form)
 
 
 def install(handler: logging.Handler, level: str, name: str, form: str) -> None:
-    """Send all log lines of this process through one handler, which writes them in this form to standard error."""
+    """Send all log lines of this process through one handler, formatted as `form`, one of `FORMATS`."""
     handler.setFormatter(FORMATTERS[form](name, for_journal=leads_to_journal(STDERR), on_terminal=os.isatty(STDERR)))
     root = logging.getLogger()
     for other in root.handlers[:]:
@@ -117,12 +117,12 @@ def prioritized(text: str, level: int) -> str:
 
 
 def is_for_machines() -> bool:
-    """Whether this process logs as JSON: then nothing else may be written to standard error."""
+    """Whether this process logs JSON: then nothing else may be written to standard error."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
-def complain(program: str, text: str) -> None:
-    """Write why the program ends, after its name. In a log for machines this is the last of its lines."""
+def report_end(program: str, text: str) -> None:
+    """Write why the program ends, after its name. In a JSON log this is the last line."""
     if is_for_machines():
         logging.getLogger(program).error("%s", text, extra=fields("failed"))
     else:
@@ -130,9 +130,9 @@ def complain(program: str, text: str) -> None:
 
 
 def write_last_lines(text: str) -> None:
-    """Write the program's last lines to standard error, below all that was logged, within bounds.
+    """Write the program's last lines to standard error, after all log lines, within a time limit.
 
-    They are the reason of its end, so systemd's journal gets them as errors.
+    They explain its end, so systemd's journal gets them as errors.
     """
     if leads_to_journal(STDERR):
         text = f"{prioritized(text.removesuffix(END), logging.ERROR)}{END}"
@@ -146,7 +146,7 @@ def write_last_lines(text: str) -> None:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to standard error. The library closes it at the end of the process, which writes the waiting lines."""
+    """Writes to standard error. `logging` closes it at the end of the process, which writes the queued lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def _encoded(text: str) -> bytes:
 
 
 class _Formatter(logging.Formatter):
-    """The common part of both forms."""
+    """The common part of both formatters."""
 
     def __init__(self, program: str, *, for_journal: bool = False, on_terminal: bool = False) -> None:
         super().__init__()
@@ -200,9 +200,9 @@ class _Formatter(logging.Formatter):
 
 
 class LineFormatter(_Formatter):
-    """Renders a record as one line, whatever it contains.
+    """Renders any record as one line.
 
-    An exception follows on lines of its own, since it is a bug to be read by a developer.
+    An exception follows on lines of its own, for the developer who reads it.
     """
 
     def _render(self, record: logging.LogRecord) -> str:
@@ -219,9 +219,9 @@ class LineFormatter(_Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """Renders a record as one JSON object on one line, of ASCII alone, whatever it contains.
+    """Renders any record as one JSON object on one line of ASCII.
 
-    The fields of every line come first, then those of this event, then an exception. Its times are in UTC.
+    The fields of every line come first, then those of this event, then an exception. Times are in UTC.
     """
 
     def _render(self, record: logging.LogRecord) -> str:
@@ -258,14 +258,14 @@ def _value(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape characters that could steer a terminal or break a line."""
+    """Escape characters that could control a terminal or break a line."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _plain(value: object) -> object:
-    """Return a value that every reader of JSON understands alike: no infinite numbers, no lone surrogates."""
+    """Convert a value to one that every JSON reader accepts: no infinite numbers, no lone surrogates."""
     match value:
         case None | bool():
             return value
@@ -285,7 +285,7 @@ def explain_end(program: str, error: Exception) -> int:
     """Log why the program ends, in one line unless it is a bug; return its exit code."""
     known = operational(error)
     if known is not None:
-        complain(program, str(known))
+        report_end(program, str(known))
         return known.exit_code
     if is_for_machines():
         text = "this is a bug of %s, please report it"

@@ -1,8 +1,8 @@
-"""Copies object graphs, writes them down as plain data, and builds them again. Unlike with pickle, no code runs.
+"""Serializes object graphs as plain data, like a pickle that runs no code: `snapshot`, `dump` and `load`.
 
-A graph holds texts, numbers, enumerations, collections, and objects of classes that are no more than their attributes,
-as those of the pure machines are. What two objects share in a graph, they share in its copy as well. A class may name
-attributes in `SECRETS`: their texts are not written down.
+A graph has texts, numbers, enumerations, collections, and objects that consist only of their attributes, such as the
+state of the pure machines. Objects that are shared in a graph are shared in its copy as well. A class may name
+attributes in `SECRETS`: `dump` masks their texts.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OperationalError
 
 Plain = dict[str, Any]
-"""What `json` can write."""
+"""Data that `json` can write."""
 
 _ATOMS = (type(None), bool, int, float, str, bytes, Enum, Struct, type)
 
 _CONCEALED = "0"
-"""What is written for each letter of a secret, so that it is as long as before."""
+"""The mask for each character of a secret, which preserves its length."""
 
 _LINEAR = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 class GraphError(OperationalError):
-    """An object cannot be written down as a graph, or data is no graph that was written down. State: unchanged."""
+    """An object cannot be dumped, or data cannot be loaded. State: unchanged."""
 
 
 def attributes(thing: object) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object, in slots or in its dict; Python's own, as generics have them, are left out."""
+    """Yield the attributes of an object, in slots or in its dict, except Python's own, such as those of generics."""
     for name in _slots(type(thing)):  # type: ignore[arg-type] # classes are hashable
         if hasattr(thing, name):
             yield name, getattr(thing, name)
@@ -55,71 +55,70 @@ def _slots(kind: type) -> tuple[str, ...]:
 # Copying
 
 
-def copied(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any, int]:
-    """Copy all that can change; return the copy, and its number of objects.
+def snapshot(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any, int]:
+    """Copy all mutable objects of a graph; return the copy, and its number of objects.
 
-    The copy is None if it would take more than `most` objects. `without` names attributes of the root that are left
-    out.
+    The copy is None if it would have more than `most` objects. `without` names attributes of the root to leave out.
     """
     copier = _GraphCopier(most)
     try:
-        twin = copier.begin(root)
+        clone = copier.begin(root)
         for name, value in attributes(root):
             if name not in without:
-                setattr(twin, name, copier.copy(value))
+                setattr(clone, name, copier.copy(value))
     except _TooManyError:
-        return None, len(copier.twins)
-    return twin, len(copier.twins)
+        return None, len(copier.clones)
+    return clone, len(copier.clones)
 
 
 class _TooManyError(OperationalError):
-    """There is more to copy than is allowed."""
+    """The graph has more objects than allowed."""
 
 
 _CONSTANT: set[type] = set()
-"""The classes met so far whose objects never change: such an object is not copied."""
+"""The immutable classes that were met so far: their objects are not copied."""
 
 
 class _GraphCopier:
-    """Copies one graph of at most `most` objects. It looks at `_CONSTANT` first: most values are numbers and texts."""
+    """Copies one graph of at most `most` objects. It checks `_CONSTANT` first: most values are numbers and texts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.twins: dict[int, Any] = {}
+        self.clones: dict[int, Any] = {}
         """The copies, by the id of the original."""
 
     def copy(self, value: Any) -> Any:
         kind = type(value)
         if kind in _CONSTANT:
             return value
-        twin = self.twins.get(id(value))
-        return _copy_method(kind)(self, value) if twin is None else twin  # type: ignore[arg-type] # as above
+        clone = self.clones.get(id(value))
+        return _copy_method(kind)(self, value) if clone is None else clone  # type: ignore[arg-type] # as above
 
-    def begin(self, value: Any, twin: Any = None) -> Any:
-        """Return the copy of an object, still without its content, and remember it as the copy of that object."""
-        twin = object.__new__(type(value)) if twin is None else twin
-        self.twins[id(value)] = twin
-        if len(self.twins) > self._most:
+    def begin(self, value: Any, clone: Any = None) -> Any:
+        """Return the clone of an object, still without content, and register it."""
+        clone = object.__new__(type(value)) if clone is None else clone
+        self.clones[id(value)] = clone
+        if len(self.clones) > self._most:
             raise _TooManyError
-        return twin
+        return clone
 
     def instance(self, value: Any) -> Any:
-        twin = self.begin(value)
+        clone = self.begin(value)
         for name, inner in attributes(value):
-            setattr(twin, name, inner if type(inner) in _CONSTANT else self.copy(inner))
-        return twin
+            setattr(clone, name, inner if type(inner) in _CONSTANT else self.copy(inner))
+        return clone
 
     def mapping(self, value: dict[Any, Any]) -> Any:
-        # Counter and the like are kept: they make values that are missing.
-        twin = self.begin(value, type(value)() if type(value).__module__ == "collections" else {})
+        # Counter and its like stay what they are, because they supply missing values.
+        clone = self.begin(value, type(value)() if type(value).__module__ == "collections" else {})
         for key, inner in value.items():
-            twin[self.copy(key)] = inner if type(inner) in _CONSTANT else self.copy(inner)
-        return twin
+            clone[self.copy(key)] = inner if type(inner) in _CONSTANT else self.copy(inner)
+        return clone
 
     def sequence(self, value: list[Any] | deque[Any]) -> Any:
-        twin = self.begin(value, deque(maxlen=value.maxlen) if isinstance(value, deque) else [])
-        twin.extend(map(self.copy, value))
-        return twin
+        clone = self.begin(value, deque(maxlen=value.maxlen) if isinstance(value, deque) else [])
+        clone.extend(map(self.copy, value))
+        return clone
 
     def tuple_or_set(self, value: Collection[Any]) -> Any:
         return self.begin(value, type(value)(map(self.copy, value)))  # type: ignore[call-arg]
@@ -127,7 +126,7 @@ class _GraphCopier:
 
 @cache
 def _copy_method(kind: type) -> Callable[[_GraphCopier, Any], Any]:
-    """Return the function that copies objects of a class; add classes of constant objects to `_CONSTANT`."""
+    """Return the function that copies objects of a class; add an immutable class to `_CONSTANT`."""
     if issubclass(kind, _ATOMS):
         _CONSTANT.add(kind)
         return lambda _, value: value
@@ -138,16 +137,15 @@ def _copy_method(kind: type) -> Callable[[_GraphCopier, Any], Any]:
     return _GraphCopier.tuple_or_set if issubclass(kind, tuple | set | frozenset) else _GraphCopier.instance
 
 
-# Writing
+# Dumping
 
 
 class _GraphWriter:
     def __init__(self) -> None:
         self.objects: list[list[Any]] = []
         self._places: dict[int, int] = {}
-        self._kept: list[Any] = []
-        """The objects that were written. They are kept alive, so that Python gives no other object the id of one of
-        them."""
+        self._alive: list[Any] = []
+        """The objects written so far: while they are alive, Python reuses no id of theirs."""
 
     def write(self, value: Any) -> Any:
         if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
@@ -156,7 +154,7 @@ class _GraphWriter:
             return value
         if (place := self._places.get(id(value))) is None:
             place = self._places[id(value)] = len(self.objects)
-            self._kept.append(value)
+            self._alive.append(value)
             self.objects.append([])
             self.objects[place] = self._entry(value)
         return {"object": place}
@@ -193,14 +191,14 @@ def _name_of(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def written(root: Any) -> Plain:
-    """Return a graph as plain data. Raises `GraphError` for what is no data, such as a function."""
+def dump(root: Any) -> Plain:
+    """Return a graph as plain data. Raises `GraphError` for an object that is no data, such as a function."""
     writer = _GraphWriter()
     top = writer.write(root)
     return {"root": top, "objects": writer.objects}
 
 
-# Building
+# Loading
 
 
 class _Reader:
@@ -218,21 +216,21 @@ class _Reader:
         return self._built[place]
 
     def _build(self, place: int, kind: str, *parts: Any) -> None:
-        twin: Any
+        clone: Any
         if kind == "dict":
-            twin = self._built[place] = {}
-            twin.update((self.read(key), self.read(value)) for key, value in parts[0])
+            clone = self._built[place] = {}
+            clone.update((self.read(key), self.read(value)) for key, value in parts[0])
         elif kind in {"list", "deque"}:
-            twin = self._built[place] = [] if kind == "list" else deque(maxlen=parts[1])
-            twin.extend(self.read(inner) for inner in parts[0])
+            clone = self._built[place] = [] if kind == "list" else deque(maxlen=parts[1])
+            clone.extend(self.read(inner) for inner in parts[0])
         elif kind == "instance":
             made = self._class(parts[0])
             if issubclass(made, Struct):
                 self._built[place] = made(**{name: self.read(value) for name, value in parts[1].items()})
                 return
-            twin = self._built[place] = object.__new__(made)
+            clone = self._built[place] = object.__new__(made)
             for name, value in parts[1].items():
-                object.__setattr__(twin, name, self.read(value))
+                object.__setattr__(clone, name, self.read(value))
         else:
             self._built[place] = self._value(kind, *parts)
 
@@ -261,8 +259,8 @@ class _Reader:
         return found
 
 
-def built(plain: Plain, packages: Collection[str]) -> Any:
-    """Build a graph again; its classes have to be of `packages`. Raises `GraphError`."""
+def load(plain: Plain, packages: Collection[str]) -> Any:
+    """Build a dumped graph; its classes have to be in `packages`. Raises `GraphError`."""
     try:
         return _Reader(plain["objects"], packages).read(plain["root"])
     except (AttributeError, ImportError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:

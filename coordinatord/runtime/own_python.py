@@ -1,7 +1,7 @@
-"""Keeps what a user has set for training scripts out of our own programs: PYTHON variables, and modules of his.
+"""Isolates our programs from the PYTHON variables and the modules of a user's training scripts.
 
-A training script finds its modules in its folder and by PYTHONPATH. A `secrets.py` or `token.py` there would hide the
-module of Python's that our programs need.
+A script finds its modules in its folder and by PYTHONPATH. A `secrets.py` or `token.py` there would hide the module of
+the standard library that our programs need.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath
 
 
 def prefer_standard_library() -> None:
-    """Find Python's own modules first from now on, whatever PYTHONPATH and the working directory have."""
+    """Import from the standard library before PYTHONPATH and the working directory from now on."""
     sys.path.sort(key=lambda entry: entry != STANDARD_LIBRARY and not entry.endswith("lib-dynload"))
 
 
 def isolated(program: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a program of ours, whose text this is, in an interpreter of its own.
+    """Return the command line that runs the source text `program` in an isolated interpreter.
 
-    It ignores PYTHON variables, the working directory and `sitecustomize`. Modules are found in Python's own library,
-    beside this package, and then where this process finds them, which is right for every kind of installation.
+    It ignores PYTHON variables, the working directory and `sitecustomize`. It finds modules in the standard library,
+    beside this package, and then where this process finds them, which suits every kind of installation.
     """
     path = f"import sys\nsys.path += {[PACKAGE_PARENT, *sys.path]!a}\n"
     return [sys.executable, "-I", "-S", "-c", path + program, *arguments]

@@ -1,6 +1,6 @@
-"""TLS whose handshake compares the server's key: nothing is sent to a server before its key has proved to be right.
+"""TLS with a pinned key: the handshake checks the server's key, so nothing is sent to another server.
 
-The comparison is a part of the handshake itself, so the contexts made here are safe in any library that does TLS.
+Since the check is part of the handshake, any library can use the contexts that are made here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinatord.protocol.errors import OperationalError
 
 _INTEGER, _SEQUENCE, _VERSION = 0x02, 0x30, 0xA0
 _LONG = 0x80
-"""The bit of a length in DER that marks the long form: the length itself is in further bytes."""
+"""The bit of a DER length that marks the long form: the length follows in further bytes."""
 
 _HOSTS = frozenset({"DNS", "IP Address"})
 """Kinds of alternative names that name a host, as `getpeercert` calls them."""
@@ -37,8 +37,8 @@ class PinError(OperationalError, ssl.SSLError):
 def pin_of(certificate: bytes) -> str:
     """Return the pin of a certificate in DER: SHA-256 of its public key. Raises `CertificateError`.
 
-    OpenSSL also reads certificates that are not in DER. In such a one this function might find other fields than
-    OpenSSL, and so another key than the one with which the server has proved who it is. So it takes DER alone.
+    OpenSSL also reads certificates that are not in DER. In such a certificate this function might find another key than
+    OpenSSL, which has verified the server's key. So it accepts only DER.
     """
     try:
         fields = _content(_content(certificate, _SEQUENCE)[1], _SEQUENCE)[1]
@@ -53,21 +53,21 @@ def pin_of(certificate: bytes) -> str:
 
 
 def base32_of(digest: bytes) -> str:
-    """Write 32 bytes as in tokens: base32 in lower case, without padding."""
+    """Encode 32 bytes as in tokens: base32 in lower case, without padding."""
     return b32encode(digest).decode().rstrip("=").lower()
 
 
 def why_unusable(error: Exception) -> str:
-    """Return why a file with a certificate, its key or authorities cannot be used, without the terms of OpenSSL."""
+    """Explain in plain terms why a file with a certificate, a key or authorities cannot be used."""
     if not isinstance(error, ssl.SSLError):
         return getattr(error, "strerror", None) or str(error)
     return "the key is of another certificate" if error.reason == "KEY_VALUES_MISMATCH" else "damaged, or not in PEM"
 
 
 def pinned_context(check: Callable[[str], None]) -> ssl.SSLContext:
-    """Return a context for clients; `check` is called with the pin of each server, and raises `PinError`.
+    """Return a context for clients; `check` gets the pin of each server, and raises `PinError` to reject it.
 
-    No authority is asked, and no name is compared: the key is the server's name.
+    It checks no authority and no name: the key identifies the server.
     """
     context = _client_context(check)
     context.check_hostname = False
@@ -76,14 +76,14 @@ def pinned_context(check: Callable[[str], None]) -> ssl.SSLContext:
 
 
 def authority_context(check: Callable[[str], None], authorities: str) -> ssl.SSLContext:
-    """Return a context that trusts the `authorities` in a file in PEM, and compares names. Raises `OSError`."""
+    """Return a context for clients that trusts the authorities in a PEM file, and checks names. Raises `OSError`."""
     context = _client_context(check)
     context.load_verify_locations(authorities)
     return context
 
 
 def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
-    """Return a context for a server, without a certificate; with authorities, clients have to show theirs.
+    """Return a context for a server, without a certificate; with authorities it demands client certificates.
 
     Raises `OSError`.
     """
@@ -97,14 +97,14 @@ def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
 
 
 send_alert: ContextVar[Callable[[bytes], object] | None] = ContextVar("send_alert", default=None)
-"""Sends bytes to the client of the connection that this task accepts, without waiting; raises `OSError`."""
+"""Sends bytes to the client that this task accepts, without blocking; raises `OSError`."""
 
 
 class _ServerObject(ssl.SSLObject):
-    """A connection of an event loop that sends the client the reason if the handshake fails.
+    """A connection of an event loop that sends the client an alert if the handshake fails.
 
-    OpenSSL leaves an alert for the client (RFC 8446, 6.2), such as that a certificate is wanted. asyncio closes the
-    connection without sending it.
+    OpenSSL makes the alert (RFC 8446, 6.2), such as that a certificate is required. asyncio would close the connection
+    without sending it.
     """
 
     outgoing: ssl.MemoryBIO
@@ -124,7 +124,7 @@ class _ServerObject(ssl.SSLObject):
 
 
 class _ServerContext(ssl.SSLContext):
-    """A context that hands `send_alert` to the connections that it makes."""
+    """A context that passes `send_alert` to the connections that it makes."""
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **named: Any) -> ssl.SSLObject:
         made = super().wrap_bio(incoming, outgoing, *more, **named)
@@ -167,9 +167,9 @@ def _pin_of_peer(connection: ssl.SSLObject | ssl.SSLSocket) -> str:
 
 
 def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
-    """Take apart the first value in DER, which has to be of this kind; return all, its content, and what comes after.
+    """Parse the first DER value, which has to be of this kind; return the value, its content, and the rest of `data`.
 
-    Raises `CertificateError`, and `IndexError` if it ends too early.
+    Raises `CertificateError`, and `IndexError` if `data` ends too early.
     """
     if data[0] != kind:
         raise CertificateError("a certificate has another form than X.509 prescribes")
@@ -177,7 +177,7 @@ def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
     if size & _LONG:
         start += size & ~_LONG
         size = int.from_bytes(data[2:start])
-        # BER, unlike DER, can leave out a length and mark the end instead; and DER has one way to write each length.
+        # Unlike DER, BER allows several forms of a length, or an end marker instead of a length.
         if size < _LONG or data[2] == 0:
             raise CertificateError("a certificate is not in DER")
     end = start + size
@@ -187,9 +187,9 @@ def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
 
 
 def names_of(certificate: dict[str, Any]) -> frozenset[str]:
-    """Return the names of hosts in a certificate as `getpeercert` gives it.
+    """Return the host names in a certificate from `getpeercert`: common names, DNS names and IP addresses.
 
-    These are its common names, DNS names and IP addresses. It may have none: a URI or an e-mail address names no host.
+    It may have none: a URI or an e-mail address names no host.
     """
     subject = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
     return frozenset(subject | {value for key, value in certificate.get("subjectAltName", ()) if key in _HOSTS})

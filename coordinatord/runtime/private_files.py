@@ -1,8 +1,7 @@
-"""Reads and writes files that hold secrets. One user alone can read such a file, and it is never there in part.
+"""Reads and writes files with secrets: only one user can read them, and they are replaced atomically.
 
-No link is followed, except to a file that a person has named. root may work on the files of another user, as where
-coordinatord is a service with a user of its own. What root writes then belongs to the owner of the directory, who could
-not read it otherwise.
+Links are followed only to a file that a person has named. root may write into the directory of another user, such as
+that of a coordinatord service. The file then belongs to the owner of the directory, who could not read it otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 
 PRIVATE_BYTES_MAX = 1024 * 1024
-"""The limit of a file: a thousand tokens with their names take half of it."""
+"""The size limit of a file: a thousand tokens with their names take half of it."""
 
 
 class PrivateFileError(OperationalError):
@@ -28,10 +27,9 @@ class PrivateFileError(OperationalError):
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that this user alone can read; it replaces any other. Raises `PrivateFileError`.
+    """Write or replace a file that only this user can read. Raises `PrivateFileError`.
 
-    Its directory is made if it is missing. Whoever opens the file sees the old one or the new one. After a crash one of
-    the two is there.
+    A missing directory is made. The replacement is atomic, also in a crash.
     """
     make_private_directory(path.parent)
     try:
@@ -41,7 +39,7 @@ def write_private(path: Path, text: str) -> None:
             with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is a descriptor
                 file.write(text)
                 file.flush()
-                hand_over(handle, path.parent)
+                inherit_owner(handle, path.parent)
                 os.fsync(handle)
             fresh.replace(path)
         except BaseException:
@@ -52,7 +50,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory for this user alone, and those above it, if it is missing. Raises `PrivateFileError`."""
+    """Make a directory that only this user can use, and its parents, if missing. Raises `PrivateFileError`."""
     try:
         for part in (*reversed(path.parents), path):
             if part.is_dir():
@@ -60,7 +58,7 @@ def make_private_directory(path: Path) -> None:
             part.mkdir(mode=0o700, exist_ok=True)
             handle = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                hand_over(handle, part.parent)
+                inherit_owner(handle, part.parent)
             finally:
                 os.close(handle)
     except OSError as error:
@@ -68,11 +66,8 @@ def make_private_directory(path: Path) -> None:
 
 
 @contextmanager
-def held_directory(path: Path) -> Iterator[None]:
-    """Make a directory if it is missing, and keep other processes that call this from changing its files meanwhile.
-
-    Raises `PrivateFileError`.
-    """
+def locked_directory(path: Path) -> Iterator[None]:
+    """Make a directory if missing, and lock it against other processes that call this. Raises `PrivateFileError`."""
     make_private_directory(path)
     try:
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -86,7 +81,7 @@ def held_directory(path: Path) -> Iterator[None]:
 
 
 def read_private(path: Path) -> str | None:
-    """Return a file of this user that nobody else may read; None if it is missing. Raises `PrivateFileError`."""
+    """Return the text of a file that only this user may read; None if it is missing. Raises `PrivateFileError`."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -105,9 +100,9 @@ def read_private(path: Path) -> str | None:
 
 
 def read_given(path: Path) -> str:
-    """Return a file that a person has named, whoever may read it. Raises `PrivateFileError`.
+    """Return the text of a file that a person has named, whatever its permissions. Raises `PrivateFileError`.
 
-    It may be a link, and a group may read it: Kubernetes mounts secrets so.
+    It may be a link, and readable by a group: Kubernetes mounts secrets so.
     """
     try:
         with path.open("rb") as file:
@@ -116,16 +111,16 @@ def read_given(path: Path) -> str:
         raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def hand_over(handle: int, directory: Path) -> None:
-    """Give what root has made to the owner of the directory that it is in. Raises `OSError`."""
+def inherit_owner(handle: int, directory: Path) -> None:
+    """Give a file that root has made to the owner of its directory. Raises `OSError`."""
     if os.geteuid() == 0:
         found = directory.stat()
-        with suppress(PermissionError):  # a container's root may lack that right, and then keeps what it made
+        with suppress(PermissionError):  # a container's root may lack that right, and then stays the owner
             os.fchown(handle, found.st_uid, found.st_gid)
 
 
 def tokens_directory(environ: Mapping[str, str]) -> Path:
-    """Return where this user's tokens are, one file for each coordinator. Raises `PrivateFileError`."""
+    """Return the directory of this user's tokens, one file for each coordinator. Raises `PrivateFileError`."""
     base = Path(environ.get("XDG_CONFIG_HOME") or ".")
     if not base.is_absolute():  # the XDG specification ignores relative paths
         try:

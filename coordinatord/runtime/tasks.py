@@ -1,7 +1,6 @@
-"""Background tasks that are named, kept from the garbage collector and ended with their owner.
+"""Runs background tasks that end with their owner, and whose failure ends the owner.
 
-Callbacks of the event loop belong to the same owner: if one of them fails, the owner ends as well. Work that may hang
-has a thread.
+A failed callback of the event loop ends the owner as well. Work that may hang runs in a thread.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ LOOPS = frozenset({"asyncio", "uvloop"})
 """Packages that call callbacks."""
 
 OF_ONE_CONNECTION = "aiohttp"
-"""The package each of whose callbacks is about one connection. An error in such a callback is over when its connection
-is closed, or has been silent for too long. So a peer that meets a bug there must not end the daemon."""
+"""The package whose callbacks each serve one connection. An error in such a callback affects only that connection, so a
+peer that triggers a bug there must not end the daemon."""
 
 
 class Tasks:
@@ -28,7 +27,7 @@ class Tasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # After `guard` has ended, asyncio must not log that the exception of a failure was never retrieved.
+        # After `guard` has ended, asyncio must not log that nobody retrieved the exception of a failure.
         self._failure.add_done_callback(lambda failure: failure.cancelled() or failure.exception())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -41,12 +40,12 @@ class Tasks:
     async def guard(self, wanted: asyncio.Future[Result]) -> Result:
         """Wait for a result, or raise the exception of the first task that has failed.
 
-        Meanwhile a callback of the running loop that fails (`call_soon`, timers, readers, signal handlers) counts as a
-        task that does. The loop alone would log it and go on, without whatever the callback was there for.
+        Meanwhile a failed callback of the loop (`call_soon`, timers, readers, signal handlers) counts as a failed task.
+        By default the loop would log the error and go on without the effect of the callback.
         """
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
-        loop.set_exception_handler(self._note)
+        loop.set_exception_handler(self._on_callback_error)
         try:
             await asyncio.wait([wanted, self._failure], return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
         finally:
@@ -56,7 +55,7 @@ class Tasks:
         return wanted.result()
 
     def fail(self, error: Exception) -> None:
-        """End the owner as a task that failed with `error` would; only the first failure counts."""
+        """End the owner like a task that failed with `error`; only the first failure counts."""
         if not self._failure.done():
             self._failure.set_exception(error)
 
@@ -67,8 +66,8 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Fail by the error of a callback; for its `context` see `call_exception_handler` in asyncio."""
+    def _on_callback_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Fail by the error of a callback; for `context` see `call_exception_handler` in asyncio."""
         error = context.get("exception")
         counts = "handle" in context and not self._failure.done()
         if counts and isinstance(error, Exception) and _called_back(error) != OF_ONE_CONNECTION:
@@ -86,7 +85,7 @@ class Tasks:
 
 
 def _called_back(error: BaseException) -> str:
-    """Return the package whose callback the loop called when the exception came; empty if that was no Python code."""
+    """Return the package of the callback that raised; empty if it was no Python code."""
     trace = error.__traceback__
     while trace is not None:
         package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -97,11 +96,9 @@ def _called_back(error: BaseException) -> str:
 
 
 def in_thread(work: Callable[[], Result], name: str) -> asyncio.Future[Result]:
-    """Begin work that may hang in a daemon thread of this name; return a future of the result.
+    """Start work that may hang in a daemon thread of this name; return a future of the result.
 
-    The end of the program does not wait for it, as it does for the threads of an executor.
-
-    Raises `OSError` if the system refuses a thread.
+    Unlike with an executor, the end of the program does not wait for it. Raises `OSError` without a free thread.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()

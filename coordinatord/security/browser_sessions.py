@@ -1,9 +1,9 @@
-"""Browsers that were let in: a link that works once becomes a session of the browser, with the rights of a token.
+"""Signs browsers in: a single-use link opens a session with the rights of a token.
 
-A browser must not keep a token: scripts of the page could read it there, and a token has no end. A session is a cookie
-that no script can read. It says for which token it stands and when it is over, and is signed. So coordinators keep no
-sessions: one that was started again, and a standby with the same key, let the browser in as well. A session ends with
-the token, with the coordinator's key, and after a day's work.
+A browser must not store a token: scripts of the page could read it, and a token never expires. A session is a signed
+cookie that no script can read; it names its token and its expiry. So coordinators store no sessions: a restarted
+coordinator, or a standby with the same key, accepts the cookie too. A session ends with its token, with the
+coordinator's key, and after a day's work.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from coordinatord.runtime.pinned_tls import base32_of
 from coordinatord.security.token_store import KnownToken, new_secret
 
 LINK_S = 300.0
-"""How long a link can be opened: a person may copy it to another host's browser first."""
+"""How long a link is valid: a person may copy it to another host's browser first."""
 
 LINKS_MAX = 100
-"""The limit of links that were not opened; the oldest is dropped. A person has one at a time."""
+"""The limit of unopened links; the oldest is dropped. A person has one at a time."""
 
 SESSION_S = 12 * 3_600.0
 """How long a session lasts: a day's work."""
 
 
 class _KnownLink(Struct, frozen=True):
-    """What the secret of a link stands for."""
+    """The token of a link, and its expiry."""
 
     token: KnownToken
     until: float
 
 
 class BrowserSessions:
-    """Makes links and sessions; keeps links by the hash of their secrets, oldest first."""
+    """Makes links and sessions; stores links by the hash of their secrets, oldest first."""
 
     def __init__(self, key: bytes, clock: Callable[[], float]) -> None:
         """Begin without links; `key` signs sessions, and `clock` returns seconds since 1970."""
@@ -45,7 +45,7 @@ class BrowserSessions:
         self._links: OrderedDict[bytes, _KnownLink] = OrderedDict()
 
     def new_link(self, token: KnownToken) -> str:
-        """Return the secret of a link that opens one session with the rights of a token."""
+        """Return the secret of a new link, which opens one session with the rights of a token."""
         secret = new_secret()
         self._links[_digest(secret)] = _KnownLink(token, self._clock() + LINK_S)
         if len(self._links) > LINKS_MAX:
@@ -53,9 +53,9 @@ class BrowserSessions:
         return secret
 
     def open(self, link: str) -> tuple[str, KnownToken] | None:
-        """Open a session by the secret of a link, which is used up by that; return the session and the token.
+        """Open a session by the secret of a link, which becomes invalid; return the session and the token.
 
-        None if there is no such link, or it is used up or too old.
+        None if there is no such link, or it is used or expired.
         """
         found = self._links.pop(_digest(link), None)
         if found is None or found.until < self._clock():
@@ -64,7 +64,7 @@ class BrowserSessions:
         return f"{claim}.{self._signature(claim)}", found.token
 
     def token_of(self, session: str, tokens: Iterable[KnownToken]) -> KnownToken | None:
-        """Return the valid one of `tokens` for which a session stands; None if it is over or not ours."""
+        """Return the valid one of `tokens` that a session is for; None if the session is over or not ours."""
         claim, _, signature = session.rpartition(".")
         if not hmac.compare_digest(self._signature(claim).encode(), signature.encode("utf-8", "replace")):
             return None

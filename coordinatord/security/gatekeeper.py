@@ -1,8 +1,8 @@
-"""The gate before everything that is served: it identifies callers, and decides what they may do.
+"""Authenticates and authorizes all callers: HTTP requests and nodes' sessions.
 
-A request over HTTP and a node's session pass the same gate. A valid token is always let in: a secret cannot be guessed,
-so failures are counted only to bound what they cost. An address with many failures gets a short answer and no more log
-lines. This makes no difference to nodes with a token behind the same address.
+A valid token is always accepted: a secret cannot be guessed, so failures are counted only to bound their cost. An
+address with many failures gets a short answer and no more log lines. Nodes with a token behind the same address are not
+affected.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ every second, and a person a few times."""
 WINDOW_S = 60.0
 
 ADDRESSES_MAX = 10_000
-"""Addresses whose failures are counted. Beyond that the oldest is forgotten, so a caller with very many addresses is
-answered in full more often."""
+"""The limit of addresses whose failures are counted; the oldest is dropped. So a caller with very many addresses gets
+more full answers."""
 
 SITES_MAX = 1_024
 """The size of the cache of `site`, which is called two or three times for each connection."""
 
 SESSION_OVER = "session_over"
-"""The code of the error of each page that is still open when its session ends, which is nothing to worry about."""
+"""The error code of a page that is still open when its session ends, which is harmless."""
 
 BITS_OF_A_SITE = 64
-"""An IPv6 address counts by its first half: a host that has one address has 2^64."""
+"""IPv6 addresses are counted by their first half: a host has 2^64 addresses."""
 
 
 class DeniedError(OperationalError):
-    """A caller is not let in. Nothing has changed."""
+    """A caller is rejected. State: nothing has changed."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
         super().__init__(message)
@@ -55,14 +55,14 @@ class DeniedError(OperationalError):
 
 
 class Caller(Struct, frozen=True):
-    """A person or a program that was let in."""
+    """A person or a program that was accepted."""
 
     token: KnownToken | None
-    """None where everybody is let in (`--insecure`)."""
+    """None if no token is needed (`--insecure`)."""
     names: frozenset[str] | None = None
-    """The names in the certificate that the caller has shown, which may have none; None if it was not asked for one."""
+    """The names in the caller's certificate, possibly none; None if none was requested."""
     in_browser: bool = False
-    """It is a browser's session, which sends its cookie unasked, and not the bearer of a token."""
+    """Whether it is a browser's session, which sends its cookie unasked, and not the bearer of a token."""
 
     @property
     def name(self) -> str:
@@ -79,15 +79,15 @@ class Caller(Struct, frozen=True):
         return self.token is None or self.token.is_for(job)
 
     def check_job(self, job: str) -> None:
-        """Refuse a job that the token is not for. Raises `DeniedError`."""
+        """Reject a job that the token is not for. Raises `DeniedError`."""
         if self.token is not None and not self.is_for(job):
             text = f"the token {self.name} is for jobs {self.token.jobs}, and not for {job}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_job", text)
 
     def check_node(self, node: str) -> None:
-        """Refuse a node id that the caller's certificate is not for. Raises `DeniedError`.
+        """Reject a node id that the caller's certificate is not for. Raises `DeniedError`.
 
-        It is for node ids that are one of its names, and for those that continue one after a dash, as `gpu7-2` does.
+        A certificate is for node ids that are one of its names, or one of its names with a suffix, as in `gpu7-2`.
         """
         if self.names is None or any(node == name or node.startswith(f"{name}-") for name in self.names):
             return
@@ -100,11 +100,11 @@ class Caller(Struct, frozen=True):
 
 
 ANYBODY = Caller(None)
-"""Every caller, where no token is needed."""
+"""The caller if no token is needed."""
 
 
 class Gatekeeper:
-    """Lets callers in by the tokens of a store."""
+    """Accepts callers by the tokens of a store."""
 
     def __init__(self, store: TokenStore, browsers: BrowserSessions, clock: Callable[[], float]) -> None:
         """Begin without failures; `clock` returns seconds that only grow."""
@@ -114,7 +114,7 @@ class Gatekeeper:
         self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """When the window of an address began, and its failures since."""
         self.denied = 0
-        """The number of all callers so far that were not let in."""
+        """The number of all callers so far that were rejected."""
 
     def admit(
         self,
@@ -126,10 +126,9 @@ class Gatekeeper:
         *,
         own_jobs: bool = False,
     ) -> Caller:
-        """Let in the bearer of a token that has the role `wanted`, for one job or for all. Raises `DeniedError`.
+        """Accept the bearer of a token that has the role `wanted`, for one job or for all. Raises `DeniedError`.
 
-        With `own_jobs` the request is for the jobs that the token is for, whichever these are. A browser has its
-        `session` instead of a token.
+        With `own_jobs` the request is for all jobs of the token. A browser has its `session` instead of a token.
         """
         try:
             if session is not None and not authorization:
@@ -142,7 +141,7 @@ class Gatekeeper:
             raise
 
     def recognize(self, authorization: str, wanted: Role, job: str | None = None) -> Caller:
-        """Let in the bearer of a token as `admit` does, but without counting a failure. Raises `DeniedError`."""
+        """Accept the bearer of a token as `admit` does, but without counting a failure. Raises `DeniedError`."""
         return self._check(Caller(self._token_of(authorization)), wanted, job)
 
     @staticmethod
@@ -162,7 +161,7 @@ class Gatekeeper:
         return caller
 
     def is_valid(self, caller: Caller) -> bool:
-        """Whether a caller that was let in would be let in again."""
+        """Whether an accepted caller would be accepted again."""
         return caller.token is None or caller.token in self._store.tokens
 
     def _token_of(self, authorization: str) -> KnownToken:
@@ -174,7 +173,7 @@ class Gatekeeper:
             secret = parse_token(authorization.removeprefix(BEARER).strip()).secret
         except TokenFormError as error:
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "no_token", str(error)) from error
-        self._store.keep_fresh()  # it may have been made, or revoked, a moment ago
+        self._store.try_refresh()  # it may have been made, or revoked, a moment ago
         known = find(self._store.tokens, secret)
         if known is None:
             text = "the token is not known here: was it removed, or is it of another coordinator's state directory?"
@@ -185,7 +184,7 @@ class Gatekeeper:
         return known
 
     def _token_of_session(self, session: str) -> KnownToken:
-        """Return the valid token for which a browser's session stands. Raises `DeniedError`."""
+        """Return the valid token of a browser's session. Raises `DeniedError`."""
         token = self.browsers.token_of(session, self._store.tokens)
         if token is None:
             text = "the session of this browser is over: run nodeclient page, and open the link that it prints"
@@ -202,8 +201,8 @@ class Gatekeeper:
         self._count(error, peer)
         raise error
 
-    def note_distrusted(self, reason: str, peer: str) -> None:
-        """Count and log a client that TLS has sent away because of its certificate, or because it showed none."""
+    def record_distrusted(self, reason: str, peer: str) -> None:
+        """Count and log a client that TLS has rejected because of a bad or missing certificate."""
         with suppress(DeniedError):
             self._count(DeniedError(HTTPStatus.UNAUTHORIZED, "certificate", reason), peer)
 
@@ -230,7 +229,7 @@ class Gatekeeper:
 
 @lru_cache(SITES_MAX)
 def site(peer: str) -> str:
-    """Return the key that the failures of an address are counted by."""
+    """Return the key under which the failures of an address are counted."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:

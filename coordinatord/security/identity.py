@@ -1,7 +1,7 @@
-"""The coordinator's key and certificate: made at the first start, or those of an organisation.
+"""The coordinator's key and certificate: made at the first start, or supplied by an organisation.
 
-Only the key matters: tokens have its hash. The certificate is self-signed, never expires, and exists because TLS needs
-one; programs that compare names, such as Prometheus, may use the name `coordinatord`.
+Only the key matters: tokens have its hash. Our own certificate exists because TLS needs one; it is self-signed and
+never expires. Programs that check names, such as Prometheus, may use the name `coordinatord`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.pinned_tls import CertificateError, pin_of, why_unusable
-from coordinatord.runtime.private_files import PrivateFileError, held_directory, read_private, write_private
+from coordinatord.runtime.private_files import PrivateFileError, locked_directory, read_private, write_private
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
 
 NAME = "coordinatord"
-"""The name in the certificate, for programs that have to compare one."""
+"""The name in the certificate, for programs that check one."""
 
 
 class IdentityError(OperationalError):
@@ -32,25 +32,25 @@ class IdentityError(OperationalError):
 
 
 class Identity(Struct, frozen=True):
-    """Where the key and the certificate are."""
+    """The files of the key and the certificate."""
 
     certificate: Path
     key: Path
 
     @property
     def text(self) -> str:
-        """The certificate in PEM, without those between it and its authority. Raises `OSError` and `ValueError`."""
+        """The certificate in PEM, without its chain. Raises `OSError` and `ValueError`."""
         return _first_certificate(self.certificate)
 
     def load_into(self, context: ssl.SSLContext) -> str:
-        """Let a context show this certificate from now on; return the pin of its key. Raises `IdentityError`.
+        """Load this certificate into a context; return the pin of its key. Raises `IdentityError`.
 
-        If the files cannot be used, the context keeps its certificate. A key with a password is refused, since a daemon
-        cannot ask for it.
+        If the files cannot be used, the context keeps its certificate. A key with a password is rejected, because a
+        daemon cannot ask for it.
         """
         try:
             pin = pin_of(ssl.PEM_cert_to_DER_cert(self.text))
-            # A context with half of a new pair would be of no use, so the pair is tried in another one first.
+            # A context with half of a new pair would be useless, so another context tries the pair first.
             for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
                 each.load_cert_chain(self.certificate, self.key, password=_no_password)
         except (OSError, ValueError, CertificateError) as error:
@@ -59,7 +59,7 @@ class Identity(Struct, frozen=True):
         return pin
 
     def derived_key(self, purpose: str) -> bytes:
-        """Return a key that is as secret and durable as this one, for another purpose. Raises `IdentityError`."""
+        """Derive a key for another purpose, as secret and durable as this one. Raises `IdentityError`."""
         try:
             return _derived(self.key.read_bytes(), purpose)
         except OSError as error:
@@ -67,14 +67,14 @@ class Identity(Struct, frozen=True):
 
 
 def own_identity(directory: Path) -> Identity:
-    """Return the identity in a directory; make what is missing. Raises `PrivateFileError`.
+    """Return the identity in a directory; make missing files. Raises `PrivateFileError`.
 
-    A certificate without its key is refused: nodes know the coordinator by its key.
+    A certificate without its key is rejected: nodes identify the coordinator by its key.
     """
     identity = Identity(directory / CERTIFICATE, directory / KEY)
     if all(read_private(path) is not None for path in (identity.key, identity.certificate)):
         return identity
-    with held_directory(directory):  # a daemon that starts and `coordinatord token` may both have found nothing
+    with locked_directory(directory):  # a starting daemon and `coordinatord token` may both have found nothing
         key, certificate = read_private(identity.key), read_private(identity.certificate)
         if key is None and certificate is not None:
             text = f"{identity.key} is missing: put it back, or remove {directory} and hand out new tokens"
@@ -91,33 +91,33 @@ def own_identity(directory: Path) -> Identity:
     return identity
 
 
-class PassingIdentity(Struct, frozen=True):
-    """A key and a certificate in memory alone, which end with this process."""
+class EphemeralIdentity(Struct, frozen=True):
+    """A key and a certificate in memory only, which end with this process."""
 
     key: str
     certificate: str
 
     @classmethod
-    def make(cls) -> PassingIdentity:
-        """Make one."""
+    def make(cls) -> EphemeralIdentity:
+        """Make a new key and its certificate."""
         key = _new_key()
         return cls(key, _certificate_for(key))
 
     def load_into(self, context: ssl.SSLContext) -> str:
-        """Let a context show this certificate; return the pin of its key."""
-        with tempfile.TemporaryDirectory(prefix="coordinatord-key-") as folder:  # TLS reads them from files alone
+        """Load this certificate into a context; return the pin of its key."""
+        with tempfile.TemporaryDirectory(prefix="coordinatord-key-") as folder:  # TLS reads them only from files
             identity = Identity(Path(folder) / CERTIFICATE, Path(folder) / KEY)
             write_private(identity.certificate, self.certificate)
             write_private(identity.key, self.key)
             return identity.load_into(context)
 
     def derived_key(self, purpose: str) -> bytes:
-        """Return a key that is as secret as this one, for another purpose."""
+        """Derive a key for another purpose, as secret as this one."""
         return _derived(self.key.encode(), purpose)
 
 
 def _derived(key: bytes, purpose: str) -> bytes:
-    """Return a key from which the one that it was made of cannot be found (RFC 5869, 2.2)."""
+    """Derive a key that does not reveal the original one (RFC 5869, 2.2)."""
     return hmac.digest(purpose.encode(), key, "sha256")
 
 
@@ -154,7 +154,7 @@ def _certificate_for(key_text: str) -> str:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # It never expires: RFC 5280, 4.1.2.5, has this date for that.
+        # By RFC 5280, 4.1.2.5, this date means that it never expires.
         .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)

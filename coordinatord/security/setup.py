@@ -1,4 +1,4 @@
-"""Makes the key, the certificate and the first tokens at the first start, and reads them again on request."""
+"""Makes the key, the certificate and the first tokens at the first start, and reloads them on request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import server_context, why_unusable
 from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
 from coordinatord.security.browser_sessions import BrowserSessions
+from coordinatord.security.ephemeral_tokens import this_process
 from coordinatord.security.gatekeeper import Gatekeeper
-from coordinatord.security.identity import Identity, IdentityError, PassingIdentity, own_identity
-from coordinatord.security.passing_tokens import this_process
+from coordinatord.security.identity import EphemeralIdentity, Identity, IdentityError, own_identity
 from coordinatord.security.token_store import KnownToken, TokenStore, valid_names
 
 log = logging.getLogger(__name__)
@@ -30,23 +30,23 @@ FOLDER = "security"
 """The folder in the state directory."""
 
 HANDED_OUT = "tokens"
-"""The file in it with the first tokens, if the user has no place for them. It may be copied, and removed."""
+"""The file in it with the first tokens, if the user has no directory for them. It may be copied, and removed."""
 
 PIN = "pin"
 """The file in it with the pin of an organisation's key: `coordinatord token` needs the pin for new tokens."""
 
 FOR_NODES = "for nodes elsewhere make one that may only join, by coordinatord token new --output FILE"
-"""The advice that follows the path of the first tokens: the bearer of these may also stop and drain."""
+"""The advice after the path of the first tokens, whose bearer may also stop and drain."""
 
 FOR_SESSIONS = "sessions of browsers"
-"""The purpose of the key that signs them. Coordinators that share a store and have the same key agree on it."""
+"""The purpose of the key that signs sessions. Coordinators with the same key derive the same one."""
 
 FIRST_ROLES = (Role.JOIN, Role.ADMIN)
 """The roles of the first tokens: one for nodes, and one for operators, who may read as well."""
 
 
 class NowhereError(OperationalError):
-    """There is no place for the first tokens."""
+    """There is no directory for the first tokens."""
 
     exit_code = ExitCode.USAGE
 
@@ -55,7 +55,7 @@ class SecuritySettings(Struct, frozen=True):
     """The paths of the files; see `coordinatord --help`."""
 
     directory: Path | None
-    """The folder in the state directory; None if nothing is to be kept."""
+    """The folder in the state directory; None to store nothing."""
     certificate: Path | None = None
     key: Path | None = None
     client_authorities: Path | None = None
@@ -68,21 +68,21 @@ class Security:
         self._settings = settings
         self._store = store
         self._passing_file: Path | None = None
-        """The file of tokens that end with this process; None if they are kept."""
-        self._passing_identity: PassingIdentity | None = None
+        """The file of tokens that end with this process; None if they are durable."""
+        self._passing_identity: EphemeralIdentity | None = None
         self._authorities = b""
-        """What is in the file with the authorities of clients; empty if there is none."""
+        """The content of the file with the authorities of clients; empty without one."""
         self.gatekeeper: Gatekeeper
         self.context: ssl.SSLContext
-        """The TLS context of new connections: another one once clients have other authorities."""
+        """The TLS context of new connections; replaced when the authorities of clients change."""
         self.pin = ""
-        """The pin of the key that is shown."""
+        """The pin of the key in use."""
         self._certificate = ""
-        """The organisation's certificate that is shown, in PEM; empty for one of our own."""
+        """The organisation's certificate in use, in PEM; empty for our own."""
 
     @classmethod
     def open(cls, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> Security:
-        """Read the files; make those that are missing.
+        """Read the files; make missing ones.
 
         Raises `NowhereError`, `IdentityError`, `TokenStoreError` and `PrivateFileError`.
         """
@@ -92,30 +92,30 @@ class Security:
         security.pin = security._load_identity(security.context)
         security.gatekeeper = Gatekeeper(store, security._browsers(), clock)
         store.refresh()
-        # There may be other tokens before the first start, by `coordinatord token new`.
+        # `coordinatord token new` may have made other tokens before the first start.
         if not {_first(role) for role in FIRST_ROLES} & {token.name for token in store.tokens}:
             security._hand_out(environ)
         return security
 
     @property
     def tokens(self) -> tuple[KnownToken, ...]:
-        """The tokens that are known now."""
+        """All known tokens."""
         return self._store.tokens
 
     @property
     def shows_given(self) -> bool:
-        """Whether the certificate that is shown is an organisation's."""
+        """Whether the certificate in use is an organisation's."""
         return self._settings.certificate is not None
 
     @property
     def valid_names(self) -> frozenset[str]:
-        """The names of the tokens that are valid now."""
+        """The names of all valid tokens."""
         return valid_names(self._store.tokens)
 
     def reload(self) -> None:
-        """Read certificate, authorities and tokens again, for connections from now on.
+        """Reload certificate, authorities and tokens, for new connections.
 
-        What cannot be read is logged, and stays as it was.
+        An error is logged, and the old value stays in use.
         """
         before, authorities, context = self._certificate, self._authorities, self.context
         try:
@@ -150,8 +150,8 @@ class Security:
         self.pin = pin
 
     def refresh(self) -> None:
-        """Read the tokens again if their file has changed."""
-        self._store.keep_fresh()
+        """Reload the tokens if their file has changed."""
+        self._store.try_refresh()
 
     def adopt(self, shared: Iterable[KnownToken]) -> None:
         """Add the tokens of other coordinators. Raises `TokenStoreError` and `PrivateFileError`."""
@@ -163,7 +163,7 @@ class Security:
             self._passing_file.unlink(missing_ok=True)
 
     def _read_authorities(self) -> bytes:
-        """Return what is in the file with the authorities of clients. Raises `IdentityError`."""
+        """Return the content of the file with the authorities of clients. Raises `IdentityError`."""
         path = self._settings.client_authorities
         try:
             return b"" if path is None else path.read_bytes()
@@ -173,8 +173,7 @@ class Security:
     def _context(self) -> ssl.SSLContext:
         """Return a context with the authorities of clients, and without a certificate. Raises `IdentityError`.
 
-        It has no TLS sessions of another context. So a client whose authorities were removed does not come in by
-        resuming a session.
+        It has no TLS sessions of another context, so a client whose authority was removed cannot resume a session.
         """
         path = self._settings.client_authorities
         try:
@@ -183,7 +182,10 @@ class Security:
             raise IdentityError(f"the authorities {path} cannot be used: {why_unusable(error)}") from error
 
     def _load_identity(self, context: ssl.SSLContext) -> str:
-        """Let a context show the certificate; return the pin of its key. Raises `IdentityError`, `PrivateFileError`."""
+        """Load the certificate into a context; return the pin of its key.
+
+        Raises `IdentityError` and `PrivateFileError`.
+        """
         directory, identity = self._settings.directory, self._identity()
         pin = identity.load_into(context)
         if self.shows_given and isinstance(identity, Identity):
@@ -195,25 +197,25 @@ class Security:
             (directory / PIN).unlink(missing_ok=True)
         return pin
 
-    def _identity(self) -> Identity | PassingIdentity:
-        """Return the key and the certificate to show; make those that are missing. Raises `PrivateFileError`."""
+    def _identity(self) -> Identity | EphemeralIdentity:
+        """Return the key and the certificate to use; make missing ones. Raises `PrivateFileError`."""
         settings = self._settings
         if settings.certificate is not None and settings.key is not None:
             return Identity(settings.certificate, settings.key)
         if settings.directory is not None:
             return own_identity(settings.directory)
         if self._passing_identity is None:
-            self._passing_identity = PassingIdentity.make()
+            self._passing_identity = EphemeralIdentity.make()
         return self._passing_identity
 
     def _browsers(self) -> BrowserSessions:
-        """Return sessions that are signed by means of our key. Raises `IdentityError` and `PrivateFileError`."""
+        """Return sessions signed with a key derived from ours. Raises `IdentityError` and `PrivateFileError`."""
         return BrowserSessions(self._identity().derived_key(FOR_SESSIONS), lambda: now().timestamp())
 
     def _hand_out(self, environ: Mapping[str, str]) -> None:
-        """Make the first tokens, and leave them where nodes and commands of this user find them.
+        """Make the first tokens, and write them where nodes and commands of this user find them.
 
-        A service has no such place: then the state directory gets the file.
+        A service has no such directory, so the state directory gets the file.
         """
         first = [self._store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
         process = this_process() if self._settings.directory is None else None
@@ -240,7 +242,7 @@ class Security:
 
 
 def _first(role: Role) -> str:
-    """Return the name of the token of the first start for a role."""
+    """Return the name of the first token for a role."""
     return f"first-{role}"
 
 

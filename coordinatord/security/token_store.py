@@ -1,9 +1,9 @@
-"""The tokens that a coordinator knows: names, roles and hashes, in a file of the state directory.
+"""Stores the tokens of a coordinator: names, roles and hashes, in a file of the state directory.
 
-Coordinators that share a store have a file each, and also know the tokens of the others: see `united`.
+Coordinators that share a store have a file each, and also accept the tokens of the others: see `united`.
 
-A plain SHA-256 is enough: the secrets are 256 random bits, so nobody finds one by trying, and a slow hash would only
-cost the coordinator time. `coordinatord token` changes the file while the daemon runs, which reads it again.
+A plain SHA-256 is enough: the secrets are 256 random bits, which nobody can guess, and a slow hash would only cost the
+coordinator time. `coordinatord token` changes the file while the daemon runs, which then reloads it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from coordinatord.protocol.fields import Name
 from coordinatord.protocol.schema import SchemaError, Strict, check, printable
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import base32_of
-from coordinatord.runtime.private_files import PrivateFileError, held_directory, read_private, write_private
+from coordinatord.runtime.private_files import PrivateFileError, locked_directory, read_private, write_private
 
 log = logging.getLogger(__name__)
 
 TOKENS = "tokens.json"
 
 TOKENS_MAX = 1_000
-"""The limit of tokens: each secret is compared with all of them, which then takes a third of a millisecond."""
+"""The limit of tokens: comparing a secret with all of them takes a third of a millisecond."""
 
 TIME_MAX = 2.0**40
 """The limit of a date in seconds since 1970."""
 
 VERSION = 1
-"""The version of the file's form."""
+"""The version of the file's format."""
 
 
 class TokenStoreError(OperationalError):
@@ -54,7 +54,7 @@ class TokenStoreError(OperationalError):
 
 
 class DamagedTokensError(TokenStoreError):
-    """The file of tokens is not as it was written."""
+    """The file of tokens is damaged."""
 
     exit_code = ExitCode.DATA_ERROR
 
@@ -69,7 +69,7 @@ class KnownToken(Strict, frozen=True):
     name: Name
     role: Role
     jobs: Name
-    """The pattern of the job ids that it is for; `*` for all."""
+    """The pattern of its job ids; `*` for all."""
     digest: Annotated[str, printable(64, least=64)]
     """SHA-256 of the secret, in hexadecimal digits."""
     made_at: Annotated[float, Meta(ge=0, le=TIME_MAX)]
@@ -78,7 +78,7 @@ class KnownToken(Strict, frozen=True):
     """When it was revoked; None while it is valid."""
 
     def is_for(self, job: str) -> bool:
-        """Whether it is for a job of this id; upper and lower case differ."""
+        """Whether it is for a job of this id, which is case-sensitive."""
         return fnmatchcase(job, self.jobs)
 
     @property
@@ -103,7 +103,7 @@ def pack_tokens(tokens: Iterable[KnownToken]) -> str:
 
 
 def unpack_tokens(text: str) -> tuple[KnownToken, ...]:
-    """Return what `pack_tokens` has packed. Raises `ValueError`, `RecursionError` and `SchemaError`."""
+    """Parse the text of `pack_tokens`. Raises `ValueError`, `RecursionError` and `SchemaError`."""
     return check(json.loads(text), _TokenFile, "file").tokens
 
 
@@ -113,7 +113,7 @@ def valid_names(tokens: Iterable[KnownToken]) -> frozenset[str]:
 
 
 def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[KnownToken, ...]:
-    """Return the tokens of several coordinators: all that any has made, revoked if any has revoked them.
+    """Merge the tokens of several coordinators; a token is revoked if any coordinator has revoked it.
 
     The hash identifies a token. If two tokens have one name, the shared one keeps it.
     """
@@ -132,10 +132,7 @@ def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[Kno
 
 
 def find(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
-    """Return the token with this secret; the time that it takes depends on neither.
-
-    So a caller cannot measure how near a guess is.
-    """
+    """Return the token with this secret, in constant time: a caller cannot measure how near a guess is."""
     digest = _digest(secret)
     found = None
     for token in tokens:
@@ -146,18 +143,18 @@ def find(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
 
 @dataclass(slots=True)
 class TokenStore:
-    """The tokens in one directory, or in memory alone."""
+    """The tokens in one directory, or only in memory."""
 
     directory: Path | None
     tokens: tuple[KnownToken, ...] = ()
     _seen: tuple[int, ...] = field(default=(), repr=False)
-    """The inode, the time of change and the size of the file when it was read."""
+    """The inode, the time of change and the size of the file at the last read."""
     _problem: str = field(default="", repr=False)
-    """Why the file could not be read at the last try; empty if it could."""
+    """Why the last read failed; empty if it succeeded."""
 
     @property
     def path(self) -> Path:
-        """The file, if there is a directory."""
+        """The file, which needs a directory."""
         assert self.directory is not None  # noqa: S101 - the callers know that there is one
         return self.directory / TOKENS
 
@@ -169,10 +166,10 @@ class TokenStore:
         self._seen = present
         return self.tokens != before
 
-    def keep_fresh(self) -> None:
-        """Read the file if it has changed; if it cannot be read, log that, and keep the tokens as they were.
+    def try_refresh(self) -> None:
+        """Read the file if it has changed; on an error, log it and keep the old tokens.
 
-        The next call tries again: where this process had no descriptor left, a token may have been revoked.
+        The next call retries: the error may be a lack of descriptors, and a token may have been revoked.
         """
         try:
             self.refresh()
@@ -184,7 +181,7 @@ class TokenStore:
             self._problem = ""
 
     def add(self, pin: str, role: Role, name: str, jobs: str = "*") -> AccessToken:
-        """Make a token and keep its hash; return it with its secret, which is nowhere else.
+        """Make a token and store its hash; return it with its secret, which is not stored.
 
         Raises `TokenStoreError` and `PrivateFileError`.
         """
@@ -199,7 +196,7 @@ class TokenStore:
     def revoke(self, name: str) -> KnownToken:
         """Revoke a token; return it as it was. Raises `TokenStoreError` and `PrivateFileError`."""
         self.refresh()
-        self._named(name)  # where there is none, nothing is made, such as the directory
+        self._named(name)  # without such a token, not even the directory is made
         with self._locked():
             token = self._named(name)
             if token.revoked_at is None:
@@ -225,11 +222,11 @@ class TokenStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from changing the file, and begin with its present content."""
+        """Lock the file against other processes, and read it."""
         if self.directory is None:
             yield
             return
-        with held_directory(self.directory):
+        with locked_directory(self.directory):
             self.refresh()
             yield
 
@@ -260,7 +257,7 @@ class TokenStore:
 
 
 def _without_oldest_revoked(tokens: Iterable[KnownToken], most: int) -> list[KnownToken]:
-    """Leave out the oldest revoked tokens until at most `most` are left. Raises `TokenStoreError`."""
+    """Drop the oldest revoked tokens until at most `most` are left. Raises `TokenStoreError`."""
     kept = list(tokens)
     while len(kept) > most:
         revoked = [token for token in kept if token.revoked_at is not None]

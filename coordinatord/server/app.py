@@ -29,7 +29,7 @@ from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.runtime.tcp_options import keep_trying
+from coordinatord.runtime.tcp_options import retransmit_steadily
 from coordinatord.security.setup import Security
 from coordinatord.server import page
 from coordinatord.server.counters import Counters
@@ -43,7 +43,7 @@ from coordinatord.server.http.jobs_api import Api
 from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.logs_api import LogsApi
 from coordinatord.server.http.page_access import PageAccess, cookie_name
-from coordinatord.server.http.responses import TurnedDownError, complain_alike
+from coordinatord.server.http.responses import RequestRejectedError, uniform_errors
 from coordinatord.server.http.stacks_api import StacksApi
 from coordinatord.server.metrics.scrape import Metrics
 from coordinatord.server.reads.arrival_reads import ArrivalReads
@@ -192,7 +192,7 @@ async def serve(
     connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
     browsers = Browsers(_names(address))
-    guards = [complain_alike, connections.note, browsers.guard, access.guard, connections.note_caller]
+    guards = [uniform_errors, connections.note, browsers.guard, access.guard, connections.note_caller]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes()])
     reads = (
@@ -231,7 +231,7 @@ def _while_leading(driver: Driver) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not driver.may_act():
-            raise TurnedDownError(HTTPStatus.SERVICE_UNAVAILABLE, "standby", OVER)
+            raise RequestRejectedError(HTTPStatus.SERVICE_UNAVAILABLE, "standby", OVER)
         return await handler(request)
 
     return guard
@@ -310,7 +310,7 @@ def listeners_at(host: str, port: int, passed: Sequence[socket.socket]) -> list[
     listeners = list(passed) or [_listen(host, port)]
     for listener in listeners:
         # Accepted connections inherit both options.
-        keep_trying(listener)
+        retransmit_steadily(listener)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     return listeners
 

@@ -291,7 +291,7 @@ class Driver:
         if not self.may_act():
             self._tasks.fail(LeadershipLostError(OVER))
             return
-        self._recorder.note(event, now, size)
+        self._recorder.record(event, now, size)
         try:
             batch = self.machine.handle(event, now)
             self._timer.arm(self.machine.next_deadline())

@@ -20,7 +20,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.websocket.handshake import with_reason
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.server.http.access_guard import AccessGuard, is_health
-from coordinatord.server.http.responses import complain, complain_alike, respond
+from coordinatord.server.http.responses import error_response, respond, uniform_errors
 from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.server.sessions.connections import CALLER, HEADERS_MAX, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
@@ -57,7 +57,7 @@ async def serve_standby(
     """
     answers, tasks = _StandbyAnswers(leader, why, insecure=gatekeeper is None), Tasks()
     connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
-    guards = [complain_alike, connections.note, AccessGuard(gatekeeper, "", is_health).guard, connections.note_caller]
+    guards = [uniform_errors, connections.note, AccessGuard(gatekeeper, "", is_health).guard, connections.note_caller]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     own = [web.get("/healthz", answers.health), web.get("/metrics", answers.metrics)]
     app.add_routes([*own, web.route("*", "/{rest:.*}", answers.redirect)])
@@ -107,12 +107,12 @@ class _StandbyAnswers:
         leader = self._leader()
         if leader is None:
             text = f"stands by, and nobody leads: {clip(self._why(), REASON_MAX) or 'try again'}"
-            answer = complain(request, 503, "standby", f"this coordinator {text}")
+            answer = error_response(request, 503, "standby", f"this coordinator {text}")
             answer.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
             answer.headers.update(with_reason(text))
         else:
             text = f"this coordinator stands by: {leader.endpoint} leads"
-            answer = complain(request, 307, "standby", text)
+            answer = error_response(request, 307, "standby", text)
             scheme = "https" if leader.secure else "http"
             answer.headers[hdrs.LOCATION] = f"{scheme}://{leader.endpoint}{request.rel_url}"
         answer.force_close()

@@ -1,7 +1,7 @@
-"""The history of all runs in one SQLite database: appends records, reads them, and forgets old ones.
+"""The history of all runs in one SQLite database: appends, reads and deletes records.
 
-It has no thread, no event loop and no clock, so that a simulation can run it as it is; `sqlite_store` is the daemon's
-store around it.
+It has no thread, no event loop and no clock, so that the simulation can run it unchanged; `sqlite_store` is the
+daemon's store around it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from coordinatord.store import migrations, row_codec
 from coordinatord.store.error_texts import DAMAGED, explained
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent, NothingStoredError, UnreadableStoreError
 from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer, version_of
-from coordinatord.store.retention import forget, makes_forget
+from coordinatord.store.retention import forget, may_supersede
 
 BUSY_S = 0.5
-"""How long to wait for another process that is writing, such as a person's sqlite3; then it is an error."""
+"""How long to wait for another process that writes, such as a person's sqlite3, before an error."""
 
 
 def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
-    """Open a database to write to: make it if missing, migrate it, and prove it writable.
+    """Open a database for writing: make it if missing, migrate it, and prove it writable.
 
-    One that has to be migrated is checked first. Any other has to be checked with `check`.
+    A database is checked before a migration. Call `check` for any other one.
 
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
-    # Only this user may read it; SQLite gives its other files the same mode.
+    # Only this user may read it. SQLite gives its other files the same mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     connection = _open(_address(path, "mode=rw"))
     try:
@@ -54,14 +54,14 @@ def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
 
 
 def connect_in_memory() -> sqlite3.Connection:
-    """Make a database that lasts as long as its connection."""
+    """Make a database that ends with its connection."""
     connection = _open(":memory:")
     migrate(connection)
     return connection
 
 
 def _copy_into_memory(path: Path) -> sqlite3.Connection:
-    """Copy a database as it is at this moment, and leave no trace, whether or not a daemon is writing to it.
+    """Copy the present content of a database, and leave no trace, even while a daemon writes to it.
 
     Raises `NothingStoredError`, `UnreadableStoreError`, `sqlite3.Error` and `OSError`.
     """
@@ -75,7 +75,7 @@ def _copy_into_memory(path: Path) -> sqlite3.Connection:
         if not log.exists():
             options += "&immutable=1"  # no process has it open; otherwise SQLite would make both files
         elif not shared.exists():
-            # No process has it open either, but it was not closed: SQLite would have to write to put it in order.
+            # No process has it open either, but it was not closed, so SQLite would have to write for its recovery.
             for source in (path, log):
                 shutil.copy(source, elsewhere)
             path = Path(elsewhere, path.name)
@@ -92,8 +92,7 @@ def _address(path: Path, options: str) -> str:
 
 
 def _open(location: str) -> sqlite3.Connection:
-    # Transactions are begun and ended by hand. The connection is made in one thread and used in another, never in two
-    # at once.
+    # Transactions are explicit. The connection is made in one thread and used in another, never in two at once.
     return sqlite3.connect(location, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
 
 
@@ -114,7 +113,7 @@ _ADD = """
 """Adds the rows of a JSON list. (`->>` would be shorter, and needs SQLite 3.38.)"""
 
 _DECIDING = ", ".join(f"('{kind.KIND}')" for kind in (RunOpened, RoundFormed, RoundsMissed, RoundEnded, RunEnded))
-"""The kinds of which the last record decides what a run that has ended came to."""
+"""The kinds whose last record determines the outcome of a run that has ended."""
 
 _IN_BRIEF = """
     SELECT seq, at, job, run, CASE WHEN kind = 'RoundFormed' AND json_valid(body) THEN 'RoundRemembered' ELSE kind END,
@@ -126,7 +125,7 @@ _IN_BRIEF = """
             'spent', json_extract(body, '$.spent')) ELSE body END
     FROM records
 """
-"""Reads records, and of a round that was formed only how large it was."""
+"""Reads records, but only the size of each round that was formed."""
 
 _LOAD = f"""
     WITH last AS (SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job),
@@ -150,9 +149,9 @@ _LOAD = f"""
     UNION ALL {_IN_BRIEF} WHERE seq IN final
     ORDER BY seq
 """  # noqa: S608 - our own text
-"""Reads the history of live runs. Of a run that has ended, it reads the last record of each deciding kind, and the last
-report: its nodes and its other rounds no longer matter, and would be nearly all of the data when a thousand jobs are
-over. Of the runs of a job before its last one, it reads the beginning and the end."""
+"""Reads the whole history of live runs. Of a run that has ended, it reads only the last record of each deciding kind,
+and the last report: its other records no longer matter, and are nearly all of the data when a thousand jobs are over.
+Of the earlier runs of a job, it reads the beginning and the end."""
 
 _ROUND_KINDS = ", ".join(f"'{kind.KIND}'" for kind in ROUND_RECORDS)
 
@@ -166,13 +165,13 @@ class Database:
 
     def __init__(self, connection: sqlite3.Connection, where: Path | str, version: int = len(STEPS)) -> None:
         self._connection = connection
-        # A copy, or one in memory, ends with its owner. Python 3.13 warns of a connection that is not closed.
+        # A database in memory ends with its owner. Python 3.13 warns of a connection that is not closed.
         weakref.finalize(self, connection.close)
         self._where = where
         self._gathered = False
-        """Whether what `load` returns is gathered already."""
+        """Whether `gather` was called for the next `load`."""
         self.version = version
-        """The version that its tables had before they were migrated."""
+        """The version of its tables before the migration."""
 
     @classmethod
     def open(cls, path: Path, steps: Steps = STEPS) -> Self:
@@ -182,7 +181,7 @@ class Database:
 
     @classmethod
     def beside(cls, path: Path) -> Self:
-        """Open the database file that another connection of this process writes, to read it: neither waits.
+        """Open a file for reading that another connection of this process writes; neither waits for the other.
 
         Raises `StoreError`.
         """
@@ -207,16 +206,16 @@ class Database:
             return cls(connection, path.parent, version)
 
     def check(self) -> None:
-        """Check every page, also those that are not read now. Raises `StoreError`."""
+        """Check every page. Raises `StoreError`."""
         with explained(self._where):
             _check(self._connection)
 
     def append(self, entries: Iterable[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`.
 
-        After an error none of them is kept, and the same call can be made again.
+        After an error none of them is stored, and the call can be retried.
         """
-        with explained(self._where), self._undone_by_errors():
+        with explained(self._where), self._rolled_back_on_error():
             self._append(entries)
             self._connection.execute("COMMIT")
 
@@ -230,13 +229,13 @@ class Database:
         new: list[Entry] = []
         for entry in entries:
             new.append(entry)
-            if makes_forget(entry.record):
-                self._keep(new)
+            if may_supersede(entry.record):
+                self._insert(new)
                 new = []
-        self._keep(new)
+        self._insert(new)
 
     @contextmanager
-    def _undone_by_errors(self) -> Iterator[None]:
+    def _rolled_back_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -244,46 +243,45 @@ class Database:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def _keep(self, new: Sequence[Entry]) -> None:
-        """Add records, and forget what the last of them makes superfluous.
+    def _insert(self, new: Sequence[Entry]) -> None:
+        """Insert records, and delete those that the new ones supersede.
 
-        One statement adds all of them. Each statement releases Python's lock and has to wait for it again, up to 5 ms
-        while the event loop is busy. When 10,000 nodes join, one statement for each would delay their commit by many
-        seconds.
+        One statement inserts all of them. Each statement releases Python's lock and waits for it again, up to 5 ms
+        while the event loop is busy. One statement a record would delay the joins of 10,000 nodes by many seconds.
         """
         if new:
             rows = [row_codec.encode(entry) for entry in new]
             self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
             forget(self._connection, new[-1].record)
 
-    # For a store that keeps the rows elsewhere
+    # For a store whose rows are durable elsewhere
 
     def fill(self, rows: Iterable[row_codec.Row], identity: str = "") -> None:
-        """Take in rows with their numbers, and the `identity` of the store that they come from. Raises `StoreError`."""
-        with explained(self._where), self._undone_by_errors():
+        """Insert rows with their numbers, and the `identity` of their store. Raises `StoreError`."""
+        with explained(self._where), self._rolled_back_on_error():
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             if identity:
                 self._connection.execute("UPDATE identity SET word = ?", (identity,))
             self._connection.execute("COMMIT")
 
-    def note_changes(self) -> None:
-        """Note from now on which rows are added and deleted, for `begin`. The caller makes them durable elsewhere."""
+    def track_changes(self) -> None:
+        """Track for `begin` which rows are added and deleted, so that the caller can make them durable elsewhere."""
         with explained(self._where):
             self._connection.execute("PRAGMA synchronous = OFF")
             self._connection.execute("CREATE TABLE changed (seq INTEGER PRIMARY KEY, added INTEGER NOT NULL)")
             for verb, row, added in (("INSERT", "new", 1), ("DELETE", "old", 0)):
                 self._connection.execute(
-                    f"CREATE TRIGGER noted_{row} AFTER {verb} ON records"  # noqa: S608 - our own text
+                    f"CREATE TRIGGER tracked_{row} AFTER {verb} ON records"  # noqa: S608 - our own text
                     f" BEGIN INSERT OR REPLACE INTO changed VALUES ({row}.seq, {added}); END"
                 )
 
     def begin(self, entries: Iterable[Entry]) -> tuple[list[int], list[int]]:
-        """Append, and leave the transaction open for `end`; return the numbers of the rows added, and of those deleted.
+        """Append, and leave the transaction open for `end`; return the numbers of the added and of the deleted rows.
 
-        Raises `StoreError`, and then no transaction is open.
+        Raises `StoreError`; then no transaction is open.
         """
-        with explained(self._where), self._undone_by_errors():
+        with explained(self._where), self._rolled_back_on_error():
             (last,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
             self._append(entries)
             changed = self._connection.execute("SELECT seq, added FROM changed ORDER BY seq").fetchall()
@@ -291,12 +289,12 @@ class Database:
         return [seq for seq, added in changed if added], [seq for seq, added in changed if not added and seq <= last]
 
     def end(self, *, keep: bool) -> None:
-        """End the transaction that `begin` has begun: commit it, or undo it unless `keep`. Raises `StoreError`."""
+        """Commit the transaction of `begin`, or roll it back without `keep`. Raises `StoreError`."""
         with explained(self._where):
             self._connection.execute("COMMIT" if keep else "ROLLBACK")
 
     def rows(self, seqs: Sequence[int] | None = None) -> list[row_codec.Row]:
-        """Return the rows with these numbers that exist, in order; all rows for None. Raises `StoreError`."""
+        """Return the existing rows of these numbers, in order; all rows for None. Raises `StoreError`."""
         condition = "" if seqs is None else "WHERE seq IN (SELECT value FROM json_each(?))"
         with explained(self._where):
             return self._connection.execute(
@@ -305,10 +303,10 @@ class Database:
             ).fetchall()
 
     def gather(self) -> None:
-        """Collect what the next `load` returns, in a table in memory. Raises `StoreError`.
+        """Prefetch the rows of the next `load` into a table in memory. Raises `StoreError`.
 
-        It is one statement, during which Python's lock is free: the program can be imported meanwhile, in another
-        thread. Row by row, each row would have to wait for the lock.
+        It is one statement that leaves Python's lock free, so that another thread can import the program meanwhile. Row
+        by row, each row would have to wait for the lock.
         """
         with explained(self._where):
             self._connection.execute("PRAGMA temp_store = MEMORY")
@@ -316,7 +314,7 @@ class Database:
         self._gathered = True
 
     def load(self) -> list[Entry]:
-        """Return what led to the state at the last `gather`, or to the present one: see `Store.load`.
+        """Return the history up to the last `gather`, or up to now: see `Store.load`.
 
         Raises `StoreError`.
         """
@@ -333,7 +331,7 @@ class Database:
         return [entry.record for entry in self._entries(_ROUNDS, (job, run))]
 
     def runs(self) -> list[tuple[str, str]]:
-        """Return job and run of every history that is kept, oldest first. Raises `StoreError`."""
+        """Return job and run of every stored history, oldest first. Raises `StoreError`."""
         with explained(self._where):
             return self._connection.execute(
                 "SELECT job, run FROM records WHERE job <> '' AND kind <> 'JobForgotten'"
@@ -341,7 +339,7 @@ class Database:
             ).fetchall()
 
     def history(self, job: str, run: str) -> list[Entry]:
-        """Return what is kept of one run, oldest record first. Raises `StoreError`."""
+        """Return the stored records of one run, oldest first. Raises `StoreError`."""
         return self._entries("SELECT * FROM records WHERE job = ? AND run = ? ORDER BY seq", (job, run))
 
     @property
@@ -363,7 +361,7 @@ class Database:
         arguments = {"job": job, "after": after or 0, "most": most, "since": since, "kinds": json.dumps(list(kinds))}
         order = "DESC" if after is None else "ASC"
         with explained(self._where):
-            # This is read first, so that records that come meanwhile are left for the next call.
+            # This is read first, so that new records are left to the next call.
             (newest,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
             rows = self._connection.execute(
                 f"{_READ_EVENTS} WHERE {condition} AND seq > :after AND seq <= {newest:d}"

@@ -1,6 +1,6 @@
-"""The common part of the stores on a database: one thread writes it, and another one reads it meanwhile.
+"""The base of the stores on a database: one thread writes, another one reads, and the event loop waits for no disk.
 
-So the event loop waits for no disk. Each store has its own way to make records durable.
+Each store has its own way to make records durable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DatabaseStore:
         """Open the file to read it, while the subclass writes it. Raises `StoreError`."""
         self._reader = Database.beside(path)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store")
-        """One thread, so that calls are carried out in order."""
+        """One thread, so that calls run in order."""
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self.identity = identity
         """A token that no other store has."""
@@ -58,11 +58,11 @@ class DatabaseStore:
         return await asyncio.get_running_loop().run_in_executor(self._writing, work)
 
     async def _beside(self, read: Callable[[], Result]) -> Result:
-        """Call `read` in the thread that reads: a read must not delay what is being made durable."""
+        """Call `read` in the thread that reads: a read must not delay a commit."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, read)
 
     def _check_beside(self) -> Future[None]:
-        """Begin to check every page of the file, in the thread that reads."""
+        """Start a check of every page of the file, in the thread that reads."""
         return self._reading.submit(self._reader.check)
 
     async def _end(self, close: Callable[[], None]) -> None:

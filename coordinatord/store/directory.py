@@ -1,4 +1,4 @@
-"""The state directory: finds it, locks it for one daemon at a time, and notices that the host's clock was set."""
+"""The state directory: locks it for one daemon at a time, and detects that the host's clock was set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from coordinatord.runtime.boot import boot_clock, boot_id
-from coordinatord.runtime.private_files import hand_over
+from coordinatord.runtime.private_files import inherit_owner
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import StoreError
 
@@ -18,7 +18,7 @@ DATABASE = "state.db"
 LOCK = "lock"
 
 LOCK_BYTES = 200
-"""More than the lock's two lines have: the number of its process, and the boot with its start by the clock."""
+"""The limit of the lock file's two lines: the number of its process, and the boot with its start by the clock."""
 
 CLOCK_SET_MIN_S = 10.0
 """A smaller difference may be the time between the readings of two clocks on a busy host."""
@@ -38,7 +38,7 @@ class StateDirectory:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                hand_over(lock, path)
+                inherit_owner(lock, path)
                 _take(path, lock)
                 return cls(path, lock)
             except BaseException:
@@ -51,9 +51,9 @@ class StateDirectory:
         return self.path / DATABASE
 
     def check(self) -> None:
-        """Check that it is still the directory that was locked. Raises `StoreError` if it was moved or removed.
+        """Check that the locked directory was not moved or removed. Raises `StoreError`.
 
-        Otherwise everything would go on into files that nobody finds again.
+        Otherwise all writes would go into files that nobody finds again.
         """
         with explained(self.path):
             for name in (LOCK, DATABASE):
@@ -65,26 +65,26 @@ class StateDirectory:
 
     @property
     def clock_set_by_s(self) -> float:
-        """How far the host's clock was set ahead since the last `note_clock` of any process. Raises `StoreError`.
+        """How far the host's clock was set ahead since the last `record_clock` of any process. Raises `StoreError`.
 
-        It is 0 if the host was booted meanwhile.
+        It is 0 after a reboot.
         """
         with explained(self.path):
             same_boot = re.fullmatch(rf"{boot_id()} (-?\d+\.\d+)", _read(self._lock)[1])
         set_by_s = _boot_began_at() - float(same_boot[1]) if same_boot else 0.0
         return set_by_s if abs(set_by_s) >= CLOCK_SET_MIN_S else 0.0
 
-    def note_clock(self) -> None:
-        """Note how the host's clock is set. Raises `StoreError`."""
+    def record_clock(self) -> None:
+        """Record how the host's clock is set. Raises `StoreError`."""
         with explained(self.path):
             _write(self._lock, f"{boot_id()} {_boot_began_at()}")
 
-    def hand_over_database(self) -> None:
+    def chown_database(self) -> None:
         """Give a database that root has made to the owner of the directory: its daemon could not open it otherwise."""
         with explained(self.path):
             handle = os.open(self.database, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                hand_over(handle, self.path)
+                inherit_owner(handle, self.path)
             finally:
                 os.close(handle)
 
@@ -94,7 +94,7 @@ class StateDirectory:
 
 
 def is_claimed(path: Path) -> bool:
-    """Whether a process has claimed a state directory, as each coordinatord does that has one. Raises `StoreError`."""
+    """Whether a coordinatord has claimed a state directory. Raises `StoreError`."""
     with explained(path):
         try:
             lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -110,12 +110,12 @@ def is_claimed(path: Path) -> bool:
 
 
 def _boot_began_at() -> float:
-    """Return when the host was booted by its clock, which can be set; in seconds since 1970."""
+    """Return when the host was booted, in seconds since 1970 by its clock, which can be set."""
     return datetime.now(UTC).timestamp() - boot_clock()
 
 
 def _take(path: Path, lock: int) -> None:
-    """Lock the directory, and leave the note of the clock as it is."""
+    """Lock the directory, without changing the record of the clock."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -128,7 +128,7 @@ def _take(path: Path, lock: int) -> None:
 
 
 def _read(lock: int) -> tuple[str, str]:
-    """Return the number of the process that took the lock last, and the note of the clock; both may be empty."""
+    """Return the number of the last process with the lock, and the record of the clock; both may be empty."""
     holder, _, noted = os.pread(lock, LOCK_BYTES, 0).decode(errors="replace").partition("\n")
     return holder, noted.strip()
 

@@ -1,4 +1,4 @@
-"""Texts for errors of the operating system and SQLite that say what to do about them."""
+"""Explains errors of the operating system and SQLite, each with its remedy."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _OF_SQLITE = {
 }
 
 _SIGNS_OF_DAMAGE = ("no such table", "no such column", "Could not decode to UTF-8")
-"""Texts of SQLite, which gives all of these one code without meaning."""
+"""Texts of SQLite for damage that has only its generic error code."""
 
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 @contextmanager
 def explained(directory: Path | str) -> Iterator[None]:
-    """Turn errors within into a `StoreError` that names the directory."""
+    """Convert errors within the context to a `StoreError` that names the directory."""
     try:
         yield
     except (NothingStoredError, UnreadableStoreError) as error:

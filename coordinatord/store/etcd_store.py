@@ -1,6 +1,6 @@
-"""The store of a coordinator that leads: its history is in etcd, and a replica of it in a database of its own.
+"""The store of a coordinator that leads: the history is in etcd, with a local replica in a database.
 
-Each commit is worked out in the replica, made durable by one transaction of etcd, and only then kept in the replica.
+Each commit is prepared in the replica, made durable by one transaction of etcd, and then committed in the replica.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coordinatord.store.migrations import STEPS, Steps
 log = logging.getLogger(__name__)
 
 COMPACT_EVERY_S = 300.0
-"""How often etcd is asked to forget old revisions, and how old they are then; Kubernetes does the same."""
+"""How often etcd is compacted, and how old the dropped revisions are; Kubernetes does the same."""
 
 
 class EtcdStore(DatabaseStore):
@@ -51,7 +51,7 @@ class EtcdStore(DatabaseStore):
     async def open(
         cls, gateway: Gateway, keys: Keys, candidate: Candidate, folder: Path | None = None, steps: Steps = STEPS
     ) -> Self:
-        """Read the history as the leader, and bring it up to date; the replica is in this folder.
+        """Read the history as the leader, and migrate it; the replica is in this folder.
 
         Raises `LeadershipLostError` and `StoreError`.
         """
@@ -74,7 +74,7 @@ class EtcdStore(DatabaseStore):
             raise
 
     async def load(self) -> Sequence[Entry]:
-        """Return what led to the present state, oldest first. Raises `StoreError`."""
+        """Return the history that the present state follows from, oldest first. Raises `StoreError`."""
         return await self._in_thread(self._replica.database.load)
 
     async def append(self, entries: Sequence[Entry]) -> None:
@@ -100,13 +100,13 @@ class EtcdStore(DatabaseStore):
         self._tidy()
 
     async def tidied(self) -> None:
-        """Wait until etcd is tidied, as far as it can be after the last commit. Raises `LeadershipLostError`."""
+        """Wait until the tidying after the last commit is over. Raises `LeadershipLostError`."""
         await self._merged()
         if self._compacting is not None:
             await self._compacting
 
     def _tidy(self) -> None:
-        """Begin to tidy etcd, without waiting: nodes wait for what follows the commit, which is durable by now."""
+        """Start tidying etcd, without waiting: the commit is durable, and nodes wait for its effects."""
         merger = self._history.log.next_merger()
         if merger is not None:
             self._merging = self._tasks.spawn(self._merge(merger), name="merge commits")
@@ -118,13 +118,16 @@ class EtcdStore(DatabaseStore):
                 self._compacting = self._tasks.spawn(self._compact(revision), name="compact etcd")
 
     async def _merged(self) -> None:
-        """Wait until nothing is merged: a commit must not come between. Raises `LeadershipLostError`."""
+        """Wait until no merger is in progress, which a commit must not interrupt. Raises `LeadershipLostError`."""
         if self._merging is not None:
             merging, self._merging = self._merging, None
             await merging
 
     async def _merge(self, merger: Merger) -> None:
-        """Merge values that are mostly forgotten; what fails is done later. Raises `LeadershipLostError`."""
+        """Merge values whose rows are mostly dropped; a later commit retries a failure.
+
+        Raises `LeadershipLostError`.
+        """
         try:
             rows = await self._in_thread(partial(self._replica.database.rows, merger.rows))
             await self._history.merge(merger, rows)
@@ -132,7 +135,7 @@ class EtcdStore(DatabaseStore):
             log.debug("etcd is not tidied now: %s", error, extra=fields("etcd_untidy"))
 
     async def _compact(self, revision: int) -> None:
-        """Let etcd forget what is older than a revision; what fails is done later."""
+        """Compact etcd up to a revision; a later commit retries a failure."""
         try:
             await self._gateway.call("/v3/kv/compaction", {"revision": str(revision)})
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""The interface of a store, and its errors."""
+"""The interface through which the coordinator makes records durable, and its errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from coordinatord.protocol.exit_codes import ExitCode
 
 
 class StoreError(OperationalError):
-    """The store cannot carry out a request: it is full, read-only, in use. State: nothing of the request is kept.
+    """The store cannot execute a request: it is full, read-only, in use. State: nothing has changed.
 
-    The cause may pass, so the same request can be made again.
+    The cause may pass, so the request can be retried.
     """
 
     exit_code = ExitCode.IO_ERROR
@@ -34,7 +34,7 @@ class NothingStoredError(StoreError):
 
 
 class LeadershipLostError(OperationalError):
-    """This coordinator leads no more. State: nothing that it has decided since is kept, and it sends nothing more."""
+    """This coordinator no longer leads. State: its later decisions are dropped, and it sends nothing more."""
 
     exit_code = ExitCode.TEMPFAIL
 
@@ -43,10 +43,10 @@ OVER = "the lease is over, so another coordinator may lead: this one decides not
 
 
 class Entry(Struct, frozen=True):
-    """A record and when it was made."""
+    """A record and its time."""
 
     at: float
-    """The time in seconds since 1970 by the clock of the host. It is for people and for ages, never for deadlines."""
+    """When it was made, in seconds since 1970 by the clock of the host; for people and ages, never for deadlines."""
     record: Record
 
 
@@ -54,7 +54,7 @@ class LoggedEvent(Struct, frozen=True):
     """A record as people read it: what happened, when, where and why."""
 
     number: int
-    """Grows with each record of the store, and is never reused."""
+    """The sequence number in the store, never reused."""
     at: float
     """The time in seconds since 1970 by the clock of the host."""
     job: str
@@ -67,31 +67,31 @@ class LoggedEvent(Struct, frozen=True):
 
 
 class EventPage(Struct, frozen=True):
-    """Some of what happened, oldest first."""
+    """A page of events, oldest first."""
 
     events: tuple[LoggedEvent, ...]
     upto: int
-    """The number of the last record that was looked at: no requested event up to here is left out."""
+    """The number of the last record that was read: the page has all requested events up to it."""
 
 
 class Store(Protocol):
-    """Keeps the history of all runs."""
+    """Stores the history of all runs."""
 
     @property
     def identity(self) -> str:
         """A token that no other store has, since the numbers of records are its own."""
 
     async def load(self) -> Sequence[Entry]:
-        """Return what led to the present state, oldest first. Raises `StoreError`.
+        """Return the history that the present state follows from, oldest first. Raises `StoreError`.
 
-        That is the history of the last run of each job. Of a run that has ended, it is only the records that decide
-        what it came to, and of earlier runs only the beginning and the end.
+        It has the last run of each job, and the beginning and the end of earlier runs. Of a run that has ended, it has
+        only the records that determine its outcome.
         """
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`.
 
-        When this returns, they outlive a crash. The caller awaits each append before the next.
+        They survive a crash once this has returned. The caller awaits each append before the next.
         """
 
     async def read_events(
@@ -100,20 +100,19 @@ class Store(Protocol):
         """Return the next `most` records with a greater number than `after`; None: the newest. Raises `StoreError`.
 
         Without `job` they are those of all jobs and of none, and without `kinds` those of all kinds. They were made at
-        the time `since` or later. The call delays nothing that is being made durable.
+        the time `since` or later. The call delays no commit.
         """
 
     async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
-        """Return who was in a round: its `RoundFormed`, after the last `NodeJoined` of each node before it.
+        """Return the members of a round: its `RoundFormed`, after the last `NodeJoined` of each node before it.
 
-        Return nothing if there is no such round, or it is no longer kept. The call delays nothing that is being made
-        durable. Raises `StoreError`.
+        Return nothing if there is no such round, or it was deleted. The call delays no commit. Raises `StoreError`.
         """
 
     async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
         """Return the records about the rounds of a run, oldest first. Raises `StoreError`.
 
-        A `RoundRemembered` stands for each `RoundFormed`. The call delays nothing that is being made durable.
+        A `RoundRemembered` replaces each `RoundFormed`. The call delays no commit.
         """
 
     async def close(self) -> None:

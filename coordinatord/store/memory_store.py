@@ -1,4 +1,4 @@
-"""A store that lasts as long as the process: a restart of coordinatord forgets the jobs (`--ephemeral`)."""
+"""A store in memory (`--ephemeral`): a restart of coordinatord forgets all jobs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from coordinatord.core.rounds.values.round_history import ROUND_RECORDS, in_brie
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 
 RECORDS_MAX = 1_000
-"""A run leaves about ten a round; one of 10,000 nodes is about a megabyte."""
+"""The limit of records. A run has about ten a round; one of 10,000 nodes is about a megabyte."""
 
 ROUNDS_MAX = 4_000
-"""Records about rounds, four for each. They have a limit of their own, since nodes may join or succeed by the thousand.
-Each takes less than a kilobyte, or a few with a report."""
+"""The separate limit of records about rounds, four a round, because thousands of nodes may join or succeed. Each takes
+less than a kilobyte, or a few with a report."""
 
 
 class MemoryStore:
@@ -31,15 +31,15 @@ class MemoryStore:
 
     @property
     def records(self) -> list[Record]:
-        """The records that are kept, oldest first."""
+        """The stored records, oldest first."""
         return [record for _, _, record in self._kept]
 
     async def load(self) -> Sequence[Entry]:
-        """Return nothing: a process that starts has no memory."""
+        """Return nothing: a new process has no history."""
         return ()
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Keep records."""
+        """Store records."""
         self._kept.extend((next(self._numbers), entry.at, entry.record) for entry in entries)
         self._rounds.extend(in_brief(entry.record) for entry in entries if isinstance(entry.record, ROUND_RECORDS))
 

@@ -1,4 +1,4 @@
-"""The tables of the database, as steps from each of their versions to the next."""
+"""Migrates the tables of the database, by the steps from each version to the next."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ databases of its version exist. A step that changes records uses SQLite's JSON f
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Return the version of the tables that are there; 0 if there are none."""
+    """Return the version of the existing tables; 0 if there are none."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
 
 def refuse_newer(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
-    """Refuse tables that a newer version has made. Raises `UnreadableStoreError`."""
+    """Reject tables of a newer version. Raises `UnreadableStoreError`."""
     version = version_of(connection)
     if version > len(steps):
         raise UnreadableStoreError(
@@ -54,9 +54,9 @@ def refuse_newer(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
 
 
 def migrate(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
-    """Bring the tables to the newest version, in one transaction: all steps are taken or none.
+    """Migrate the tables to the newest version, in one transaction.
 
-    The version is written even if there is no step to take, so a database that cannot be written is found out here.
+    The version is written even without a step, to detect a read-only database.
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
     refuse_newer(connection, steps)

@@ -1,7 +1,7 @@
-"""Deletes old history, so that a job may run for years: whole runs, old rounds, and nodes that only passed by.
+"""Deletes old history, so that a job may run for years: old runs, old rounds, and nodes that were in no round.
 
-Numbers in records are absolute, so the remaining records lead to the same state. Each function is called for one new
-record, within its transaction. Beside what it deletes, it costs a few steps in an index.
+Numbers in records are absolute, so the remaining records lead to the same state. Each function is called for a new
+record, within its transaction, and costs a few index steps and its deletions.
 """
 
 from __future__ import annotations
@@ -34,23 +34,21 @@ from coordinatord.core.rounds.values.records import (
 from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 
 RUNS_KEPT = 3
-"""Runs that are kept of each job: the daemon goes on with the last one, and `replay` can compare it with the two
-before."""
+"""Runs to keep of each job: the daemon continues the last one, and `replay` can compare it with the two before."""
 
 VISITORS_KEPT = 200
-"""Nodes that came and went while no round was formed, kept for each run and each way to leave. A host that comes and
-goes every few seconds for a month would otherwise leave a million records."""
+"""Nodes to keep that joined and left without a round, for each run and each way to leave. A host that does so every few
+seconds for a month would otherwise leave a million records."""
 
 MARKS_KEPT = 1_000
-"""Drains and undrains that are no longer in force, and forgotten jobs, that are kept: whoever looks for one looks at
-the last weeks."""
+"""Drains and undrains to keep that are no longer in force, and forgotten jobs to keep: people look for recent ones."""
 
 REPEATED_KEPT = 200
-"""Records that are kept of each run and repeated kind: training that stalls at each evaluation, in a round that lasts
-for months, leaves many."""
+"""Records to keep of each run and repeated kind: training that stalls at each evaluation, in a round of months, leaves
+many."""
 
 _REPEATED = (TrainingStalled, TrainingResumed, BusyWorkerAwaited, NodesSilent, NodesHeard)
-"""The kinds that come again and again in one round. Only the last record of each is needed to go on."""
+"""The kinds that recur within a round. Only the last record of each matters for the state."""
 
 _OF_ROUNDS = (
     RoundFormed,
@@ -69,13 +67,13 @@ _OF_ROUNDS = (
 _CAUSES = (JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord, *_REPEATED)
 
 
-def makes_forget(newest: Record) -> bool:
-    """Whether a record may make others superfluous."""
+def may_supersede(newest: Record) -> bool:
+    """Whether a new record may supersede others."""
     return isinstance(newest, _CAUSES)
 
 
 def forget(connection: sqlite3.Connection, newest: Record) -> None:
-    """Delete what this record, the newest one, makes superfluous."""
+    """Delete the records that the newest one supersedes."""
     match newest:
         case JobForgotten():
             _forget_job(connection, newest.job)
@@ -92,7 +90,7 @@ def forget(connection: sqlite3.Connection, newest: Record) -> None:
 
 
 def _forget_repeated(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
-    """Forget the record that is now beyond the last `REPEATED_KEPT` of its kind."""
+    """Delete the record of this kind that is beyond the last `REPEATED_KEPT`."""
     connection.execute(
         "DELETE FROM records WHERE seq = (SELECT seq FROM records WHERE job = ? AND run = ? AND kind = ?"
         " ORDER BY seq DESC LIMIT 1 OFFSET ?)",
@@ -101,9 +99,9 @@ def _forget_repeated(connection: sqlite3.Connection, job: str, run: str, kind: s
 
 
 def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
-    """Forget the oldest drain or undrain beyond `MARKS_KEPT`, and the one that this record ends; keep what is in force.
+    """Delete the oldest drain or undrain beyond `MARKS_KEPT`, and the one that this record ends.
 
-    A drain is in force if there is no later undrain of the same name.
+    A drain without a later undrain of the same name is in force, and stays.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (MARKS_KEPT,)
@@ -112,7 +110,7 @@ def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> Non
         return
     seq, name = beyond
     connection.execute(
-        # Without the named index SQLite would go through all drains and undrains up to there.
+        # Without the named index SQLite would scan all drains and undrains up to there.
         "DELETE FROM records AS old INDEXED BY marks_by_name WHERE job = '' AND node IN (?, ?) AND seq <= ?"
         " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
         " AND newer.node = old.node AND newer.kind = 'NodeUndrained' AND newer.seq > old.seq))",
@@ -121,7 +119,7 @@ def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> Non
 
 
 def _forget_job(connection: sqlite3.Connection, job: str) -> None:
-    """Forget a job, except the record that it is forgotten: the newest one stays, so that its number is not reused."""
+    """Delete a job, except the record that it is forgotten: the newest record stays, so its number is not reused."""
     connection.execute("DELETE FROM records WHERE job = ? AND kind <> 'JobForgotten'", (job,))
     connection.execute(
         "DELETE FROM records WHERE kind = 'JobForgotten' AND seq <="
@@ -140,7 +138,7 @@ def _forget_runs(connection: sqlite3.Connection, job: str) -> None:
 
 
 def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
-    """Forget the rounds up to `last`, except how that one ended: it has the used part of the budget."""
+    """Delete the rounds up to `last`, except the end of that one, which has the spent part of the budget."""
     (end,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",
         (job, run, last),
@@ -163,10 +161,9 @@ def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int
 
 
 def _forget_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
-    """Forget the oldest node beyond `VISITORS_KEPT` that left in this way, unless a round was formed meanwhile.
+    """Delete the oldest node beyond `VISITORS_KEPT` that left in this way, unless a round was formed meanwhile.
 
-    Before the first round, a run counts on from the round that its nodes remember, so a node that remembers one is kept
-    until then.
+    A run numbers its first round after the one that its nodes remember, so such a node stays until then.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = ? AND run = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",

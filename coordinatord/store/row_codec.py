@@ -1,7 +1,7 @@
-"""Turns records into rows of the database and back, with checks on the way back: a row may be damaged or edited.
+"""Encodes records as rows of the database, and decodes and checks rows, which may be damaged or edited.
 
 The keys of a row (job, run, kind, node, round) have columns of their own, for the database and for people with the
-sqlite3 tool; the rest of the record is one JSON object. Nothing is written twice.
+sqlite3 tool; the rest of the record is one JSON object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row = tuple[int, float, str, str, str, str | None, int | None, str]
 """The columns seq, at, job, run, kind, node, round, body, as in `migrations`."""
 
 AT_MAX = 1e11
-"""The limit in seconds since 1970: the year 5138. No host's clock ever showed a later time."""
+"""The limit in seconds since 1970, the year 5138: no host's clock shows a later time."""
 
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
@@ -28,9 +28,9 @@ _READ: dict[str, type[Record]] = {**KINDS, RoundRemembered.KIND: RoundRemembered
 
 
 def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, str]:
-    """Return the row of a record, all but its seq, which the database assigns.
+    """Return the row of a record, without its seq, which the database assigns.
 
-    A time that no clock should show is written as the nearest one that can be read again.
+    A time beyond the limits is written as the nearest valid one.
     """
     record = entry.record
     fields = {name: value for name, value in asdict(record).items() if name not in _COLUMNS}

@@ -1,4 +1,4 @@
-"""The daemon's store: a `Database` in a state directory, used in a thread so that the event loop waits for no disk."""
+"""The default store: a `Database` in a state directory, used in a thread so that the event loop waits for no disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SqliteStore(DatabaseStore):
         self._directory = directory
         self._database = database
         self._ahead: tuple[Future[None], Future[None]] | None = None
-        """The check and the reading of the next `load`, if they are under way."""
+        """The check and the prefetch for the next `load`, if they were started."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -36,18 +36,18 @@ class SqliteStore(DatabaseStore):
             raise
 
     def read_ahead(self) -> None:
-        """Begin the next `load` in threads; until that is called, nothing may be recorded."""
+        """Start the next `load` in threads; nothing may be appended before that `load`."""
         self._ahead = self._begin_to_load()
 
     async def load(self) -> Sequence[Entry]:
-        """Return what led to the present state, oldest first, once all is proved sound. Raises `StoreError`."""
+        """Check all pages, and return the history that the present state follows from. Raises `StoreError`."""
         under_way, self._ahead = self._ahead or self._begin_to_load(), None
         await asyncio.gather(*map(asyncio.wrap_future, under_way))
         return await self._in_thread(self._database.load)
 
     def _begin_to_load(self) -> tuple[Future[None], Future[None]]:
-        # The check takes as long as the reading when a thousand jobs are over. Neither needs Python's lock, so each can
-        # have a core of its own.
+        # With a thousand jobs that are over, the check takes as long as the reading. Neither needs Python's lock, so
+        # each can have a core of its own.
         return self._check_beside(), self._writing.submit(self._gather)
 
     def _gather(self) -> None:
@@ -55,10 +55,10 @@ class SqliteStore(DatabaseStore):
         self._database.gather()
 
     def _follow_clock(self) -> None:
-        """Move the times of all records by as much as the host's clock was set since this boot's last one."""
+        """Shift the times of all records by as much as the host's clock was set during this boot."""
         if set_by_s := self._directory.clock_set_by_s:
             self._database.move(set_by_s)
-        self._directory.note_clock()
+        self._directory.record_clock()
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`."""

@@ -124,7 +124,7 @@ def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[st
         "signals": [signum.name for signum in config.signals],
     }.items():
         if value not in (None, []):
-            parser.note(dest, value, sources.get(dest, "default"))
+            parser.record(dest, value, sources.get(dest, "default"))
 
 
 def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, int]) -> JobSpec:

@@ -69,7 +69,7 @@ class AgentLoop:
         self._timer.arm(self._agent.next_deadline())
 
     def _handled(self, event: Event, now: float) -> Sequence[Effect]:
-        self._recorder.note(event, now)
+        self._recorder.record(event, now)
         try:
             return self._agent.handle(event, now)
         except Exception as error:

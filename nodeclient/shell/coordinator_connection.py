@@ -39,7 +39,7 @@ from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.logs import fields
-from coordinatord.runtime.tcp_options import keep_trying
+from coordinatord.runtime.tcp_options import retransmit_steadily
 from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HandshakeError
@@ -361,7 +361,7 @@ class _CoordinatorSession(WebSocketClient):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
-        keep_trying(transport.get_extra_info("socket"))
+        retransmit_steadily(transport.get_extra_info("socket"))
         super().connection_made(transport)
 
     def headers(self) -> Mapping[str, str]:

@@ -155,7 +155,7 @@ class Node:
                 setup.guard.start()  # its start takes 20 ms, and goes on beside what follows
                 systemd.notify("READY=1", status_of(self._status()))  # ready means that the node tries to join
                 self._tasks.spawn(systemd.keep_alive(), name="watchdog")
-                self._tasks.spawn(systemd.keep_informed(self._status), name="status")
+                self._tasks.spawn(systemd.report_status(self._status), name="status")
                 session = self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._attend_embedded(embedded), name="embedded coordinator")
                 self._tasks.spawn(self._output.watch(), name="output")

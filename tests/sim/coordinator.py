@@ -9,7 +9,7 @@ import abc
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Concatenate
 
-from coordinatord.commands.until_unused import LOOK_AGAIN_S
+from coordinatord.commands.until_unused import POLL_EVERY_S
 from coordinatord.core.journal import Decided, Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer, Batch, Effect, Refuse, ReportDegraded, Send
@@ -115,7 +115,7 @@ class SimulatedCoordinator(abc.ABC):
             if self.machine.may_end_at(asked_at) <= self.clock.read():
                 self.crash()
             else:
-                self._queue.after(LOOK_AGAIN_S, self._end_when_through, life, asked_at)
+                self._queue.after(POLL_EVERY_S, self._end_when_through, life, asked_at)
 
     def _begin_life(self) -> None:
         """Begin a life with the records on the disk."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from coordinatord.commands.turns_to_lead import CUT_OFF, LET_LEAD_S, LOOK_AGAIN_S, CutOffError
+from coordinatord.commands.turns_to_lead import CUT_OFF, LET_LEAD_S, POLL_EVERY_S, CutOffError
 from coordinatord.core.journal import Decided
 from coordinatord.core.rounds.events import Event
 from coordinatord.core.rounds.state.cluster import is_cut_off
@@ -43,7 +43,7 @@ class Replica(Disk):
     def __init__(self, found: StoredHistory) -> None:
         super().__init__()
         self._database.fill(found.rows, found.about.identity)
-        self._database.note_changes()
+        self._database.track_changes()
 
 
 class EtcdCoordinator(SimulatedCoordinator):
@@ -301,7 +301,7 @@ class EtcdCoordinator(SimulatedCoordinator):
             self.gave_way += 1
             self._lose(CutOffError(CUT_OFF), LET_LEAD_S)
         else:
-            self._later(LOOK_AGAIN_S, self._watch_reach)
+            self._later(POLL_EVERY_S, self._watch_reach)
 
     def _lose(self, error: OperationalError, rest_s: float = 0.0) -> None:
         """Lead no more, and stand by as soon as etcd has the lease back; let others try first for `rest_s` seconds."""

@@ -12,7 +12,7 @@ import pytest
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.runtime.flight_recorder import Subject
-from coordinatord.runtime.object_graph import attributes, built, copied, written
+from coordinatord.runtime.object_graph import attributes, dump, load, snapshot
 from coordinatord.server.driver import RECORDED as COORDINATOR
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
@@ -50,10 +50,10 @@ class Twins:
         return answer
 
     def _written_down(self, machine: object) -> object:
-        copy, _ = copied(machine, without=self._subject.code, most=10_000)
-        plain = json.loads(json.dumps(written(list(attributes(copy)))))
+        copy, _ = snapshot(machine, without=self._subject.code, most=10_000)
+        plain = json.loads(json.dumps(dump(list(attributes(copy)))))
         twin = self._make()
-        for name, value in built(plain, self._subject.packages):
+        for name, value in load(plain, self._subject.packages):
             setattr(twin, name, value)
         return twin
 

@@ -17,7 +17,7 @@ from coordinatord.protocol.http.api import (
     SecondsStatus,
 )
 from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, SeriesStatus
-from coordinatord.protocol.schema import lacking
+from coordinatord.protocol.schema import plain_without
 from coordinatord.server.http import live_updates
 from tests.support.browser import Page
 
@@ -53,7 +53,7 @@ def show(page: Page, job: PageJob, *events: ApiEvent) -> None:
 
 
 def _json(shown: object) -> str:
-    return json.encode(lacking(shown, ON_PAGE)).decode()
+    return json.encode(plain_without(shown, ON_PAGE)).decode()
 
 
 def a_node(number: int, **facts: Any) -> NodeStatus:

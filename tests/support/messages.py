@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from coordinatord.protocol.kept_state import KeptParts
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
-from coordinatord.protocol.schema import lacking
+from coordinatord.protocol.schema import plain_without
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 
 MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused, ReadLog, LogChunk, AskStacks, Stacks)
@@ -83,7 +83,7 @@ def inner_of(annotation: Any) -> Any:
 
 def as_map(message: Message | Assignment) -> dict[str, Any]:
     """Return what goes over the wire for a message, less its type; tuples arrive as lists."""
-    arrived: dict[str, Any] = lacking(message, {})
+    arrived: dict[str, Any] = plain_without(message, {})
     return arrived
 
 

@@ -1,11 +1,10 @@
-"""Settings of a program: flags over environment over a TOML file over defaults, each with its source.
+"""Reads the settings of a program from flags, the environment, a TOML file and defaults, in this order of precedence.
 
-A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` if it is not given, and from the key
-`max-restarts` of the file that `--config` names if that is not set either. The programs define their settings.
+Without the flag `--max-restarts`, `nodeclient` reads `NODECLIENT_MAX_RESTARTS`, and then the key `max-restarts` of the
+file that `--config` names. The programs define their settings.
 
-`setting` defines one setting and fills records with settings, `setting_values` reads values from texts, and `parser`
-reads all settings of a command line. `toml_file` reads and writes the file, and `completion` writes what a shell needs
-to complete flags.
+`setting` defines one setting and fills records with settings, `setting_values` parses values, and `parser` reads all
+settings of a command line. `toml_file` reads and writes the file, and `completion` makes a shell's completion script.
 """
 
 from coordinatord.runtime.settings.completion import add_completion

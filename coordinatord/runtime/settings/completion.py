@@ -1,6 +1,6 @@
-"""`--print-completion SHELL`, as in torchrun: a script with which a shell completes a program's flags.
+"""`--print-completion SHELL`, as in torchrun: prints a script for a shell to complete a program's flags.
 
-shtab makes it from the program's own parser. It is needed for this flag alone and imported only then.
+shtab makes the script from the program's parser. Only this flag needs and imports shtab.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ SHELLS = ("bash", "zsh", "tcsh")
 """The shells that shtab supports."""
 
 FILES = frozenset({"FILE", "SCRIPT"})
-"""The values that are paths of files, by their names in the help."""
+"""The names in the help of values that are paths of files."""
 
 FOLDERS = frozenset({"DIR"})
 
 
 def add_completion(parser: argparse.ArgumentParser, make_whole: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add the flag. `make_whole` returns the parser of the whole program, with the flags of all its commands."""
+    """Add the flag. `make_whole` returns the parser of the whole program, including all its commands."""
     parser.add_argument(
         "--print-completion",
         "--print_completion",

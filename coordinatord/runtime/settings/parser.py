@@ -1,7 +1,7 @@
-"""Command lines whose flags can also be set in the environment and in a TOML file, and whose errors are one clear line.
+"""Parses command lines whose flags can also be set in the environment and in a TOML file; an error is one clear line.
 
-A flag may be written with `_`, as torchrun's users do. The flag's own reader reads all three sources, so that a value
-means the same everywhere. The source in force is remembered and can be shown.
+A flag may be written with `_`, as in torchrun. The same function reads a value from all three sources, so it means the
+same everywhere. `--show-config` shows the source of each value.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from coordinatord.runtime.settings.setting_values import types
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
-"""The names of TOML's types in an error."""
+"""The names of TOML's types in errors."""
 
 ALIKE = 0.85
-"""How alike a variable of the environment must be to a known one to count as misspelt. COORDS and MAX_RESTART do. A
-variable that another program sets under the same prefix does not, such as the SERVICE_PORT of Kubernetes."""
+"""The least similarity of an unknown environment variable to a known one to count as misspelt. COORDS and MAX_RESTART
+do. The SERVICE_PORT that Kubernetes sets under our prefix does not."""
 
 ALIKE_FLAG = 0.6
-"""How alike a known flag has to be to a wrong one, to be suggested."""
+"""The least similarity of a known flag to a wrong one to be suggested."""
 
 
 class SettingsError(OperationalError):
@@ -44,9 +44,9 @@ class SettingsError(OperationalError):
 
 
 class SettingsParser(argparse.ArgumentParser):
-    """An argument parser with defaults from environment and file; `add_argument` works as in argparse.
+    """An argument parser that also reads environment and file, and raises `SettingsError`s.
 
-    Errors are `SettingsError`s.
+    `add_argument` works as in argparse.
     """
 
     def __init__(self, *, env_prefix: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -65,7 +65,7 @@ class SettingsParser(argparse.ArgumentParser):
     # Definitions of settings
 
     def add_heading(self, title: str) -> None:
-        """Have the help text show the flags that are added from now on below a heading."""
+        """Show the flags that are added from now on below a heading of the help text."""
         self._add = self.add_argument_group(title).add_argument
 
     def add_setting(
@@ -85,11 +85,11 @@ class SettingsParser(argparse.ArgumentParser):
     ) -> None:
         """Add a flag that is also read from `PREFIX_SOME_NAME` of the environment, and from a file.
 
-        `usage` has its names and that of its value, such as `--some-name -s N`. The first name counts. The name of the
-        value says of which types it may be in a file, and the attribute for seconds (`S`) ends in `_s`. A flag without
-        value and `choices` is a switch. `by_default` is the default in words, where it is no plain value. `variables`
-        are other variables than that one: the first that is set counts, and an empty sequence means none. `array`
-        writes an array of a file as the text of the flag. `reload` says that a program takes a new value while it runs.
+        `usage` has its names and that of its value, such as `--some-name -s N`; the first name counts. The name of the
+        value determines its types in a file, and the attribute for seconds (`S`) ends in `_s`. A flag without value and
+        `choices` is a switch. `by_default` describes a default that is no plain value. `variables` replaces the
+        variable: the first that is set counts, and an empty sequence means none. `array` converts an array of a file to
+        the text of the flag. With `reload`, a running program applies a new value.
         """
         flags = [word for word in usage.split() if word.startswith("-")]
         value = usage.removeprefix(" ".join(flags)).strip()
@@ -113,7 +113,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._settings[action.dest] = Setting(action, variables, default, required, kinds, array, reload)
 
     def add_config_file(self, variable: str) -> None:
-        """Add the flag that names a file, also by a variable, and the flag that shows the settings in force."""
+        """Add `--config`, which `variable` can also set, and `--show-config`, which shows the settings in force."""
         self._config_variable = variable
         self._add(
             "--config",
@@ -126,7 +126,7 @@ class SettingsParser(argparse.ArgumentParser):
         )
 
     def add_command(self, name: str, **options: Any) -> None:
-        """Add the command line after all flags; a file has it as an array under this key."""
+        """Add the command after all flags; a file has it as an array under this key."""
         action = self.add_argument(name, nargs=argparse.REMAINDER, **options)
         self._settings[name] = Setting(action, (), default=[], required=False, kinds=(), array=str)
 
@@ -140,9 +140,9 @@ class SettingsParser(argparse.ArgumentParser):
         return given
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Do the same as `parse_args`, and return the unknown arguments as well. Raises `SettingsError`.
+        """Parse as `parse_args`, and return the unknown arguments as well. Raises `SettingsError`.
 
-        A setting that is missing is no error beside unknown arguments: one of them may be its misspelt flag.
+        A missing setting is no error beside unknown arguments: one of them may be its misspelt flag.
         """
         given, unknown = super().parse_known_args(args, namespace)
         for dest in (dest for dest, setting in self._settings.items() if setting.is_command):
@@ -168,7 +168,7 @@ class SettingsParser(argparse.ArgumentParser):
 
     @property
     def misspelt(self) -> list[str]:
-        """Remarks about variables that nothing reads, and that may be misspelt."""
+        """Remarks about unknown variables that seem misspelt."""
         known = {name for setting in self._settings.values() for name in setting.variables} | {self._config_variable}
         remarks = []
         for name in sorted(name for name, value in self._environ.items() if value and name not in known):
@@ -179,7 +179,7 @@ class SettingsParser(argparse.ArgumentParser):
         return remarks
 
     def values(self, given: argparse.Namespace, *, reload: bool) -> Mapping[str, object]:
-        """Return the values that a reload changes, or the others, by the names of the settings."""
+        """Return the values of settings that a reload changes, or of the others, by name."""
         chosen = ((dest, setting) for dest, setting in self._settings.items() if setting.reload is reload)
         return {setting.keys[0]: getattr(given, dest, None) for dest, setting in chosen}
 
@@ -188,9 +188,9 @@ class SettingsParser(argparse.ArgumentParser):
         return self._in_force[dest].rank
 
     def exclude(self, given: argparse.Namespace, switch: str, other: str, message: str) -> None:
-        """Let only one of a switch and another setting be in force: that of the stronger source.
+        """Keep only one of a switch and another setting in force: the one from the stronger source.
 
-        `message` is the error if neither is stronger. Raises `SettingsError`.
+        `message` is the error if both sources are equal. Raises `SettingsError`.
         """
         if not getattr(given, switch) or not getattr(given, other):
             return
@@ -201,13 +201,13 @@ class SettingsParser(argparse.ArgumentParser):
         origin = f"overruled: {self._settings[winner].keys[0]} is given by {self._in_force[winner].origin}"
         self._in_force[loser] = InForce(Rank.DEFAULT, origin, None)
 
-    def note(self, dest: str, value: object, origin: str = "default") -> None:
-        """Set the value that is shown for a setting that was not given, but was derived."""
+    def record(self, dest: str, value: object, origin: str = "default") -> None:
+        """Record a derived value for `--show-config`, of a setting that was not given."""
         if self.rank(dest) is Rank.DEFAULT:
             self._in_force[dest] = InForce(Rank.DEFAULT, origin, value)
 
     def show_if_requested(self, given: argparse.Namespace) -> None:
-        """Print the settings in force and end the program, as `--help` does, if that was requested."""
+        """Print the settings in force and end the program, if `--show-config` was given."""
         if getattr(given, "show_config", False):
             text = "\n".join([*self._shown(), ""])
             try:
@@ -230,10 +230,10 @@ class SettingsParser(argparse.ArgumentParser):
         return lines
 
     def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
-        """Choose the source of one setting's value, and read that."""
+        """Choose the source of one setting's value, and read it."""
         dest, value = setting.action.dest, setting.default
         has_flag = getattr(given, dest) != [] if setting.is_command else dest in given
-        # An empty variable stands in an environment file for a setting that is left open.
+        # An empty variable of an environment file means that the setting is not given.
         variable = next((variable for variable in setting.variables if self._environ.get(variable)), None)
         values = self._file.values if self._file is not None else {}
         key = next((key for key in setting.keys if key in values), None)
@@ -262,7 +262,7 @@ class SettingsParser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _read(self, setting: Setting, text: str, where: str) -> Any:
-        """Read the text of any source as the flag would read it."""
+        """Parse the text of any source as the flag would."""
         if holds_token(text):
             self.error(f"{where}: a token has no place here, where others see it: put it into a file, and replace it")
         try:
@@ -328,19 +328,18 @@ class SettingsParser(argparse.ArgumentParser):
     # Errors
 
     def has_flag(self, word: str) -> bool:
-        """Whether a word of the command line is one of this parser's flags, with a value or without."""
+        """Whether a word of the command line is a flag of this parser, with or without a value."""
         return any(word.partition("=")[0] in action.option_strings for action in self._actions)
 
     def nearest(self, wrong: str) -> str | None:
-        """Return the flag that may be meant by a wrong one."""
+        """Return the known flag that is most similar to a wrong one."""
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         return _nearest(wrong.replace("_", "-"), flags)
 
     def check_flags(self, words: Sequence[str], *others: argparse.ArgumentParser) -> None:
-        """Refuse flags that neither this parser nor one of the others has, with the nearest one.
+        """Reject flags that neither this parser nor `others` have, and suggest the nearest. Raises `SettingsError`.
 
-        It is called before anything is parsed: for `--setle 3`, argparse would report that 3 is no command. Raises
-        `SettingsError`.
+        Call it before parsing: for `--setle 3`, argparse would report that 3 is no command.
         """
         known = {flag for parser in (self, *others) for action in parser._actions for flag in action.option_strings}  # noqa: SLF001
         for word in words:
@@ -350,13 +349,13 @@ class SettingsParser(argparse.ArgumentParser):
                 self.error(f"unrecognized arguments: {word}{f'; did you mean {near}?' if near else ''}")
 
     def error(self, message: str) -> NoReturn:
-        """Refuse with one line, instead of argparse's usage text and exit code 2. Raises `SettingsError`."""
+        """Raise `SettingsError` instead of printing argparse's usage text and exiting with code 2."""
         line = " ".join(message.splitlines())
         raise SettingsError(self.prog, line)
 
 
 def help_texts(summary: str, example: str, exit_codes: str) -> dict[str, Any]:
-    """Return what the help of a program and that of one of its commands say: what it does, an example, its codes."""
+    """Return the help texts of a program or a command: summary, example and exit codes."""
     return {
         "help": summary,
         "description": f"{summary[:1].upper()}{summary[1:]}.",
@@ -365,7 +364,7 @@ def help_texts(summary: str, example: str, exit_codes: str) -> dict[str, Any]:
 
 
 def with_help_flag(arguments: Sequence[str]) -> Sequence[str]:
-    """Return a command line with the flag for help in place of the word: `help status` becomes `status --help`."""
+    """Replace the word `help` by the flag: `help status` becomes `status --help`."""
     return [*arguments[1:2], "--help"] if arguments and arguments[0] == "help" else arguments
 
 
@@ -375,7 +374,7 @@ def _nearest(wrong: str, known: Sequence[str]) -> str | None:
 
 
 def _alike(wrong: str, known: Sequence[str], cutoff: float = ALIKE_FLAG) -> str | None:
-    """Return the known name that is most like a wrong one."""
+    """Return the known name that is most similar to a wrong one."""
     import difflib  # noqa: PLC0415 - few command lines are wrong
 
     return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=cutoff)), None)
@@ -394,7 +393,7 @@ def _as_toml(value: object) -> str:
 
 
 def _in_words(default: object) -> str:
-    """Return a default as the help shows it; empty if that is no plain value."""
+    """Return a default as the help shows it; empty if it is no plain value."""
     is_plain = type(default) in {int, float, str} and default is not argparse.SUPPRESS
     return (f"{default:g}" if isinstance(default, float) else str(default)) if is_plain else ""
 
@@ -404,7 +403,7 @@ def _underscored(flag: str) -> str:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Shows one spelling of each name of a flag, and keeps the lines of the text below."""
+    """Shows one spelling of each flag, and preserves the line breaks of the text below."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=110)

@@ -1,4 +1,4 @@
-"""One setting: the flag, its other sources, and its value in force."""
+"""Defines one setting: its flag, its other sources, and its value in force."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rank(IntEnum):
 
 
 class InForce(Struct, frozen=True):
-    """The value of a setting, as a file would have it, and a text with its source."""
+    """The value of a setting, in the form of a file, and a text with its source."""
 
     rank: Rank
     origin: str
@@ -36,15 +36,15 @@ class Setting(Struct, frozen=True):
 
     action: argparse.Action
     variables: Sequence[str]
-    """Variables of the environment; the first that is set counts."""
+    """Environment variables; the first that is set counts."""
     default: Any
     required: bool
     kinds: tuple[type, ...]
     """Its types in TOML, except an array."""
     array: Callable[[Sequence[str]], str] | None
-    """Writes an array of TOML as the flag has it; None: it is no list."""
+    """Converts an array of TOML to the text of the flag; None: it is no list."""
     reload: bool = False
-    """Whether a program that runs takes a new value when it reads its settings again."""
+    """Whether a running program applies a new value when it reloads its settings."""
 
     @property
     def is_switch(self) -> bool:
@@ -58,27 +58,27 @@ class Setting(Struct, frozen=True):
 
     @property
     def keys(self) -> list[str]:
-        """Its names in a file; the first is its own."""
+        """Its names in a file; the first is the canonical one."""
         flags = [flag[2:] for flag in self.action.option_strings if flag.startswith("--") and "_" not in flag]
         return flags or [self.action.dest]
 
     @property
     def by_default(self) -> InForce:
-        """The value in force if none is given; if it is no plain value, the text of the help is shown."""
+        """The value in force if none is given; the text of the help, if the default is no plain value."""
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
             return InForce(Rank.DEFAULT, "default", self.default)
         _, marker, words = (self.action.help or "").partition("(default: ")
         return InForce(Rank.DEFAULT, f"not set (default: {words.partition(')')[0]})" if marker else "not set", None)
 
     def as_toml(self, text: str) -> object:
-        """Return the value that a file would have for this text."""
+        """Convert the text of the flag to the value of a file."""
         if int in self.kinds and text.isascii() and text.isdecimal():
             return int(text)
         return float(text) if float in self.kinds else text
 
 
 def filled(kind: type[Made], given: argparse.Namespace, **others: Any) -> Made:
-    """Make a record from the settings that are named as its fields are, and `others`; of a list, each element once."""
+    """Make a record from the settings named as its fields, and `others`; duplicates are removed from lists."""
     named = {field.name: vars(given)[field.name] for field in fields(kind) if field.name in given} | others
     return kind(
         **{name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in named.items()}

@@ -1,4 +1,4 @@
-"""Reads one value of a setting that both programs have; what is wrong is an `argparse.ArgumentTypeError`."""
+"""Parses values of settings that both programs have. Errors are `argparse.ArgumentTypeError`s."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "FACTOR": (int, float),
     **dict.fromkeys(("SIZE", "STREAMS", "RANKS"), (int, str)),
 }
-"""The types in a file, by the name of the value in the help. Each value is read as text in the end, so that a flag and
-a key cannot differ in meaning. A number in quotes is still no number in a file: whoever writes `settle = "2"` may have
-meant something else."""
+"""The types in a file, by the name of the value in the help. Each value is converted to text and parsed as that, so
+that a flag and a key cannot differ in meaning. A file must not quote a number: `settle = "2"` may be a mistake."""
 
 
 def types(value: str) -> tuple[type, ...]:
-    """Return the types in a file of a value with this name, which may have alternatives, such as `N|auto`."""
+    """Return the types in a file for a value of this name, which may have alternatives, such as `N|auto`."""
     return _TYPES.get(value, (int, str) if "|" in value else (str,))
 
 
 def port(text: str) -> int:
-    """Read a port number, 0 included."""
+    """Parse a port number, 0 included."""
     if not text.isdecimal() or int(text) > PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to {PORT_MAX}")
     return int(text)
 
 
 def folder(text: str) -> Path:
-    """Read the path of a directory."""
+    """Parse the path of a directory."""
     if not text:
         raise argparse.ArgumentTypeError("'': expected a directory")
     return Path(text)
 
 
 def seconds(text: str, least: float = 0.0) -> float:
-    """Read a duration in seconds; 0 is none."""
+    """Parse a duration in seconds, at least `least`."""
     try:
         number = float(text)
     except ValueError:
@@ -52,7 +51,7 @@ def seconds(text: str, least: float = 0.0) -> float:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Write an array of TOML as a flag has it, separated by commas."""
+    """Join an array of TOML with commas, as the text of a flag."""
     for part in parts:
         if "," in part:
             raise argparse.ArgumentTypeError(f"{part!r} has a comma: make it elements of their own")

@@ -1,6 +1,6 @@
-"""A TOML file: its keys and their values, in which line each stands, and what is wrong with it.
+"""Reads and writes a settings file in TOML, and knows the line of each key for errors.
 
-The parser decides which keys there may be, and what they mean.
+The parser decides which keys are valid, and what they mean.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 
 BYTES_MAX = 64 * 1024
-"""The largest file that is read: a hundred times what all settings with many comments take. A larger file was probably
-named by mistake."""
+"""The largest file that is read: a hundred times the size of all settings with many comments. A larger file was
+probably named by mistake."""
 
 
 class ConfigFileError(OperationalError):
-    """The file cannot be read as settings; the text has its path and the reason."""
+    """The file cannot be read as settings; the text has the path and the reason."""
 
 
 class ConfigFile:
@@ -39,7 +39,7 @@ class ConfigFile:
             self.values[name] = value
 
     def place(self, name: str) -> str:
-        """Return where a key stands."""
+        """Return the path, and the line of a key, for an error."""
         spelled = "[-_]".join(map(re.escape, name.split("-")))
         pattern = re.compile(rf"""\s*\[*\s*["']?{spelled}(?![-\w])""")
         for number, line in enumerate(self._lines, 1):
@@ -50,7 +50,7 @@ class ConfigFile:
 
 def _read(path: Path) -> str:
     try:
-        # The open must not wait for a writer of a pipe: a reload happens while nodes are served.
+        # The open must not wait for the writer of a pipe: a reload happens while nodes are served.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigFileError(f"the settings file {path} cannot be read: {error.strerror}") from error
@@ -86,12 +86,12 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def toml_line(key: str, value: object, origin: str) -> str:
-    """Write a line that sets a key, with the source of its value."""
+    """Format a line that sets a key, with the source of its value as a comment."""
     return f"{key} = {toml_value(value)}  {remark(origin)}"
 
 
 def toml_value(value: object) -> str:
-    """Write a value: a switch, a number, a text, or an array of these; anything else as its text."""
+    """Format a value: a switch, a number, a text, or an array of these; anything else as its text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -100,11 +100,11 @@ def toml_value(value: object) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
-    # JSON's escapes are TOML's too. Invisible characters are escaped too, but not as two surrogates as in JSON.
+    # JSON's escapes are valid TOML. Invisible characters are escaped too, but not as two surrogates as in JSON.
     quoted = json.dumps(str(value), ensure_ascii=False)
     return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in quoted)
 
 
 def remark(text: str) -> str:
-    """Write a comment, without characters that it must not have or that a terminal would obey."""
+    """Format a comment, without characters that TOML forbids or that control a terminal."""
     return "# " + "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

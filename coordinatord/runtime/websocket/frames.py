@@ -1,7 +1,7 @@
-"""Frames of a WebSocket (RFC 6455, section 5): bytes to messages and back. It knows no socket.
+"""Encodes and decodes WebSocket frames (RFC 6455, section 5), without a socket.
 
-Nearly every frame here is one whole binary message of some hundred bytes, in a piece of its own. That path is short,
-since it is taken for each heartbeat.
+Nearly every frame is one whole binary message of some hundred bytes. That path is short, because each heartbeat takes
+it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import IntEnum
 from coordinatord.protocol.errors import OperationalError
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-"""Kinds of frames. Kinds from `CLOSE` on are control frames, which may come between the pieces of a message."""
+"""Kinds of frames. Kinds from `CLOSE` on are control frames, which may come between the fragments of a message."""
 
 KINDS = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
 
 FINAL, RESERVED, KIND = 0x80, 0x70, 0x0F
-"""The parts of the first byte. No extension is agreed on, so no reserved bit may be set."""
+"""The parts of the first byte. Without extensions, no reserved bit may be set."""
 
 MASKED, SIZE = 0x80, 0x7F
 """The parts of the second byte."""
@@ -25,10 +25,10 @@ MASKED, SIZE = 0x80, 0x7F
 WHOLE_MESSAGE = FINAL | BINARY
 
 CONTROL_BYTES_MAX = 125
-"""A control frame's payload has at most so many bytes, and is never in pieces."""
+"""The limit of a control frame's payload; a control frame is never fragmented."""
 
 IN_TWO_BYTES, IN_EIGHT_BYTES = 126, 127
-"""Values of the size that announce it: the size itself is in the next two or eight bytes."""
+"""Values of the size field that mean that the size is in the next two or eight bytes."""
 
 MASK_BYTES = 4
 
@@ -52,7 +52,7 @@ class FrameError(OperationalError):
 
 
 def framed(kind: int, payload: bytes, mask: bytes = b"") -> bytes:
-    """Return one whole frame; a client gives a `mask` of four bytes, a server none."""
+    """Return one whole frame; a client passes a `mask` of four bytes, a server none."""
     size, flag = len(payload), MASKED if mask else 0
     if size < IN_TWO_BYTES:
         head = bytes((FINAL | kind, flag | size))
@@ -60,42 +60,42 @@ def framed(kind: int, payload: bytes, mask: bytes = b"") -> bytes:
         head = bytes((FINAL | kind, flag | IN_TWO_BYTES)) + size.to_bytes(2)
     else:
         head = bytes((FINAL | kind, flag | IN_EIGHT_BYTES)) + size.to_bytes(8)
-    return head + mask + toggled(payload, mask) if mask else head + payload
+    return head + mask + xored(payload, mask) if mask else head + payload
 
 
-def toggled(payload: bytes, mask: bytes) -> bytes:
-    """Mask a payload, or take the mask off: it is the same."""
+def xored(payload: bytes, mask: bytes) -> bytes:
+    """Mask a payload, or unmask it, which is the same operation."""
     size = len(payload)
     key = (mask * (size // MASK_BYTES + 1))[:size]
     return (int.from_bytes(payload) ^ int.from_bytes(key)).to_bytes(size)
 
 
 class FrameReader:
-    """Takes apart what arrives at one end, in pieces of any size."""
+    """Decodes the bytes that arrive at one end, in pieces of any size."""
 
     __slots__ = ("_begun", "_kind", "_masked", "_most", "_pieces", "_wanted", "error", "left")
 
     def __init__(self, *, masked: bool, most: int) -> None:
-        """Expect frames that are `masked`, as those to a server are, and messages of at most so many bytes."""
+        """Expect frames that are `masked`, if they go to a server, and messages of at most `most` bytes."""
         self._masked = masked
         self._most = most
         self._begun = bytearray()
         """A frame whose end has not arrived."""
         self._wanted = 0
-        """How many bytes of that frame are needed to go on."""
+        """How many bytes of that frame are needed to continue."""
         self._pieces: bytearray | None = None
-        """The payload so far of a message that comes in several frames."""
+        """The payload so far of a fragmented message."""
         self._kind = BINARY
         """The kind of that message."""
         self.left: float = math.inf
         """How many more frames are accepted. An owner that limits frames raises it from time to time."""
         self.error: FrameError | None = None
-        """What was wrong, after which nothing more is read."""
+        """The first error, after which nothing more is decoded."""
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take in bytes; return the messages and control frames that are whole now, each with its kind.
+        """Add bytes; return the messages and control frames that are complete now, each with its kind.
 
-        What came before an error is returned as well; the error is in `error`.
+        Frames before an error are returned as well; the error is in `error`.
         """
         begun = self._begun
         if begun:
@@ -115,7 +115,7 @@ class FrameReader:
         return messages
 
     def _take_apart(self, data: bytes, messages: list[tuple[int, bytes]]) -> int:
-        """Append what is whole; return where the first frame begins that is not whole. Raises `FrameError`."""
+        """Append complete messages; return where the first incomplete frame begins. Raises `FrameError`."""
         at, end = 0, len(data)
         masked, most = self._masked, self._most
         while at < end:
@@ -144,7 +144,7 @@ class FrameReader:
             self.left -= 1
             payload = data[start:stop]
             if masked:
-                payload = toggled(payload, data[start - MASK_BYTES : start])
+                payload = xored(payload, data[start - MASK_BYTES : start])
             if first == WHOLE_MESSAGE and self._pieces is None:
                 messages.append((BINARY, payload))
             else:
@@ -172,7 +172,7 @@ class FrameReader:
             raise FrameError(CloseCode.TOO_BIG, f"a message has {whole} bytes or more, and {self._most} are the most")
 
     def _join(self, first: int, payload: bytes, messages: list[tuple[int, bytes]]) -> None:
-        """Take in a frame that is not a whole binary message by itself."""
+        """Handle a frame that is not a whole binary message by itself."""
         kind = first & KIND
         if kind >= CLOSE:
             messages.append((kind, payload))

@@ -1,4 +1,4 @@
-"""The handshake of a WebSocket (RFC 6455, section 4): a request over HTTP/1.1 to upgrade, and its answer."""
+"""Makes and checks the handshake of a WebSocket (RFC 6455, section 4): an HTTP/1.1 upgrade request and its answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hashlib import sha1
 from coordinatord.protocol.errors import OperationalError
 
 VERSIONS = frozenset({"13", "8", "7"})
-"""The versions of the WebSocket protocol whose frames and handshake are the same; 13 is that of the RFC."""
+"""The versions of the WebSocket protocol with equal frames and handshake; 13 is that of the RFC."""
 
 SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """Proves to a client that its request was understood (RFC 6455, 1.3)."""
@@ -22,7 +22,7 @@ KEY = re.compile(r"[A-Za-z0-9+/]{21}[AQgw]==")
 END_OF_HEAD = b"\r\n\r\n"
 
 HEAD_BYTES_MAX = 8 * 1024
-"""A request for a session has some 250 bytes, and so has its answer; proxies may add as many."""
+"""The limit of a head: a request for a session and its answer have some 250 bytes each; proxies may add as many."""
 
 SWITCHED = 101
 
@@ -34,19 +34,19 @@ SWITCHING = (
 )
 
 REASON = "Coordinatord-Reason"
-"""The header that has the reason why there is no WebSocket: the body of such an answer is not read."""
+"""The header that explains why there is no WebSocket: nobody reads the body of such an answer."""
 
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 """The beginning of an answer."""
 
 
 class HandshakeError(OperationalError):
-    """This end does not agree to a WebSocket, or the other end has not. Nothing has changed."""
+    """One end rejects the WebSocket. State: nothing has changed."""
 
     def __init__(
         self, text: str, status: int | None = None, challenge: str = "", location: str = "", reason: str = ""
     ) -> None:
-        """Make the error with what the HTTP answer had, if there was one: its status and three of its headers.
+        """Make the error with the status and three headers of the HTTP answer, if there was one.
 
         `challenge` is `WWW-Authenticate`, `location` is `Location`, and `reason` is `Coordinatord-Reason`.
         """
@@ -63,9 +63,9 @@ def accepted(key: str) -> str:
 
 
 def answer_to(headers: Mapping[str, str]) -> bytes:
-    """Return the whole answer to a request with these headers, by names in lower case. Raises `HandshakeError`.
+    """Return the whole answer to a request with these headers; names are in lower case. Raises `HandshakeError`.
 
-    An extension that the client offers is not taken up, nor is a subprotocol.
+    It accepts no extension and no subprotocol.
     """
     if "transfer-encoding" in headers or headers.get("content-length", "0").strip() != "0":
         raise HandshakeError("the request has a body, which would be read as messages")
@@ -83,14 +83,14 @@ def answer_to(headers: Mapping[str, str]) -> bytes:
 
 
 def with_reason(text: str) -> dict[str, str]:
-    """Return the header by which an answer tells a client why there is no WebSocket."""
+    """Return the header that tells a client why there is no WebSocket."""
     return {REASON: text.encode("ascii", "replace").decode()}
 
 
 def headers_of(head: bytes) -> dict[str, str] | None:
-    """Take apart the headers of a request, up to the empty line; names are in lower case.
+    """Parse the headers of a request, up to the empty line; names are in lower case.
 
-    None if there is anything unusual about them, such as a name twice: a full HTTP parser has to judge that.
+    None if anything is unusual, such as a duplicate name: a full HTTP parser has to judge that.
     """
     if not HEADERS.fullmatch(head):
         return None
@@ -100,12 +100,12 @@ def headers_of(head: bytes) -> dict[str, str] | None:
 
 
 def _by_name(lines: list[str]) -> dict[str, str]:
-    """Return the values of headers by their names in lower case; of a name that is there twice the last."""
+    """Return the values of headers by name in lower case; the last value of a duplicate name."""
     return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def new_key() -> str:
-    """Return the key of a client's request."""
+    """Return a random key for a client's request."""
     return b64encode(os.urandom(16)).decode()
 
 

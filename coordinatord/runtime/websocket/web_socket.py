@@ -1,8 +1,8 @@
-"""One end of an open WebSocket, on a transport of asyncio: messages in and out, and a close that both ends confirm.
+"""One end of an open WebSocket on an asyncio transport: sends and receives messages, and closes in order.
 
-It has no task. Messages are levels and not edges, so there is at most one unsent message: a newer one takes its place.
-A peer that reads slowly costs one message of memory, and gets the latest message when it does read. Questions, or
-answers to questions, may wait beside it: a session has at most one of each kind on its way.
+It has no task. Messages are levels and not edges, so there is at most one unsent message, and a newer one replaces it.
+A slow peer costs one message of memory, and gets the latest message. Questions, or answers to questions, are queued
+beside it: a session has at most one of each kind in flight.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameError, FrameReader, framed
 
 UNSENT_BYTES_MAX = 4 * 1024
-"""Ten of the usual messages. So much, and one message more, is written ahead for a peer that does not read. Then
-nothing is written until it reads. By default asyncio would hold 64 KiB, and a whole session costs 2 KiB."""
+"""The write buffer for a peer that does not read, some ten messages. By default asyncio would buffer 64 KiB, and a
+whole session costs 2 KiB."""
 
 BESIDE_MAX = 3
-"""The most messages that wait beside the unsent one: the questions for a log, for stacks and for arrivals, or the
-answers to these. An older question was given up."""
+"""The most messages that are queued beside the unsent one: the questions for a log, for stacks and for arrivals, or the
+answers to these. An older question has timed out."""
 
 
 class WebSocket(asyncio.Protocol):
@@ -40,49 +40,48 @@ class WebSocket(asyncio.Protocol):
     )
 
     def __init__(self, reader: FrameReader, parting: Patience[WebSocket]) -> None:
-        """Read by `reader`; once closed, have `parting` wait for the peer to close as well."""
+        """Decode with `reader`; once this end has closed, `parting` limits the wait for the peer's close."""
         self._transport: asyncio.Transport
         self._reader = reader
         self._parting = parting
         self._unsent: bytes | None = None
         self._beside: list[tuple[bytes, Callable[[], None]]] = []
         self._pong: bytes | None = None
-        """The payload of the last ping, to be sent back; earlier pings need no answer (RFC 6455, 5.5.3)."""
+        """The payload of the last ping, to send back; earlier pings need no answer (RFC 6455, 5.5.3)."""
         self._paused = False
-        """The peer reads too slowly: nothing is written until it has caught up."""
+        """The write buffer is full: nothing is written until the peer has read."""
         self._closing = False
         self._dropping = False
-        """The connection is about to end. What still arrives is read and dropped, so that the peer comes to read our
-        close frame."""
+        """The connection is closing. Incoming data is dropped, so that the peer gets to read our close frame."""
         self._close_frame = b""
-        """The close frame that is sent after the unsent message."""
+        """The close frame, to send after the unsent message."""
 
     # For a subclass
 
     def received(self, kind: int, message: bytes) -> None:
-        """Take in one message, which is `TEXT` or `BINARY`."""
+        """Handle one message, of kind `TEXT` or `BINARY`."""
         raise NotImplementedError
 
     def ended(self, error: Exception | None) -> None:
-        """Take note that the connection has ended, by itself or by an error."""
+        """Handle the end of the connection, with or without an error."""
         raise NotImplementedError
 
     def broken(self, error: FrameError) -> None:
-        """End the connection, since the peer has broken a rule of WebSockets."""
+        """End the connection, because the peer has violated the protocol."""
         self.close(error.code)
 
     def masked(self) -> bytes:
-        """Return the mask of the next frame to send: none, as servers have it."""
+        """Return the mask of the next frame to send: none, for a server."""
         return b""
 
     # Sending
 
     def put(self, message: bytes) -> None:
-        """Send this next, in place of anything unsent."""
+        """Send a message next; it replaces an unsent one."""
         self.put_frame(self._framed(message))
 
     def put_frame(self, frame: bytes) -> None:
-        """Send a message next that is in its frame already, in place of anything unsent."""
+        """Send a message that is framed already; it replaces an unsent one."""
         if self._closing:
             return
         if self._paused:
@@ -91,12 +90,12 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(frame)
 
     def put_if_empty(self, message: bytes) -> None:
-        """Send this next unless another message is unsent, which has more in it."""
+        """Send a message unless there is an unsent one, which has more content."""
         if self._unsent is None:
             self.put(message)
 
     def put_beside(self, message: bytes, sent: Callable[[], None] = lambda: None) -> None:
-        """Send this as well, after an unsent message, and then call `sent`; the caller waits for that or an answer."""
+        """Queue a message after the unsent one, and call `sent` once it is written."""
         if self._closing:
             return
         self._beside = [*self._beside, (message, sent)][-BESIDE_MAX:]
@@ -104,7 +103,7 @@ class WebSocket(asyncio.Protocol):
             self._send_unsent()
 
     def close(self, code: CloseCode = CloseCode.GOING_AWAY, message: bytes | None = None) -> None:
-        """End the connection, after a last message if one is given; only the first call counts."""
+        """Close the connection, after a last message if one is given; only the first call counts."""
         if self._closing:
             return
         self._unsent = None if message is None else self._framed(message)
@@ -112,7 +111,7 @@ class WebSocket(asyncio.Protocol):
         self._parting.add(self)
 
     def abort(self) -> None:
-        """End the connection at once: what is unsent is lost."""
+        """Drop the connection at once, and all unsent messages."""
         self._transport.abort()
 
     def _close(self, payload: bytes) -> None:
@@ -142,12 +141,12 @@ class WebSocket(asyncio.Protocol):
     # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; the handshake is done."""
+        """Start after the handshake."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what has arrived."""
+        """Decode and handle incoming bytes."""
         if self._dropping:
             return
         reader = self._reader
@@ -167,17 +166,17 @@ class WebSocket(asyncio.Protocol):
             self.broken(reader.error)
 
     def eof_received(self) -> None:
-        """Note that the peer sends nothing more; the transport closes when the peer has read all, or in time."""
+        """Handle the peer's end of data; the transport closes once the peer has read all, or times out."""
         if not self._closing:
             self._closing = True
             self._parting.add(self)
 
     def pause_writing(self) -> None:
-        """Write nothing more."""
+        """Stop writing."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Send what has waited."""
+        """Send the queued messages."""
         self._paused = False
         self._send_unsent()
 

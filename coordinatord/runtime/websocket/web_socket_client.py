@@ -1,4 +1,4 @@
-"""The client's end of a WebSocket: it requests the upgrade, masks what it sends, and has the reason of its end."""
+"""The client's end of a WebSocket: requests the upgrade, masks its frames, and records why it closed."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ class WebSocketClient(WebSocket):
     __slots__ = ("_connected", "_head", "_host", "_key", "_path", "agreed", "bug", "lost", "reason")
 
     def __init__(self, host: str, path: str, most: int, parting: Patience[WebSocket]) -> None:
-        """Ask the server at `host`, with its port, for a WebSocket; its messages have at most so many bytes."""
+        """Request a WebSocket of the server at `host`, with its port; messages have at most `most` bytes."""
         super().__init__(FrameReader(masked=False, most=most), parting)
         self._host, self._path, self._key = host, path, new_key()
         self._head: bytes | None = None
-        """The head of the answer, as far as it has come; None before the connection, and once the head is complete."""
+        """The received part of the answer's head; None before the connection, and once the head is complete."""
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the server has agreed to a WebSocket. Raises `OperationalError` or `OSError`."""
-        # Nothing awaits it if there is no connection; asyncio must not log that its exception was never retrieved.
+        """Done when the server has accepted. Raises `OperationalError` or `OSError`."""
+        # Without a connection nothing awaits it, and asyncio must not log that.
         self.agreed.add_done_callback(lambda agreed: agreed.cancelled() or agreed.exception())
         self.lost = asyncio.Event()
         """The connection has ended."""
         self.reason = ""
-        """Why the connection has ended; empty if the server has closed it in order."""
+        """Why the connection has ended; empty if the server has closed it regularly."""
         self._connected = False
         self.bug: Exception | None = None
-        """The exception of the subclass that has ended the connection."""
+        """The exception in the subclass that has ended the connection."""
 
     def opened(self) -> None:
-        """Take note that the server has agreed."""
+        """Act on the server's acceptance."""
         raise NotImplementedError
 
     def headers(self) -> Mapping[str, str]:
-        """Return further headers of the request, now that there is a connection. Raises `OperationalError`."""
+        """Return further headers of the request; called once connected. Raises `OperationalError`."""
         return {}
 
     def masked(self) -> bytes:
-        """Return four bytes that nobody can predict, as proxies in between need it (RFC 6455, 10.3)."""
+        """Return four unpredictable bytes, which protect proxies on the way (RFC 6455, 10.3)."""
         return os.urandom(MASK_BYTES)
 
     def ended(self, error: Exception | None) -> None:
-        """Take note that the connection has ended."""
+        """Handle the end of the connection."""
         self.reason = str(self._reader.error or error or "")
         if not self.agreed.done():
             self.agreed.set_exception(error or ConnectionResetError("it closed the connection without an answer"))
         self.lost.set()
 
     async def finish(self) -> None:
-        """End the connection if there is one, and wait until it has ended."""
+        """Close the connection if there is one, and wait for its end."""
         if not self._connected:
             return
         if self._head is None:
@@ -77,7 +77,7 @@ class WebSocketClient(WebSocket):
     # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Send the request."""
         super().connection_made(transport)
         self._connected, self._head = True, b""
         try:
@@ -87,7 +87,7 @@ class WebSocketClient(WebSocket):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take in what has arrived."""
+        """Read the answer, and then messages."""
         try:
             if self._head is not None:
                 data = self._read_answer(self._head + data)
@@ -102,7 +102,7 @@ class WebSocketClient(WebSocket):
             self.abort()
 
     def _read_answer(self, data: bytes) -> bytes:
-        """Check the answer once it is complete; return what came after it. Raises `HandshakeError`."""
+        """Check the answer once it is complete; return the bytes after it. Raises `HandshakeError`."""
         self._head = data
         end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
         if end >= len(END_OF_HEAD):

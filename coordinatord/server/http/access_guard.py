@@ -18,7 +18,7 @@ from coordinatord.protocol.text import clip
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
 from coordinatord.server.http.browser_guard import READING
 from coordinatord.server.http.page_access import LINK_PATH, SESSION_PATH
-from coordinatord.server.http.responses import complain
+from coordinatord.server.http.responses import error_response
 from coordinatord.server.sessions.connections import CALLER, shown_by
 
 HEALTH_PATH = "/healthz"
@@ -110,7 +110,7 @@ def _needed_role(request: web.Request) -> Role:
 
 
 def _denial(request: web.Request, error: DeniedError) -> web.Response:
-    answer = complain(request, error.status, error.code, str(error))
+    answer = error_response(request, error.status, error.code, str(error))
     answer.force_close()  # a caller who is not let in keeps no connection
     code = "insufficient_scope" if error.status is HTTPStatus.FORBIDDEN else "invalid_token"
     text = clip(str(error), DESCRIPTION_MAX).translate({ord('"'): "'", ord("\\"): "/"})

@@ -26,7 +26,7 @@ from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.schema import check
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.request_body import read_body
-from coordinatord.server.http.responses import complain, respond
+from coordinatord.server.http.responses import error_response, respond
 from coordinatord.server.sessions.connections import CALLER
 
 REQUESTS_AT_ONCE_MAX = 100
@@ -84,12 +84,12 @@ class Requests:
         if token:  # it is named beside the person, whose name nobody checks
             wanted = replace(wanted, by=f"{wanted.by} (token {token})")
         if len(self._waiting) >= REQUESTS_AT_ONCE_MAX:
-            return complain(
+            return error_response(
                 request, 503, "busy", f"{REQUESTS_AT_ONCE_MAX} requests are in progress, the limit: try again"
             )
         answer = await self._submit(wanted)
         if answer.result in _STATUSES:
-            return complain(request, _STATUSES[answer.result], str(answer.result), answer.text)
+            return error_response(request, _STATUSES[answer.result], str(answer.result), answer.text)
         return respond(request, AdminAnswer(done=answer.result is AdminResult.DONE, message=answer.text))
 
     async def _submit(self, wanted: Request) -> Answer:
@@ -111,7 +111,7 @@ def _ending(number: int) -> Answer:
 
 
 async def _read(request: web.Request, kind: type[Request]) -> Request:
-    """Make a request of this kind from its path and its body. Raises `TurnedDownError`."""
+    """Make a request of this kind from its path and its body. Raises `RequestRejectedError`."""
 
     def make(body: object) -> Request:
         (name,) = request.match_info.values()

@@ -23,7 +23,7 @@ from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
 from coordinatord.security.gatekeeper import site
-from coordinatord.server.http.responses import complain
+from coordinatord.server.http.responses import error_response
 from coordinatord.server.sessions.refusal_log import LineBudget
 
 log = logging.getLogger(__name__)
@@ -91,10 +91,10 @@ class Browsers:
         if origin is not None and not self._may_send(request, origin):
             text = "no web page may send this request: use nodeclient, or curl"
             self._note(request, origin)
-            return complain(request, 403, "foreign", text)
+            return error_response(request, 403, "foreign", text)
         name = _host(request.headers.get("Host", ""))
         if _is_browser(request) and not self._names.has(name):
-            return complain(request, 403, "foreign_name", _unknown(name))
+            return error_response(request, 403, "foreign_name", _unknown(name))
         return await handler(request)
 
     def _note(self, request: web.Request, origin: str) -> None:

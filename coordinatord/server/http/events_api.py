@@ -21,7 +21,7 @@ from coordinatord.server.http.responses import (
     STREAM_HEADERS,
     ReaderCount,
     UnknownJobError,
-    complain,
+    error_response,
     respond,
 )
 from coordinatord.server.reads.change_signal import ChangeSignal
@@ -77,7 +77,7 @@ class EventsApi:
             after = _after(request, self._store.identity)
             selection = _Selection(job, _kinds(request), _since(request), _last(request))
         except ValueError as error:
-            return complain(request, 400, "malformed", str(error))
+            return error_response(request, 400, "malformed", str(error))
         await self._driver.written()
         if job is not None and job not in self._driver.machine.jobs:
             raise UnknownJobError(job)
@@ -86,7 +86,7 @@ class EventsApi:
         try:
             page = await self._read(selection, after)
         except StoreError as error:
-            return complain(request, 503, "cannot_read", f"the records cannot be read: {error}")
+            return error_response(request, 503, "cannot_read", f"the records cannot be read: {error}")
         events = tuple(self._event(logged) for logged in page.events)
         return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 

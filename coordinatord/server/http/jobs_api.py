@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from coordinatord.core.shown.job_view import drained_view, job_view, unheard, whole_view
 from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer, SharedStatus
-from coordinatord.protocol.schema import lacking
+from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.security.token_store import ALL_JOBS
@@ -157,7 +157,7 @@ class Api:
         ]
         drained = drained_view(driver.machine.cluster.durable) if caller.jobs == ALL_JOBS else ()
         answer = JobsAnswer(jobs=tuple(jobs), drained=drained, insecure=self._insecure, shared=self._shared())
-        return encoded(lacking(answer, IN_LIST), kind)
+        return encoded(plain_without(answer, IN_LIST), kind)
 
     async def _show(self, job: str, kind: str) -> bytes | None:
         found = await self._rounds_reader.find(job)

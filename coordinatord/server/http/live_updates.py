@@ -27,7 +27,7 @@ from coordinatord.core.shown.job_view import drained_view, summary_view, whole_v
 from coordinatord.core.shown.time_series import TimeSeries
 from coordinatord.protocol.http.api import NodeStatus, SharedStatus
 from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
-from coordinatord.protocol.schema import lacking
+from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.security.gatekeeper import ANYBODY, Caller
@@ -97,7 +97,7 @@ class _Topic:
     async def make(self, version: int, store_error: str | None, now: float) -> None:
         began = time.perf_counter()
         shown, self.is_live = await self.show()
-        self.frame = b"event: %s\ndata: %s\n\n" % (self.name.encode(), json.encode(lacking(shown, ON_PAGE)))
+        self.frame = b"event: %s\ndata: %s\n\n" % (self.name.encode(), json.encode(plain_without(shown, ON_PAGE)))
         self.version, self.store_error, self.made_at = version, store_error, now
         self.cost_s = time.perf_counter() - began
 

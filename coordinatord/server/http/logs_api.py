@@ -22,9 +22,9 @@ from coordinatord.server.http.responses import (
     EVENT_STREAM,
     STREAM_HEADERS,
     ReaderCount,
-    TurnedDownError,
+    RequestRejectedError,
     UnknownJobError,
-    complain,
+    error_response,
     respond,
 )
 from coordinatord.server.reads.change_signal import ChangeSignal
@@ -68,7 +68,7 @@ class LogsApi:
                     return await self._stream(request, reading, found)
                 return respond(request, await _answer(reading, found, job))
             except NoLogError as error:
-                return complain(request, 404, "unknown_log", str(error))
+                return error_response(request, 404, "unknown_log", str(error))
 
     async def _stream(self, request: web.Request, reading: LogReading, found: LogSources) -> web.StreamResponse:
         response = web.StreamResponse(headers=STREAM_HEADERS)
@@ -92,13 +92,13 @@ class LogsApi:
 
 
 def _query(request: web.Request, *, streams: bool) -> LogQuery:
-    """Return the query of a request. Raises `TurnedDownError`."""
+    """Return the query of a request. Raises `RequestRejectedError`."""
     try:
         query = read_query(request.query)
     except ValueError as error:
-        raise TurnedDownError(400, "malformed", str(error)) from error
+        raise RequestRejectedError(400, "malformed", str(error)) from error
     if query.follow and not streams:
-        raise TurnedDownError(400, "malformed", f"to follow, ask for a stream: Accept: {EVENT_STREAM}")
+        raise RequestRejectedError(400, "malformed", f"to follow, ask for a stream: Accept: {EVENT_STREAM}")
     return query
 
 

@@ -21,7 +21,7 @@ from coordinatord.security.browser_sessions import LINK_S, SESSION_S
 from coordinatord.security.gatekeeper import DeniedError, Gatekeeper
 from coordinatord.server.http.browser_guard import is_loopback
 from coordinatord.server.http.request_body import read_body
-from coordinatord.server.http.responses import complain, respond
+from coordinatord.server.http.responses import error_response, respond
 from coordinatord.server.sessions.connections import CALLER
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class PageAccess:
             return respond(request, PageLinkAnswer(code="", valid_s=0, role="admin"))
         if caller.in_browser:  # its session could be prolonged for ever
             text = "a page cannot make a link: run nodeclient page"
-            return complain(request, HTTPStatus.FORBIDDEN, "foreign", text)
+            return error_response(request, HTTPStatus.FORBIDDEN, "foreign", text)
         code = self._gatekeeper.browsers.new_link(caller.token)
         log.info("a link to the page was made with the token %s", caller.name, extra=fields("page_link_made"))
         return respond(request, PageLinkAnswer(code=code, valid_s=LINK_S, role=caller.token.role))
@@ -83,7 +83,7 @@ class PageAccess:
         try:
             secret, token = self._gatekeeper.open_session(wanted.code, peer)
         except DeniedError as error:
-            return complain(request, error.status, error.code, str(error))
+            return error_response(request, error.status, error.code, str(error))
         answer = respond(request, PageSessionAnswer(token=token.name, role=token.role))
         answer.set_cookie(self.cookie, secret, max_age=int(SESSION_S), secure=True, httponly=True, samesite="Strict")
         text = "a browser was let in with the rights of the token %s"

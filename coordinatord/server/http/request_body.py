@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import json, msgpack
 
 from coordinatord.protocol.schema import ERRORS, SchemaError
-from coordinatord.server.http.responses import TurnedDownError
+from coordinatord.server.http.responses import RequestRejectedError
 
 BODY_WITHIN_S = 10.0
 """The limit from the head of a request to its end: it is a sentence, mostly in the same packet."""
@@ -23,21 +23,23 @@ Made = TypeVar("Made")
 
 
 async def read_body(request: web.Request, make: Callable[[object], Made]) -> Made:
-    """Return what `make` makes of the decoded body; it may raise `SchemaError`. Raises `TurnedDownError`."""
+    """Return what `make` makes of the decoded body; it may raise `SchemaError`. Raises `RequestRejectedError`."""
     parse = PARSERS.get(request.content_type)
     if parse is None:
         text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
-        raise TurnedDownError(415, "content_type", text)
+        raise RequestRejectedError(415, "content_type", text)
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             return make(parse(await request.read()))
     except web.HTTPRequestEntityTooLarge as error:
-        raise TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
+        raise RequestRejectedError(
+            413, "too_large", f"a request has at most {request.client_max_size} bytes"
+        ) from error
     except TimeoutError as error:
         text = f"the rest of the request has not come within {BODY_WITHIN_S:g} s"
-        raise TurnedDownError(408, "incomplete", text) from error
+        raise RequestRejectedError(408, "incomplete", text) from error
     except (SchemaError, *ERRORS, web.RequestPayloadError) as error:
-        raise TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
+        raise RequestRejectedError(400, "malformed", f"the request is not understood: {_why(error)}") from error
 
 
 def _why(error: Exception) -> str:

@@ -51,13 +51,13 @@ def respond(request: web.Request, answer: Any, status: int = 200) -> web.Respons
     return web.Response(body=encoded(answer, kind), status=status, content_type=kind)
 
 
-def complain(request: web.Request, status: int, code: str, message: str) -> web.Response:
+def error_response(request: web.Request, status: int, code: str, message: str) -> web.Response:
     """Answer with an error: a code for programs, and a sentence for people."""
     # What a request has in its head is repeated here, and may be no text.
     return respond(request, ErrorAnswer(error=code, message=clip(message)), status)
 
 
-class TurnedDownError(OperationalError):
+class RequestRejectedError(OperationalError):
     """A request is refused before anything is done for it. State: unchanged."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -66,7 +66,7 @@ class TurnedDownError(OperationalError):
         self.code = code
 
 
-class UnknownJobError(TurnedDownError):
+class UnknownJobError(RequestRejectedError):
     """There is no such job. State: unchanged."""
 
     def __init__(self, job: str) -> None:
@@ -74,24 +74,24 @@ class UnknownJobError(TurnedDownError):
 
 
 @web.middleware
-async def complain_alike(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def uniform_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Give all errors one form: ours, those that aiohttp finds by itself, such as an unknown path, and bugs."""
     try:
         return await handler(request)
-    except TurnedDownError as error:
-        return complain(request, error.status, error.code, str(error))
+    except RequestRejectedError as error:
+        return error_response(request, error.status, error.code, str(error))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        answer = complain(
+        answer = error_response(
             request, error.status, "method", f"{request.path[:200]} takes {allowed}, not {request.method}"
         )
         answer.headers["Allow"] = allowed
         return answer
     except web.HTTPNotFound as error:
-        return complain(request, error.status, "unknown_path", f"nothing is served at {request.path[:200]}")
+        return error_response(request, error.status, "unknown_path", f"nothing is served at {request.path[:200]}")
     except (web.HTTPBadRequest, web.HTTPServiceUnavailable) as error:
         code = "malformed" if isinstance(error, web.HTTPBadRequest) else "busy"
-        answer = complain(request, error.status, code, error.text or error.reason)
+        answer = error_response(request, error.status, code, error.text or error.reason)
         answer.headers.update({REASON: error.headers[REASON]} if REASON in error.headers else {})
         answer.force_close()
         return answer
@@ -107,10 +107,10 @@ def _explain(request: web.Request, error: Exception) -> web.Response:
     """Answer a request that met an error for which its handler is not prepared."""
     known = operational(error)
     if known is not None:
-        return complain(request, 503, "unavailable", str(known))
+        return error_response(request, 503, "unavailable", str(known))
     text = "this is a bug of coordinatord, please report it: %s %s"
     log.error(text, request.method, request.path[:200], exc_info=error, extra=fields("bug"))
-    return complain(request, 500, "bug", "this is a bug of coordinatord, and its log says more: please report it")
+    return error_response(request, 500, "bug", "this is a bug of coordinatord, and its log says more: please report it")
 
 
 class ReaderCount:
@@ -121,9 +121,9 @@ class ReaderCount:
 
     @contextmanager
     def one_more(self, most: int, refusal: str) -> Iterator[None]:
-        """Count a reader while the context lasts. Raises `TurnedDownError` with `refusal` if `most` read already."""
+        """Count a reader within the context. Raises `RequestRejectedError` with `refusal` beyond `most` readers."""
         if self._readers >= most:
-            raise TurnedDownError(503, "busy", refusal)
+            raise RequestRejectedError(503, "busy", refusal)
         self._readers += 1
         try:
             yield

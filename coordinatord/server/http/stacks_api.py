@@ -15,7 +15,13 @@ from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
-from coordinatord.server.http.responses import ReaderCount, TurnedDownError, UnknownJobError, complain, respond
+from coordinatord.server.http.responses import (
+    ReaderCount,
+    RequestRejectedError,
+    UnknownJobError,
+    error_response,
+    respond,
+)
 from coordinatord.server.reads.stack_reads import ask_all, seen_in
 from coordinatord.server.sessions.node_reads import NodeReads
 
@@ -54,7 +60,7 @@ class StacksApi:
             try:
                 sources = stack_sources(run, ranks)
             except NoStacksError as error:
-                return complain(request, 404, "no_stacks", str(error))
+                return error_response(request, 404, "no_stacks", str(error))
             answers = await ask_all(self._reads, sources)
             first = seen_in(answers)
             hang = None if ranks else find_hang(first)
@@ -79,11 +85,11 @@ class StacksApi:
 
 
 def _ranks(request: web.Request) -> tuple[range, ...]:
-    """Return the ranks of a request. Raises `TurnedDownError`."""
+    """Return the ranks of a request. Raises `RequestRejectedError`."""
     unknown = sorted(set(request.query) - {"rank"})
     if unknown:
-        raise TurnedDownError(400, "malformed", f"{unknown[0][:40]!r} selects nothing here: see /openapi.json")
+        raise RequestRejectedError(400, "malformed", f"{unknown[0][:40]!r} selects nothing here: see /openapi.json")
     try:
         return read_ranks(request.query)
     except ValueError as error:
-        raise TurnedDownError(400, "malformed", str(error)) from error
+        raise RequestRejectedError(400, "malformed", str(error)) from error

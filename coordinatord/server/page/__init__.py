@@ -1,7 +1,6 @@
-"""The live page at `GET /`: a few files without a build step, served from memory; its data comes from `live_updates`.
+"""Serves the live page at `GET /`, which shows jobs and acts on them: a few files in memory, without a build step.
 
-It shows jobs, and acts on them if its reader may. Nothing on it comes from another host: its headers make the browser
-enforce that.
+Its data comes from `live_updates`. It loads nothing from another host, which its headers make the browser enforce.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ KINDS = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-"""The content types by the ending of the name."""
+"""The content types by suffix."""
 
 HEADERS = {
-    # Texts of workers and names of jobs are shown as text alone. If one got through as markup, it could run nothing.
+    # Texts of workers and names of jobs are shown only as text. If one got through as markup, it could run nothing.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
     " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # A browser asks again each time and is answered with 304: a page is never older than the daemon that it shows.
+    # A browser revalidates each time and gets a 304: a page is never older than its daemon.
     "Cache-Control": "no-cache",
 }
 
@@ -52,7 +51,7 @@ class _PageFile(Struct, frozen=True):
 
 
 def routes() -> list[web.RouteDef]:
-    """Return the routes: the page itself at `/`, and its other files beside it."""
+    """Return the routes of the page, which is at `/`, and of its other files."""
     files = {path.name: _load(path) for path in sorted(Path(__file__).parent.iterdir()) if path.suffix in KINDS}
     index = files.pop("index.html")
     return [web.get("/", index.serve), *(web.get(f"/page/{name}", file.serve) for name, file in files.items())]

@@ -159,7 +159,7 @@ class Unproven(Generic[Waiting]):
 
     async def await_young(self, seconds: float) -> None:
         """Wait until no connection is left, for so many seconds at most; those that are older than that end at once."""
-        self._patience.give_up_older(seconds)
+        self._patience.expire_older(seconds)
         self._emptied.clear()
         if self._addresses:
             with suppress(TimeoutError):

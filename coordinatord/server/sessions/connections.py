@@ -207,7 +207,7 @@ class Connections:
 
     def _note_distrusted(self, reason: str, peer: str) -> None:
         if self._gatekeeper is not None:
-            self._gatekeeper.note_distrusted(reason, plain(peer))
+            self._gatekeeper.record_distrusted(reason, plain(peer))
 
     # For a new connection
 

@@ -70,11 +70,11 @@ class TlsListener:
         make_protocol: Callable[[], asyncio.Protocol],
         silent: Unproven[Silent],
         tasks: Tasks,
-        note_distrusted: Callable[[str, str], None],
+        record_distrusted: Callable[[str, str], None],
     ) -> None:
         """Begin to accept. `tls` returns the context of a handshake, and `make_protocol` the protocol after it.
 
-        `note_distrusted` takes why a client's certificate does not count, and the client's address.
+        `record_distrusted` takes why a client's certificate does not count, and the client's address.
         """
         self._loop = asyncio.get_running_loop()
         self._listener = listener
@@ -82,7 +82,7 @@ class TlsListener:
         self._make_protocol = make_protocol
         self._silent = silent
         self._tasks = tasks
-        self._note_distrusted = note_distrusted
+        self._note_distrusted = record_distrusted
         self._pause: asyncio.TimerHandle | None = None
         self._complained_at = -math.inf
         listener.setblocking(False)

@@ -1,9 +1,8 @@
-"""A history in an etcd v3 cluster, which is used through its JSON gateway, and the election of the leader.
+"""Stores a history in an etcd v3 cluster, through its JSON gateway, and elects the coordinator that leads.
 
-`place` has the address of a cluster, and how to connect. `gateway` sends requests to whichever member answers,
-`requests` builds and reads them, and `refusals` explains what etcd refuses or leaves unanswered. `keys` has the keys
-and their meaning.
-`leadership` sends the requests of an election, and `election` concludes from the answers who leads, and for how long;
-`roster` lists the coordinators. `history` reads and writes the commits, `commit_log` knows which of their values are
-worth merging, and `replica` has the same history as a database. `etcd_store`, beside this room, is the store around it.
+`place` has the address of a cluster, and how to connect. `gateway` sends requests to any member that answers,
+`requests` builds and parses them, and `refusals` explains rejections and timeouts. `keys` has the keys and their
+meaning. `leadership` sends the requests of an election, and `election` decides from the answers who leads, and for how
+long; `roster` lists the coordinators. `history` reads and writes the commits, `commit_log` decides which of their
+values to merge, and `replica` has the same history as a database. `etcd_store` is the store around this room.
 """

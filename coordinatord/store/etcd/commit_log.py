@@ -1,8 +1,8 @@
-"""Knows which values in etcd hold which rows: one value for each commit, and fewer where many rows are dropped.
+"""Tracks which values in etcd have which rows, and decides which values to merge.
 
-A commit adds rows and drops rows of earlier commits. Its value lists both, so that nothing has to be read to write it:
-the history is all rows of all values without those that any value drops. Dropped rows still take room. Once they take
-as much as the others, neighbouring values are merged into one, some with each commit.
+A commit is one value. It lists the rows that it adds, and the earlier rows that it drops, so writing it reads nothing:
+the history is all rows of all values that no value drops. Dropped rows still take space. Once they take as much as the
+others, adjacent values are merged, some with each commit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.row_codec import Row
 
 WASTE_ROWS = 1_000
-"""Values are merged once this many more rows are dropped than live."""
+"""Values are merged once there are so many more dropped rows than live ones."""
 
 MERGED_VALUES_MAX = 64
 """How many values are merged at once: this adds some milliseconds to a commit."""
 
 MERGED_BYTES_MAX = 256 * 1024
-"""The most stored bytes of the values that are merged: a merger fits into one transaction of etcd."""
+"""The most stored bytes of the values of one merger, which fits into one transaction of etcd."""
 
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 """The most bytes of an unpacked value: a commit of 10,000 nodes has 10 MB."""
@@ -37,7 +37,7 @@ class CommitValue(Struct, frozen=True):
 
     rows: tuple[Row, ...]
     dropped: tuple[int, ...]
-    """The numbers of the rows of earlier values that are dropped."""
+    """The numbers of the rows of earlier values that it drops."""
 
 
 @dataclass(slots=True)
@@ -46,12 +46,12 @@ class _Stored:
 
     size: int
     seqs: list[int]
-    """The numbers of its rows, also of those that were dropped since."""
+    """The numbers of its rows, including those that were dropped later."""
     dropped: list[int] = field(default_factory=list)
 
 
 class Merger(Struct, frozen=True):
-    """Values that become one, under the number of the last of them."""
+    """Values to merge into one, under the number of the last of them."""
 
     first: int
     last: int
@@ -67,9 +67,9 @@ class CommitLog:
     def __init__(self) -> None:
         self._values: dict[int, _Stored] = {}
         self._places: dict[int, int] = {}
-        """The number of the value that holds a row, for each row that is not dropped."""
+        """The number of the value that has a row, for each live row."""
         self._dead: dict[int, int] = {}
-        """The same for each dropped row that a value still holds."""
+        """The same for each dropped row that a value still has."""
         self._turn = 0
         """The last value of the last merger: the next one begins after it."""
 
@@ -82,7 +82,7 @@ class CommitLog:
         return len(self._values)
 
     def add(self, number: int, size: int, seqs: Iterable[int], dropped: Iterable[int]) -> None:
-        """Note a value, which is newer than all others."""
+        """Record a value that is newer than all others."""
         self._values[number] = value = _Stored(size, list(seqs))
         self._places.update(dict.fromkeys(value.seqs, number))
         for seq in dropped:
@@ -92,7 +92,7 @@ class CommitLog:
                 value.dropped.append(seq)
 
     def next_merger(self) -> Merger | None:
-        """Return what is worth merging now, if anything."""
+        """Return the next values worth merging, if any."""
         if len(self._dead) <= len(self._places) + WASTE_ROWS:
             return None
         candidates = [number for number in self._values if number > self._turn]
@@ -115,7 +115,7 @@ class CommitLog:
         return Merger(chosen[0], chosen[-1], rows, dropped)
 
     def merge(self, merger: Merger, size: int) -> None:
-        """Note that values were merged into one of so many bytes."""
+        """Record that values were merged into one of `size` bytes."""
         gone = [number for number in self._values if merger.first <= number <= merger.last]
         for number in gone:
             for seq in self._values[number].seqs:
@@ -136,7 +136,7 @@ def pack(rows: Sequence[Row], dropped: Sequence[int]) -> bytes:
 
 
 def unpack(value: bytes, number: int) -> CommitValue:
-    """Return the content of a value. Raises `UnreadableStoreError`, which names the commit."""
+    """Parse a value. Raises `UnreadableStoreError`, which names the commit."""
     try:
         plain = zlib.decompressobj()
         text = plain.decompress(value, UNPACKED_BYTES_MAX)

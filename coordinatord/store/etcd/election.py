@@ -1,6 +1,6 @@
-"""The conclusions of one coordinator from etcd's answers: who leads, and for how long. Pure; the clock is an argument.
+"""Decides from etcd's answers whether this coordinator leads, and for how long. Pure; the clock is an argument.
 
-`leadership` sends the requests. Times are in seconds by one clock of this host that never stops.
+`leadership` sends the requests. Times are in seconds by a clock of this host that never stops.
 """
 
 from __future__ import annotations
@@ -8,28 +8,28 @@ from __future__ import annotations
 import math
 
 RENEWALS = 3
-"""How often a lease is renewed in its length: two may fail."""
+"""How often a lease is renewed within its length: two renewals may fail."""
 
 TRY_SHARE = 0.4
-"""The part of a lease that one member of etcd has to renew it: two tries fit into it."""
+"""The part of a lease within which one member of etcd has to renew it: two tries fit into a lease."""
 
 SLOW_SHARE = 0.1
-"""etcd is too slow for a lease of which one answer takes more than this part."""
+"""etcd is too slow if one answer takes more than this part of a lease."""
 
 RETRY_S = 0.5
-"""The pause before a request that etcd did not answer is sent again."""
+"""The pause before an unanswered request is retried."""
 
 
 class Term:
-    """The time in which a leader may act."""
+    """The time during which a leader may act."""
 
     def __init__(self, length_s: float, begun_at: float) -> None:
-        """Begin at `begun_at`, when the request for the lease was sent: by etcd's clock it began later."""
+        """Begin at `begun_at`, when the lease was requested: by etcd's clock it began later."""
         self._length_s = length_s
         self._until = begun_at + length_s
 
     def renew(self, sent_at: float) -> None:
-        """Note that etcd has renewed the lease, by a request that was sent at `sent_at`."""
+        """Extend the term: etcd has renewed the lease, by a request that was sent at `sent_at`."""
         self._until = max(self._until, sent_at + self._length_s)
 
     def is_over(self, now: float) -> bool:
@@ -38,17 +38,17 @@ class Term:
 
     @property
     def until(self) -> float:
-        """When the term is over, unless the lease is renewed."""
+        """When the term ends, unless the lease is renewed."""
         return self._until
 
 
 class Election:
-    """What one coordinator knows of the leader key and of its own lease."""
+    """One coordinator's view of the leader key and of its own lease."""
 
     def __init__(self, lease_s: float) -> None:
         """Begin without a lease; one of `lease_s` seconds will be requested."""
         self.renew_every_s = lease_s / RENEWALS
-        """The pause between two renewals that are answered."""
+        """The pause between two successful renewals."""
         self.try_within_s = lease_s * TRY_SHARE
         """How long one member of etcd has for a renewal."""
         self._lease_s = lease_s
@@ -57,21 +57,21 @@ class Election:
         self.lease = 0
         """The lease of this coordinator; 0 for none."""
         self.fence = 0
-        """The revision at which the leader key of this coordinator came to be; 0 while it does not lead."""
+        """The revision at which this coordinator created the leader key; 0 while it does not lead."""
         self.term = Term(0.0, 0.0)
         self._seen = 0
-        """The revision at which the leader key came to be, as it was read last."""
+        """The revision at which the leader key was created, as of the last read."""
 
     def enrolled(self, lease: int, length_s: float, sent_at: float, now: float) -> None:
-        """Note the lease of this coordinator, which was requested at `sent_at` and answered `now`."""
+        """Record the lease of this coordinator, which was requested at `sent_at` and granted `now`."""
         self._slowest_s = max(self._slowest_s, now - sent_at)
         self.lease, self.term = lease, Term(length_s, sent_at)
 
     def tried(self, created_at: int, lease: int) -> bool:
-        """Note the leader key as it is after a try to make it; return whether this coordinator leads by it.
+        """Record the leader key after a try to create it; return whether this coordinator leads by it.
 
-        `created_at` is the revision at which the key came to be, and `lease` the one that it goes with. If that is the
-        lease of this coordinator, an earlier try has made the key, whose answer was lost.
+        `created_at` is the revision at which the key was created, and `lease` is its lease. If that is our own lease,
+        an earlier try has created the key, and its answer was lost.
         """
         self._seen = created_at
         if lease == self.lease:
@@ -79,13 +79,13 @@ class Election:
         return lease == self.lease
 
     def is_end(self, created_at: int | None) -> bool:
-        """Whether the leader that was seen last leads no more; `created_at` is None if there is no leader key now."""
+        """Whether the last known leader no longer leads; `created_at` is None if there is no leader key now."""
         return created_at != self._seen
 
     def renewed(self, sent_at: float, now: float, left_s: float | None) -> float | None:
-        """Note the result of a renewal; return the pause before the next one, None if the term is over.
+        """Record the result of a renewal; return the pause before the next one, None if the term is over.
 
-        `left_s` is for how long etcd has renewed the lease, 0 if that is over, and None if etcd has not answered.
+        `left_s` is the new length of the lease, 0 if the lease has expired, and None if etcd has not answered.
         """
         if left_s is not None and left_s <= 0:
             return None
@@ -107,15 +107,15 @@ class Election:
         return f"{took}; with --lease {self._lease_s:g} this goes on: raise --lease to {enough_s}"
 
     def may_act(self, now: float) -> bool:
-        """Whether the term lasts, as far as this coordinator can know."""
+        """Whether the term lasts, by this coordinator's clock."""
         return not self.term.is_over(now)
 
     def end(self) -> None:
-        """Note that another coordinator may lead from now on."""
+        """End the term: another coordinator may lead from now on."""
         self.term = Term(0.0, 0.0)
 
     def resign(self, now: float) -> int:
-        """Give up the lease, and with it the lead; return the lease to revoke, 0 if it has run out."""
+        """Resign as the leader; return the lease to revoke, 0 if it has expired."""
         lease = 0 if self.term.is_over(now) else self.lease
         self.lease = self.fence = 0
         self.end()

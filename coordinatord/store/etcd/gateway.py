@@ -1,7 +1,7 @@
-"""Sends requests to an etcd cluster by its JSON gateway, to one member after the other until one answers for it.
+"""Sends requests to an etcd cluster through its JSON gateway, and fails over from member to member.
 
-A request is tried on each member twice at most, and no longer than a bound. So a request that changes something must be
-such that twice is the same as once: our transactions demand that nobody has written since.
+A request is tried at most twice on each member, within a time limit. So a request that changes something must be
+idempotent: our transactions demand that nobody has written since.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ TRY_WITHIN_S = 2.0
 """How long one member may take: a slow disk takes half a second, and two tries fit into a lease of 5 s."""
 
 REACH_WITHIN_S = 1.0
-"""How long its kernel may take to accept a connection."""
+"""How long a member's kernel may take to accept a connection."""
 
 ALL_WITHIN_S = 6.0
-"""How long one request may take, over all members. After that the caller reports why nothing goes on."""
+"""How long one request may take, over all members. Then the caller reports the error."""
 
 ROUNDS = 2
 """How often each member is tried."""
@@ -39,22 +39,22 @@ PAUSE_S = 0.1
 """The pause before the second round: a new leader of etcd is elected within a second or two."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""A page of values is 16 of 1.5 MiB at most, in base64 32 MiB."""
+"""A page has at most 16 values of 1.5 MiB, which are 32 MiB in base64."""
 
 EVENT_BYTES_MAX = 1024 * 1024
-"""The length of one line of a watch: a change of a key that names a leader."""
+"""The limit of one line of a watch, which is a change of a key that names a leader."""
 
 SILENT_S_MAX = 2.0
-"""How long a watch may be silent before the key is read again: a member that has lost the others keeps watches open,
-and sends nothing."""
+"""How long a watch may be silent before the key is read again: a partitioned member keeps watches open and sends
+nothing."""
 
 
 class _SilentError(EtcdAwayError):
-    """A watch was silent for too long, which may mean that nothing has happened."""
+    """A watch timed out, possibly because nothing has happened."""
 
 
 class Gateway:
-    """A cluster. It must be made in the running loop."""
+    """A client of a cluster. It must be made in the running loop."""
 
     def __init__(self, place: EtcdPlace) -> None:
         """Connect with the first request. Raises `StoreError` if a certificate cannot be read."""
@@ -64,14 +64,14 @@ class Gateway:
         limits = aiohttp.ClientTimeout(total=TRY_WITHIN_S, sock_connect=REACH_WITHIN_S)
         self._http = aiohttp.ClientSession(timeout=limits, trust_env=False)
         self._token = ""
-        """The token that the cluster has given to our user."""
+        """The token of our user from the cluster."""
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
 
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
-        """Return the answer to a request; `try_within_s` bounds the try on one member, if it is less than usual.
+        """Return the answer to a request; `try_within_s` limits the try on one member, if it is less than usual.
 
         Raises `EtcdRefusedError`, and `EtcdAwayError` if nobody answers.
         """
@@ -93,7 +93,7 @@ class Gateway:
         raise last
 
     async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
-        """Yield a key as it is now and after each change, without an end; None while there is no such key.
+        """Yield the present state of a key, and each later one, without an end; None while there is no such key.
 
         Raises `EtcdRefusedError` and `EtcdAwayError`.
         """
@@ -124,7 +124,7 @@ class Gateway:
                     yield None if gone else key_values({"kvs": [event.get("kv")]})[0]
 
     async def renew(self, lease: int, try_within_s: float) -> float:
-        """Renew a lease, with `try_within_s` for one member; return for how many seconds, 0 if the lease is over.
+        """Renew a lease, with `try_within_s` for one member; return its seconds, 0 if it has expired.
 
         Raises `EtcdRefusedError` and `EtcdAwayError`.
         """
@@ -132,7 +132,7 @@ class Gateway:
         return float(number(answer.get("result", {}), "TTL"))
 
     async def all_below(self, prefix: bytes, page: int) -> AsyncIterator[KeyValue]:
-        """Yield all keys with a prefix as they are at one moment, some at a time. Raises `StoreError`."""
+        """Yield a consistent snapshot of all keys with a prefix, page by page. Raises `StoreError`."""
         key, end, revision, more = prefix, after(prefix), 0, True
         while more:
             wanted = {"key": text_of(key), "range_end": text_of(end), "limit": str(page), "revision": str(revision)}
@@ -165,9 +165,9 @@ class Gateway:
         return await self._post(base, path, body, self._headers)
 
     async def _authenticate(self, base: str) -> str:
-        """Log in, with the password that is in the file now: it may have been changed; return the token.
+        """Log in with the password from the file, which may have changed; return the token.
 
-        Other requests go on with the old token meanwhile.
+        Other requests use the old token meanwhile.
         """
         try:
             user, password = self._place.access.read_user()
@@ -191,7 +191,7 @@ class Gateway:
 
     @asynccontextmanager
     async def _stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
-        """Yield the lines of an answer that does not end, from the member that answered last."""
+        """Yield the lines of an endless answer, from the member that answered last."""
         base = self._bases[0]
         limits = aiohttp.ClientTimeout(total=None, sock_connect=REACH_WITHIN_S, sock_read=SILENT_S_MAX)
         try:

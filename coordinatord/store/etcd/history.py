@@ -1,8 +1,8 @@
-"""The history in etcd: reads all of it, writes commits, merges what is mostly forgotten, and begins new generations.
+"""The history in etcd: reads it, writes and merges commits, and begins new generations.
 
-Each write demands that the leader key is still the one of this process, and that nobody has written since. The second
-demand also keeps out a request of this process that was sent twice and comes late. For this, what deletes remains
-writes the head too: the same request would otherwise delete what was written after it.
+Each write demands that the leader key is still ours, and that nobody has written since. The second demand also rejects
+a late duplicate of our own request. So even a request that only deletes remains writes the head: its duplicate could
+otherwise delete later writes.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from coordinatord.store.migrations import STEPS, Steps
 from coordinatord.store.row_codec import Row
 
 VALUE_BYTES_MAX = 1024 * 1024
-"""The size of one value. With the rest of its transaction it is below the 1.5 MiB that etcd takes by default."""
+"""The size limit of a value. With the rest of its transaction it is below the 1.5 MiB that etcd accepts by default."""
 
 PAGE = 16
 """How many values are read at once."""
 
 ROWS_AT_ONCE = 2_000
-"""How many rows a value has where a whole history is written."""
+"""How many rows a value has when a whole history is written."""
 
 PARTS = b"parts:"
-"""The beginning of a value that is stored in parts, before their number; no packed value begins so."""
+"""The prefix of a value that is stored in parts, before their number; no packed value begins so."""
 
 
 class StoredHistory(Struct, frozen=True):
-    """A history that was read."""
+    """A history as it was read."""
 
     about: About
     rows: tuple[Row, ...]
     size: int
-    """How many bytes its values have."""
+    """The bytes of its values."""
     commits: int
 
 
@@ -62,9 +62,9 @@ class History:
     """The commits below one prefix."""
 
     def __init__(self, gateway: Gateway, keys: Keys, fence: int = 0, steps: Steps = STEPS) -> None:
-        """Begin with nothing read. `fence` is the revision of our own leader key; without it nothing can be written.
+        """Begin with nothing read. `fence` is the revision of our leader key; writing needs it.
 
-        Records are of the version that the `steps` of the tables lead to.
+        `steps` lead to the version of the records.
         """
         self._gateway = gateway
         self._keys = keys
@@ -84,7 +84,7 @@ class History:
         return self._log
 
     async def read(self) -> StoredHistory:
-        """Read everything. Raises `NothingStoredError`, `UnreadableStoreError` and other `StoreError`."""
+        """Read the whole history. Raises `NothingStoredError`, `UnreadableStoreError` and other `StoreError`."""
         head = await self._value_of(self._keys.head)
         self._head, self._head_revision = (Head(0, ""), 0) if head is None else (Head.unpack(head), head.mod_revision)
         about = await self._value_of(self._keys.about)
@@ -128,14 +128,14 @@ class History:
         await self._write_head(self._head, [unfinished, *others])
 
     async def demand_all(self) -> None:
-        """Raise `LeadershipLostError` if etcd no longer has all that was committed, and `StoreError`."""
+        """Raise `LeadershipLostError` if etcd has lost a commit, and `StoreError`."""
         known = self._head
         _demand_no_older(await self._value_of(self._keys.head), known)
 
     async def commit(self, rows: Sequence[Row], dropped: Sequence[int]) -> None:
-        """Make a commit durable, all or nothing; the same one may be tried again after an error.
+        """Make a commit durable, all or nothing; it may be retried after an error.
 
-        Raises `LeadershipLostError`, and `StoreError`: then the commit may be durable, and the next try finds out.
+        Raises `LeadershipLostError`, and `StoreError`: then the commit may be durable, which the retry finds out.
         """
         number, value = self._head.number + 1, pack(rows, dropped)
         ops = await self._stored(self.about.generation, number, value)
@@ -143,7 +143,7 @@ class History:
         self._log.add(number, len(value), [row[0] for row in rows], dropped)
 
     async def merge(self, merger: Merger, rows: Sequence[Row]) -> None:
-        """Put one value in the place of several. Raises `LeadershipLostError`, and `StoreError`: no row is lost."""
+        """Replace several values by one. Raises `LeadershipLostError` and `StoreError`, without losing a row."""
         value = pack(rows, merger.dropped)
         if len(value) > VALUE_BYTES_MAX:
             return
@@ -153,7 +153,7 @@ class History:
         self._log.merge(merger, len(value))
 
     async def replace(self, rows: Iterable[Row], identity: str) -> None:
-        """Write a whole history as a new generation, which counts once all of it is written. Raises `StoreError`."""
+        """Write a whole history as a new generation, which is valid once complete. Raises `StoreError`."""
         await self.sweep()
         about = About(identity, self._version, self.about.generation + 1)
         self._log, number = CommitLog(), 0
@@ -180,7 +180,7 @@ class History:
         self._log.add(number, len(value), [row[0] for row in rows], ())
 
     async def _stored(self, generation: int, number: int, value: bytes) -> list[Body]:
-        """Return the requests that store a value. Write the parts of a large one now: alone they count for nothing."""
+        """Return the requests that store a value, after writing the parts of a large one, which have no effect yet."""
         key = self._keys.commit(generation, number)
         if len(value) <= VALUE_BYTES_MAX:
             return [put(key, value)]
@@ -191,7 +191,7 @@ class History:
 
     @property
     def _nothing_committed(self) -> Body:
-        """The demand that the newest commit is the one that is known."""
+        """The demand that there is no unknown commit."""
         return written_at(self._keys.head, self._head_revision)
 
     @property
@@ -200,7 +200,7 @@ class History:
         return written_at(self._keys.about, self._about_revision)
 
     async def _write_head(self, head: Head, ops: list[Body]) -> None:
-        """Name the newest commit, and carry out `ops` with it. If an earlier try has done so, only take note of it.
+        """Write the head with `ops`, in one transaction. If an earlier try has done so, only record it.
 
         Raises `LeadershipLostError`, and `StoreError`.
         """
@@ -217,14 +217,14 @@ class History:
         self._head = head
 
     async def _change(self, demands: list[Body], ops: list[Body]) -> Body:
-        """Carry out `ops` as the leader. Raises `LeadershipLostError`, also if a demand fails, and `StoreError`."""
+        """Run `ops` as the leader. Raises `LeadershipLostError`, also if a demand fails, and `StoreError`."""
         answer = await self._try(demands, ops, [])
         if not answer.get("succeeded"):
             raise LeadershipLostError("another process has written to this store: this one reads everything anew")
         return answer
 
     async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> Body:
-        """Carry out `ops` as the leader if the demands hold, else `otherwise`; return the answer.
+        """Run `ops` as the leader if the demands hold, else `otherwise`; return the answer.
 
         Raises `LeadershipLostError`, and `StoreError`.
         """
@@ -243,7 +243,7 @@ class History:
 
 
 def _demand_no_older(found: KeyValue | None, known: Head) -> None:
-    """Raise `LeadershipLostError` if the head that was found is older than the one that is known."""
+    """Raise `LeadershipLostError` if the head in etcd is older than the known one."""
     number = 0 if found is None else Head.unpack(found).number
     if number < known.number:
         text = (

@@ -1,4 +1,4 @@
-"""The keys of one namespace, and what each is for."""
+"""The keys of one namespace in etcd, and their values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from coordinatord.store.etcd.requests import KeyValue
 from coordinatord.store.interface import UnreadableStoreError
 
 DIGITS = 16
-"""Numbers have so many digits, so that keys sort as numbers do."""
+"""The digits of a number in a key, padded so that keys sort like numbers."""
 
 
 NAMES = frozenset({"leader", "standby", "about", "head", "pin", "tokens", "commits"})
-"""What may follow a prefix: no other namespace may begin so."""
+"""The names that follow a prefix: no other namespace may begin so."""
 
 
 class Keys(Struct, frozen=True):
@@ -25,36 +25,36 @@ class Keys(Struct, frozen=True):
 
     @property
     def leader(self) -> bytes:
-        """Names the leader. It is deleted with the leader's lease, and its revision fences every commit."""
+        """The key that names the leader. It expires with the leader's lease, and its revision fences every commit."""
         return f"{self.prefix}/leader".encode()
 
     @property
     def standbys(self) -> bytes:
-        """The beginning of the keys that name the standbys. Each is deleted with the lease of its standby."""
+        """The prefix of the keys that name the standbys. Each expires with the lease of its standby."""
         return f"{self.prefix}/standby/".encode()
 
     @property
     def about(self) -> bytes:
-        """Has the `About` of this namespace."""
+        """The key of this namespace's `About`."""
         return f"{self.prefix}/about".encode()
 
     @property
     def head(self) -> bytes:
-        """Names the newest commit. It is written with each, so that a commit that comes late and twice does nothing."""
+        """The key that names the newest commit. Each commit writes it, so a late duplicate has no effect."""
         return f"{self.prefix}/head".encode()
 
     @property
     def pin(self) -> bytes:
-        """Has the pin of the public key by which nodes know all coordinators here. Only the first leader writes it."""
+        """The key of the pin by which nodes identify all coordinators here. Only the first leader writes it."""
         return f"{self.prefix}/pin".encode()
 
     @property
     def tokens(self) -> bytes:
-        """Has the hashes of the tokens of all coordinators. Each of them writes it."""
+        """The key of the token hashes of all coordinators. Each of them writes it."""
         return f"{self.prefix}/tokens".encode()
 
     def commits(self, generation: int) -> bytes:
-        """Return the beginning of all keys of a generation."""
+        """Return the prefix of all keys of a generation."""
         return f"{self.prefix}/commits/{generation:0{DIGITS}d}/".encode()
 
     def commit(self, generation: int, number: int) -> bytes:
@@ -82,14 +82,14 @@ class _Value(Struct, frozen=True):
 
 
 class About(_Value, frozen=True):
-    """The facts about a namespace."""
+    """The metadata of a namespace."""
 
     identity: str
     """A token that no other store has."""
     version: int
-    """The version of the records, as of the tables in `migrations`."""
+    """The version of the records, which is that of the tables in `migrations`."""
     generation: int
-    """The commits that count: others are being written, or are of an older version."""
+    """The generation in force: others are incomplete, or of an older version."""
 
 
 class Head(_Value, frozen=True):
@@ -97,4 +97,4 @@ class Head(_Value, frozen=True):
 
     number: int
     digest: str
-    """The hash of its value, by which another try of the same commit is recognized."""
+    """The hash of its value, which identifies a retry of the same commit."""

@@ -1,8 +1,8 @@
-"""Makes a coordinator the leader: by a key that goes with its lease, and whose revision fences every commit.
+"""Elects the leader: the coordinator that creates the leader key, whose revision then fences every commit.
 
-The coordinator that makes the key leads until the key is gone. Its lease is renewed three times in its length. By its
-own clock the leader decides only how long it may act. etcd decides what it may change, within each transaction.
-`election` draws the conclusions, and this module sends the requests.
+It leads until the key is gone, and renews the lease of the key three times within its length. The leader's own clock
+only limits how long it may act. etcd checks within each transaction that it may change something. `election` decides,
+and this module sends the requests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def _verify_nothing() -> None:
 
 
 class Candidate:
-    """One of the coordinators of a namespace: it stands by, leads and resigns."""
+    """A coordinator of a namespace, which stands by, leads and resigns."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Candidate:
         lease_s: float,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
-        """Begin without a lease, and not announced; `clock` returns seconds, and also counts sleep."""
+        """Begin without a lease, and not announced; `clock` returns seconds, sleep of the host included."""
         self._gateway = gateway
         self._me = me
         self._lease_s = lease_s
@@ -61,22 +61,22 @@ class Candidate:
         self._standby_key = b""
         self.election = Election(lease_s)
         self.leader: Coordinatord | None = None
-        """The other coordinator that leads, as far as this one knows."""
+        """The other coordinator that leads, if known."""
         self.why = ""
         """Why the leader is not known; empty if it is."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `leader` has changed."""
         self.verify: Callable[[], Awaitable[None]] = _verify_nothing
-        """Raises `LeadershipLostError` if etcd has lost what was committed; called while this coordinator leads."""
+        """Raises `LeadershipLostError` if etcd has lost a commit; called while this coordinator leads."""
         self.roster = Roster(gateway, keys)
 
     @property
     def fence(self) -> int:
-        """The revision at which this coordinator made its leader key; 0 while it does not lead."""
+        """The revision of this coordinator's leader key; 0 while it does not lead."""
         return self.election.fence
 
     async def let_others_lead(self, longest_s: float) -> None:
-        """Wait until another coordinator leads, but no longer than so many seconds. Call it before `win`."""
+        """Wait until another coordinator leads, at most `longest_s` seconds. Call it before `win`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 while True:
@@ -86,7 +86,7 @@ class Candidate:
                     await asyncio.sleep(RETRY_S)
 
     async def win(self) -> None:
-        """Stand by until this coordinator leads. Log errors of etcd, and try again."""
+        """Stand by until this coordinator leads. Log errors of etcd, and retry."""
         logged = ""
         while True:
             try:
@@ -127,9 +127,9 @@ class Candidate:
         won.set_result(None)
 
     async def _enroll(self) -> None:
-        """Get a lease, and announce this standby by a key that is deleted with the lease. Raises `StoreError`."""
-        if self.election.lease:  # by the key of an earlier one this standby would be shown twice
-            with suppress(EtcdRefusedError):  # it may have run out
+        """Get a lease, and announce this standby by a key that expires with it. Raises `StoreError`."""
+        if self.election.lease:  # an earlier one would list this standby twice
+            with suppress(EtcdRefusedError):  # it may have expired
                 await self._revoke(self.election.lease)
         sent_at = self._clock()
         answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
@@ -139,7 +139,7 @@ class Candidate:
         await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), lease)]))
 
     async def _try(self) -> bool:
-        """Make the leader key if there is none; return whether this coordinator leads. Raises `StoreError`."""
+        """Create the leader key if there is none; return whether this coordinator leads. Raises `StoreError`."""
         lease = self.election.lease
         absent = created_at(self._keys.leader, 0)
         lead = [put(self._keys.leader, self._me.packed(), lease), delete(self._standby_key)]
@@ -153,7 +153,7 @@ class Candidate:
         return leads
 
     async def _await_end(self) -> None:
-        """Wait until the leader key that was seen last is gone. Raises `StoreError`."""
+        """Wait until the last known leader key is gone. Raises `StoreError`."""
         async for found in self._gateway.watch(self._keys.leader):
             if self.election.is_end(None if found is None else found.create_revision):
                 return
@@ -161,7 +161,7 @@ class Candidate:
     async def _await_other(self) -> None:
         """Wait until another coordinator leads. Raises `StoreError`."""
         async for found in self._gateway.watch(self._keys.leader):
-            # Where etcd did not take back the lease of our last turn, the key is still ours.
+            # If the lease of our last term was not revoked, the key is still ours.
             if found is not None and Coordinatord.unpack(found).endpoint != self._me.endpoint:
                 return
 
@@ -174,7 +174,7 @@ class Candidate:
                 raise StoreError("the lease of this standby is over")
 
     async def keep(self) -> None:
-        """Renew the lease, and verify what etcd holds, while this coordinator leads. Raises `LeadershipLostError`."""
+        """Renew the lease, and verify the commits in etcd, while leading. Raises `LeadershipLostError`."""
         tasks, over = Tasks(), asyncio.get_running_loop().create_future()
         tasks.spawn(self._renew(), name="renewals")
         tasks.spawn(self._notice_end(), name="end of the term")
@@ -185,7 +185,7 @@ class Candidate:
             await tasks.cancel()
 
     async def _notice_end(self) -> None:
-        """Notice at once that the leader key is gone, as after `coordinatord --step-down`."""
+        """Watch the leader key, which `coordinatord --step-down` deletes."""
         while True:
             try:
                 await self._await_end()
@@ -196,7 +196,7 @@ class Candidate:
                 raise LeadershipLostError("the leader key is gone, so another coordinator may lead: this one stands by")
 
     async def _verify(self) -> None:
-        """Verify what etcd holds as often as the lease is renewed."""
+        """Verify the commits in etcd as often as the lease is renewed."""
         while True:
             await asyncio.sleep(self.election.renew_every_s)
             with suppress(StoreError):
@@ -233,14 +233,14 @@ class Candidate:
         return SharedStatus(leader=self._me.status, standbys=standbys, lease_s=left_s, problem=self.roster.problem)
 
     async def resign(self) -> None:
-        """Give back the lease and our keys, so that a standby leads at once. If that fails, the lease runs out."""
+        """Revoke our lease, so that a standby leads at once. If that fails, the lease expires."""
         lease = self.election.resign(self._clock())
         if lease:
             with suppress(StoreError):
                 await self._revoke(lease)
 
     async def _revoke(self, lease: int) -> None:
-        """End a lease, and delete its keys. Raises `StoreError`."""
+        """Revoke a lease, which deletes its keys. Raises `StoreError`."""
         await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
 
     def _see(self, leader: Coordinatord | None, why: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Where an etcd cluster is, which of its keys are ours, and how we connect to it."""
+"""The address of an etcd cluster, our namespace in it, and how to connect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinatord.runtime.private_files import read_given
 from coordinatord.store.etcd.keys import NAMES
 
 PORT = 2379
-"""The port that etcd has from IANA, for clients."""
+"""etcd's port for clients, assigned by IANA."""
 
 MEMBERS_MAX = 16
 """How many members may be named: etcd recommends seven at most."""
@@ -26,7 +26,7 @@ _MEMBER = re.compile(
 )
 
 PREFIX = "coordinatord"
-"""The namespace where none is given."""
+"""The default namespace."""
 
 
 class EtcdPlaceError(OperationalError):
@@ -36,18 +36,18 @@ class EtcdPlaceError(OperationalError):
 
 
 class EtcdAccess(Struct, frozen=True):
-    """How we connect to a cluster, and as whom."""
+    """The credentials and the authorities for a connection to a cluster."""
 
     authorities: Path | None = None
     """The file of the authorities to trust; None for those of this host."""
     certificate: Path | None = None
-    """The certificate to show to a cluster that wants one; with its `key`."""
+    """The client certificate for a cluster that demands one; with its `key`."""
     key: Path | None = None
     user_file: Path | None = None
     """The file with `USER:PASSWORD`; None for a cluster without users."""
 
     def read_user(self) -> tuple[str, str]:
-        """Return user and password as the file has them now, both empty without a file.
+        """Read user and password from the file; both are empty without a file.
 
         Raises `PrivateFileError` and `EtcdPlaceError`.
         """
@@ -65,7 +65,7 @@ class EtcdPlace(Struct, frozen=True):
     members: tuple[tuple[str, int], ...]
     """Host and port of each, tried in turn."""
     prefix: str
-    """The beginning of all our keys, without a slash at the end."""
+    """The prefix of all our keys, without a slash at the end."""
     tls: bool
     access: EtcdAccess = EtcdAccess()
 
@@ -75,7 +75,7 @@ class EtcdPlace(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, access: EtcdAccess | None = None) -> EtcdPlace:
-        """Read `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdPlaceError`."""
+        """Parse `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdPlaceError`."""
         url = _URL.fullmatch(text)
         members = [] if url is None else [_MEMBER.fullmatch(part) for part in url["members"].split(",")]
         ports = [int((member and member["port"]) or PORT) for member in members]

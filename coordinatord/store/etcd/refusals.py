@@ -1,4 +1,4 @@
-"""Says where a refusal of etcd, or its silence, comes from, and what to do about it.
+"""Explains why etcd rejects a request or does not answer, and what to do about it.
 
 The codes are gRPC's; the texts are in etcd's `rpctypes`.
 """
@@ -18,7 +18,7 @@ from coordinatord.store.interface import StoreError
 
 
 class Code(IntEnum):
-    """Codes of gRPC that decide what is done next."""
+    """The codes of gRPC that are handled differently."""
 
     CANCELLED = 1
     UNKNOWN = 2
@@ -28,11 +28,11 @@ class Code(IntEnum):
 
 
 UNANSWERED = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE})
-"""Codes that do not tell whether the request was done. A member that ends cancels what it has not answered."""
+"""Codes that leave open whether the request was executed. A member that shuts down cancels unanswered requests."""
 
 
 class EtcdRefusedError(StoreError):
-    """A member has answered, and refuses. State: nothing of the request is done."""
+    """A member has rejected the request. State: nothing has changed."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -40,11 +40,11 @@ class EtcdRefusedError(StoreError):
 
 
 class TokenRefusedError(EtcdRefusedError):
-    """The token of our user has run out, or is older than the last change of users and roles: a new one is needed."""
+    """Our user's token has expired, or is older than the last change of users and roles: a new one is needed."""
 
 
 class EtcdAwayError(StoreError):
-    """No member has answered for the cluster. State: a request that changes something may be done all the same."""
+    """No member has answered for the cluster. State: the request may have been executed all the same."""
 
 
 _TEXTS = (
@@ -64,21 +64,21 @@ _TEXTS = (
     ("no leader", "it has no leader: has it lost its majority?"),
     ("request timed out", "it cannot decide: has it lost its majority, or is its disk slow?"),
 )
-"""Parts of etcd's messages, each with the text that users see before the message; `{prefix}` is ours."""
+"""Parts of etcd's messages, each with our explanation, which precedes the message; `{prefix}` is ours."""
 
 
 _OLD_TOKEN = ("revision of auth store is old", "revision in header is old")
-"""Parts of messages about a token of `--auth-token jwt` after a change of users and roles. Their code is that of a bad
+"""Parts of messages that reject a token of `--auth-token jwt` after a change of users and roles, with the code of a bad
 request."""
 
 _OTHER_NAME = (62, 64)
 """OpenSSL's codes for a certificate of another name, and of another address."""
 
 _WANTS_CERTIFICATE = ("SSLV3_ALERT_BAD_CERTIFICATE", "TLSV13_ALERT_CERTIFICATE_REQUIRED")
-"""What a server says to a client without a certificate: Go before 1.21, and later."""
+"""The alerts to a client without a certificate, of Go before 1.21 and since."""
 
 _IN_THE_CLEAR = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-"""What OpenSSL makes of an answer in the clear, by its versions."""
+"""The errors of OpenSSL's versions for an answer in the clear."""
 
 
 def refused(place: EtcdPlace, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
@@ -96,7 +96,7 @@ def refused(place: EtcdPlace, answer: Any, status: int) -> EtcdRefusedError | Et
 
 
 def why_no_answer(error: Exception, within_s: float, *, tls: bool) -> str:
-    """Return the reason for an error of a connection to a member, which was given `within_s` to answer."""
+    """Explain an error of a connection to a member, which had `within_s` to answer."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     match cause:
         case TimeoutError():
@@ -121,5 +121,5 @@ def why_no_answer(error: Exception, within_s: float, *, tls: bool) -> str:
 
 
 def _has_reason(error: OSError, reasons: tuple[str, ...]) -> bool:
-    """Whether an error of TLS has one of these reasons; aiohttp hands some of them on as text alone."""
+    """Whether an error of TLS has one of these reasons; aiohttp passes some of them on only as text."""
     return any(reason in str(error) for reason in reasons)

@@ -1,7 +1,7 @@
-"""The leader's copy of the history: a database like that of a daemon with a store of its own.
+"""The leader's copy of the history, in a database like that of a daemon with a state directory.
 
-So the same code and the same SQL decide what is forgotten, read and counted. The file lasts as long as the process,
-since etcd has the history.
+So the same code and SQL decide what is deleted, read and counted. The file ends with the process, since etcd has the
+history.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ REPLICA = "replica.db"
 
 
 class Change(Struct, frozen=True):
-    """The rows that a commit adds, and those that it forgets."""
+    """The rows that a commit adds, and those that it drops."""
 
     added: tuple[Row, ...]
     dropped: tuple[int, ...]
-    """The numbers of the earlier rows that it forgets."""
+    """The numbers of the earlier rows that it drops."""
 
 
 class Replica:
-    """One history, in a file of its own. Its methods are called in one thread at a time."""
+    """One history, in a file of its own. Call its methods in one thread at a time."""
 
     def __init__(
         self, rows: Iterable[Row], identity: str, version: int, folder: Path | None = None, steps: Steps = STEPS
     ) -> None:
-        """Fill a new file with the rows of a version, and bring them up to date. Raises `StoreError`.
+        """Fill a new file with the rows of a version, and migrate them. Raises `StoreError`.
 
-        The file is in a `folder` that this process alone uses, in place of what an earlier one left; None for a
-        temporary one.
+        Only this process uses `folder`, and replaces the file of an earlier one; None for a temporary folder.
         """
         with explained(folder or tempfile.gettempdir()):
             if folder is None:
@@ -58,13 +57,13 @@ class Replica:
             older.fill(rows, identity)
             older.close()
             self.database = Database.open(self.path, steps)
-            self.database.note_changes()
+            self.database.track_changes()
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
     def begin(self, entries: Iterable[Entry]) -> Change:
-        """Append, and leave the transaction open for `Database.end`; return what that changes. Raises `StoreError`."""
+        """Append, and leave the transaction open for `Database.end`; return the changes. Raises `StoreError`."""
         added, dropped = self.database.begin(entries)
         return Change(tuple(self.database.rows(added)), tuple(dropped))
 

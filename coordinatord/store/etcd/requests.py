@@ -1,4 +1,4 @@
-"""Requests of the JSON gateway, and the parts of its answers: keys and values are bytes, in base64 on the way.
+"""Builds requests of etcd's JSON gateway, and parses its answers: keys and values are bytes, encoded in base64.
 
 The fields are those of etcd's `rpc.proto`; 64-bit numbers are texts in answers.
 """
@@ -21,25 +21,25 @@ class KeyValue(Struct, frozen=True):
     key: bytes
     value: bytes
     create_revision: int
-    """The revision of the whole cluster at which the key came to be: no two lives of a key have the same."""
+    """The revision of the whole cluster at which the key was created: it changes if the key is created again."""
     mod_revision: int
-    """The revision at which it was last written."""
+    """The revision of the last write."""
     lease: int = 0
-    """The lease with whose end it is deleted; 0 for none."""
+    """The lease with which it expires; 0 for none."""
 
 
 def text_of(data: bytes) -> str:
-    """Encode bytes."""
+    """Encode bytes in base64."""
     return b64encode(data).decode()
 
 
 def after(prefix: bytes) -> bytes:
-    """Return the first key that does not begin with this; the last byte of `prefix` must be less than 0xff."""
+    """Return the first key after all keys with a prefix, whose last byte must be less than 0xff."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 def put(key: bytes, value: bytes, lease: int = 0) -> Body:
-    """Write a key; with a `lease`, the key is deleted when that ends."""
+    """Write a key; with a `lease`, the key expires with it."""
     return {"request_put": {"key": text_of(key), "value": text_of(value), "lease": str(lease)}}
 
 
@@ -49,28 +49,28 @@ def delete(key: bytes, end: bytes | None = None) -> Body:
 
 
 def get(key: bytes, end: bytes | None = None, *, limit: int = 0, revision: int = 0, keys_only: bool = False) -> Body:
-    """Read a key, or at most `limit` from it up to `end`, as they were at a `revision`; 0 for the newest."""
+    """Read a key, or at most `limit` from it up to `end`, as of a `revision`; 0 for the newest."""
     more = {"limit": str(limit), "revision": str(revision), "keys_only": keys_only}
     return {"request_range": {"key": text_of(key), **_up_to(end), **more}}
 
 
 def created_at(key: bytes, revision: int) -> Body:
-    """Demand that a key came to be at this revision; 0 for one that is not there."""
+    """Demand that a key was created at this revision; 0 for a missing key."""
     return {"key": text_of(key), "target": "CREATE", "result": "EQUAL", "create_revision": str(revision)}
 
 
 def written_at(key: bytes, revision: int) -> Body:
-    """Demand that a key was last written at this revision; 0 for one that is not there."""
+    """Demand that a key was last written at this revision; 0 for a missing key."""
     return {"key": text_of(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
 
 def txn(compare: list[Body], success: list[Body], failure: list[Body] | None = None) -> Body:
-    """Do all of `success` if every demand holds, else all of `failure`."""
+    """Run all of `success` if every demand holds, else all of `failure`."""
     return {"compare": compare, "success": success, "failure": failure or []}
 
 
 def number(data: Any, name: str) -> int:
-    """Return a number of an answer, which leaves out those that are 0. Raises `UnreadableStoreError`."""
+    """Return a number of an answer, 0 if it is left out. Raises `UnreadableStoreError`."""
     try:
         return int(data.get(name, 0))
     except (AttributeError, TypeError, ValueError) as error:

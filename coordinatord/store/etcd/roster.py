@@ -1,4 +1,4 @@
-"""The coordinators of a namespace: the one that leads, and those that stand by."""
+"""Lists the coordinators of a namespace: the leader and the standbys."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from coordinatord.store.interface import NothingStoredError, StoreError
 STANDBYS_AT_ONCE = 100
 """How many standbys are read at once."""
 
-LOOK_EVERY_S = 2.0
-"""How often the leader reads who stands by. The key of one that is gone lasts for its lease anyway."""
+POLL_EVERY_S = 2.0
+"""How often the leader reads who stands by. The key of a dead standby lasts for its lease anyway."""
 
 
 class Coordinatord(Struct, frozen=True):
-    """One of the coordinators at a namespace, as the others and people see it."""
+    """A coordinator of a namespace, as the others and people see it."""
 
     name: str
     """The name of its host."""
@@ -41,12 +41,12 @@ class Coordinatord(Struct, frozen=True):
         return CoordinatorStatus(host=self.name, endpoint=self.endpoint, since=self.since)
 
     def packed(self) -> bytes:
-        """Return it as the value of a key."""
+        """Encode it as the value of a key."""
         return msgspec.json.encode(self)
 
     @classmethod
     def unpack(cls, pair: KeyValue) -> Coordinatord:
-        """Read the value of a key. Raises `StoreError`."""
+        """Parse the value of a key. Raises `StoreError`."""
         try:
             data = json.loads(pair.value)
             name, endpoint = clip(str(data["name"]), 253), clip(str(data["endpoint"]), 300)
@@ -77,7 +77,7 @@ async def members(gateway: Gateway, keys: Keys) -> Members:
 async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
     """Revoke the lease of the leader; return the former leader. Raises `NothingStoredError`, and other `StoreError`.
 
-    The former leader finds out by its watch of the key, or by its next commit.
+    The former leader learns of it from its watch of the key, or from its next commit.
     """
     leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
     if not leaders:
@@ -94,14 +94,14 @@ class Roster:
         self._gateway = gateway
         self._keys = keys
         self.standbys: tuple[Coordinatord, ...] = ()
-        """The standbys that were read last."""
+        """The standbys of the last read."""
         self.problem = "they have not been read yet"
         """Why it is not known who stands by now; empty if it is."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `standbys` or `problem` has changed."""
 
     async def watch(self) -> None:
-        """Read who stands by, again and again."""
+        """Poll who stands by."""
         while True:
             before = self.standbys, self.problem
             try:
@@ -110,7 +110,7 @@ class Roster:
                 self.problem = str(error)
             if (self.standbys, self.problem) != before:
                 self.changed()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
 
 
 async def _standbys(gateway: Gateway, keys: Keys) -> tuple[Coordinatord, ...]:

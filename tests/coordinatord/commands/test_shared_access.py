@@ -59,10 +59,10 @@ async def test_one_with_the_same_key_may_lead_and_one_with_another_may_not(etcd:
     space = EtcdNamespace(etcd)
     first = secured(tmp_path / "first")
     async with leading(space, first) as gateway:
-        await _access(gateway, space, _copied(first, tmp_path / "copy")).look()
+        await _access(gateway, space, _copied(first, tmp_path / "copy")).synchronize()
         for other, words in ((secured(tmp_path / "other"), "would have the key"), (None, "would let everybody in")):
             with pytest.raises(OtherKeyError, match=f"at {space.keys.prefix}/ have the key .*, and this one {words}"):
-                await _access(gateway, space, other).look()
+                await _access(gateway, space, other).synchronize()
             with pytest.raises(OtherKeyError):
                 await _access(gateway, space, other).watch()
     with pytest.raises(OtherKeyError):  # nobody else is there, and still nodes know the first one's key
@@ -75,9 +75,9 @@ async def test_one_with_the_same_key_may_lead_and_one_with_another_may_not(etcd:
 async def test_one_that_lets_everybody_in_is_followed_by_no_one_with_a_key(etcd: EtcdCluster, tmp_path: Path) -> None:
     space = EtcdNamespace(etcd)
     async with leading(space, None) as gateway:
-        await _access(gateway, space, None).look()
+        await _access(gateway, space, None).synchronize()
         with pytest.raises(OtherKeyError, match=r"let everybody in .*, and this one would have the key"):
-            await _access(gateway, space, secured(tmp_path)).look()
+            await _access(gateway, space, secured(tmp_path)).synchronize()
 
 
 async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(etcd: EtcdCluster, tmp_path: Path) -> None:
@@ -88,12 +88,12 @@ async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(etcd: 
         accesses = [_access(gateway, space, side) for side in (first, second)]
         ours, theirs = first.add("ours", Role.JOIN), second.add("theirs", Role.JOIN)
         for access in (*accesses, accesses[0]):
-            await access.look()
+            await access.synchronize()
         for side in (first, second):
             assert (_knows(side, ours.text), _knows(side, theirs.text)) == ("ours", "theirs")
         second.store.revoke("ours")
         for access in reversed(accesses):
-            await access.look()
+            await access.synchronize()
         assert [_knows(side, ours.text) for side in (first, second)] == ["revoked_token"] * 2
         kept = [pair.value.decode() async for pair in gateway.all_below(space.keys.tokens, 9)]
         assert len(kept) == 1
@@ -110,7 +110,7 @@ async def test_damaged_tokens_are_named_once_and_the_own_ones_stay(
         await gateway.call("/v3/kv/txn", txn([], [put(space.keys.tokens, b"\xff")]))
         access = _access(gateway, space, first)
         for _ in range(2):
-            await access.look()
+            await access.synchronize()
         [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert f"key {space.keys.tokens.decode()} in etcd is damaged" in said
         assert _knows(first, first.token().text) == "first-join"

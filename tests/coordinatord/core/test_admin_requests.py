@@ -17,7 +17,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     UndrainNode,
 )
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
-from coordinatord.runtime.object_graph import written
+from coordinatord.runtime.object_graph import dump
 from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair
 
 JOB = "default"
@@ -53,10 +53,10 @@ def test_a_dry_run_says_what_the_request_then_does_and_changes_nothing(
     life = a_deserted_job() if deserted else a_running_pair()
     for earlier in prepare:
         ask(life, earlier)
-    before = written(life.coordinator.cluster)
+    before = dump(life.coordinator.cluster)
     batch = _asked(life, replace(request_, dry_run=True))
     assert (batch.records, len(batch.effects)) == ((), 1)
-    assert written(life.coordinator.cluster) == before
+    assert dump(life.coordinator.cluster) == before
     [dry], done = batch.effects, ask(life, request_)
     assert isinstance(dry, Answer)
     if done.result is AdminResult.DONE:

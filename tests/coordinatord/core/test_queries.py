@@ -10,7 +10,7 @@ import pytest
 
 from coordinatord.core.keeping.resume_plan import _Holders
 from coordinatord.core.rounds import queries
-from coordinatord.runtime.object_graph import written
+from coordinatord.runtime.object_graph import dump
 from tests.support.golden import SCRIPTS
 from tests.support.script import Stage
 
@@ -34,9 +34,9 @@ class Watch:
             way = frame.f_code, frame.f_back.f_code
             if way not in self._seen:  # the first call in a script meets most of what could change
                 self._seen.add(way)
-                self._within, self._before = frame, written(self._cluster)
+                self._within, self._before = frame, dump(self._cluster)
         elif event == "return" and frame is self._within:
-            if written(self._cluster) != self._before:
+            if dump(self._cluster) != self._before:
                 self.changing.add(frame.f_code.co_qualname)
             self._within = None
 

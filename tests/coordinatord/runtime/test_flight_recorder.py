@@ -28,7 +28,7 @@ from coordinatord.runtime.flight_recorder import (
     read,
     replay,
 )
-from coordinatord.runtime.object_graph import GraphError, built, copied, written
+from coordinatord.runtime.object_graph import GraphError, dump, load, snapshot
 from coordinatord.server.driver import RECORDED
 from tests.support.builders import a_coordinator
 
@@ -45,9 +45,9 @@ def crash(tmp_path: Path) -> Crash:
         machine = a_coordinator()
         recorder = FlightRecorder(RECORDED, machine)
         for now in range(stimuli):
-            recorder.note(Tick(), float(now))
+            recorder.record(Tick(), float(now))
             machine.handle(Tick(), float(now))
-        recorder.note(Tick(), float(stimuli))
+        recorder.record(Tick(), float(stimuli))
         error = ZeroDivisionError("so it is")
         recorder.explain(error, tmp_path / "crashes")
         return max((tmp_path / "crashes").iterdir()), error
@@ -92,7 +92,7 @@ def test_the_error_says_what_it_was_about_and_how_to_run_it_again(crash: Crash) 
 @pytest.mark.parametrize("error", [SchemaError("no goal"), OSError(5, "broken")])
 def test_what_leaves_a_machine_is_a_bug_whatever_it_is(error: Exception) -> None:
     recorder = FlightRecorder(RECORDED, a_coordinator())
-    recorder.note(Tick(), 0.0)
+    recorder.record(Tick(), 0.0)
     bug = recorder.explain(error, None)
     assert isinstance(bug, InternalError)
     assert (bug.stimulus, bug.__cause__) == (Tick(), error)
@@ -134,9 +134,9 @@ def test_of_a_large_state_the_last_stimuli_are_kept_and_no_copy_is_tried(monkeyp
     monkeypatch.setattr(flight_recorder, "STIMULI_MAX", 3)
     subject = replace(RECORDED, nodes=lambda _: flight_recorder.OBJECTS_MAX)
     recorder = FlightRecorder(subject, a_coordinator())
-    monkeypatch.setattr(flight_recorder, "copied", None)
+    monkeypatch.setattr(flight_recorder, "snapshot", None)
     for now in range(7):
-        recorder.note(Tick(), float(now))
+        recorder.record(Tick(), float(now))
     assert [at for at, _ in recorder._stimuli] == [4.0, 5.0, 6.0]
 
 
@@ -148,11 +148,11 @@ def test_a_copy_that_was_given_up_is_tried_again_as_rarely_as_others_are_made(mo
 
     def counted(root: Any, **named: Any) -> tuple[Any, int]:
         given_up.append(now)
-        return copied(root, **named)
+        return snapshot(root, **named)
 
-    monkeypatch.setattr(flight_recorder, "copied", counted)
+    monkeypatch.setattr(flight_recorder, "snapshot", counted)
     for now in range(100):
-        recorder.note(Tick(), float(now))
+        recorder.record(Tick(), float(now))
         assert len(recorder._stimuli) == min(now + 1, 5), "the last ones are kept, whether a copy is tried or not"
     first, second, *_ = given_up
     assert second - first >= 4 * flight_recorder.STIMULI_PER_OBJECT, "a copy of four objects is given up"
@@ -163,7 +163,7 @@ def test_the_stimuli_after_a_copy_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(flight_recorder, "STIMULI_MAX_WITH_STATE", 7)
     recorder = FlightRecorder(RECORDED, a_coordinator())
     for now in range(8):
-        recorder.note(Tick(), float(now))
+        recorder.record(Tick(), float(now))
     assert len(recorder._stimuli) == 1
 
 
@@ -171,7 +171,7 @@ def test_the_stimuli_after_a_copy_are_bounded(monkeypatch: pytest.MonkeyPatch) -
 def test_what_large_messages_hold_is_bounded_in_bytes(nodes: int) -> None:
     recorder = FlightRecorder(replace(RECORDED, nodes=lambda _: nodes), a_coordinator())
     for now in range(4 * BYTES_MAX // FRAME_BYTES_MAX):
-        recorder.note(Tick(), float(now), FRAME_BYTES_MAX)
+        recorder.record(Tick(), float(now), FRAME_BYTES_MAX)
         assert 1 <= len(recorder._stimuli) <= BYTES_MAX // FRAME_BYTES_MAX
     assert recorder._bytes == FRAME_BYTES_MAX * len(recorder._stimuli)
 
@@ -179,7 +179,7 @@ def test_what_large_messages_hold_is_bounded_in_bytes(nodes: int) -> None:
 def test_a_bug_is_reported_though_its_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recorder = FlightRecorder(RECORDED, a_coordinator())
-    recorder.note(Tick(), 0.0)
+    recorder.record(Tick(), 0.0)
     recorder.explain(BUG, tmp_path / "file" / "below")
     assert "could not be written" in BUG.__notes__[-1]
 
@@ -204,34 +204,34 @@ def test_a_file_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
 def test_a_file_can_name_no_class_but_the_machine_s_own(name: str) -> None:
     plain = {"root": {"object": 0}, "objects": [["instance", name, {}]]}
     with pytest.raises(GraphError):
-        built(plain, RECORDED.packages)
+        load(plain, RECORDED.packages)
 
 
 def test_what_is_shared_is_shared_again_and_code_is_not_written_down() -> None:
     inner: dict[str, Any] = {"infinite": float("inf"), "bytes": b"\0", "set": {1}, "tuple": (1, 2.5, None)}
     inner["itself"] = inner
-    again = built(json.loads(json.dumps(written([inner, inner]))), ())
+    again = load(json.loads(json.dumps(dump([inner, inner]))), ())
     assert again[0] is again[1] is again[0]["itself"]
     assert {name: value for name, value in again[0].items() if name != "itself"} == {
         name: value for name, value in inner.items() if name != "itself"
     }
     with pytest.raises(GraphError, match="is code"):
-        written([print])
+        dump([print])
 
 
 def test_secrets_are_not_written_down() -> None:
     keeper = Keeper(port=9_000, key="5e" * 16, limit_bytes=1)
     source = KeptSource("a", "10.0.0.1", 9_000, "5e" * 16, ())
-    plain = written([keeper, source])
+    plain = dump([keeper, source])
     assert "5e5e" not in json.dumps(plain)
-    again = built(plain, ["coordinatord.protocol"])
+    again = load(plain, ["coordinatord.protocol"])
     assert again == [replace(keeper, key="0" * 32), replace(source, key="0" * 32)]
 
 
 def test_a_copy_does_not_change_with_the_original() -> None:
     machine = a_coordinator()
-    copy, objects = copied(machine, without=RECORDED.code, most=1_000)
+    copy, objects = snapshot(machine, without=RECORDED.code, most=1_000)
     assert 3 < objects < 1_000
     machine.cluster.jobs["job"] = None  # type: ignore[assignment]
     assert copy.cluster.jobs == {}
-    assert copied(machine, without=RECORDED.code, most=3)[0] is None
+    assert snapshot(machine, without=RECORDED.code, most=3)[0] is None

@@ -119,7 +119,7 @@ def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("beware", stacklevel=1)
-    logs.complain("program", "no room\nat all")
+    logs.report_end("program", "no room\nat all")
     assert logs.explain_end("program", ValueError("unheard of")) == 70
     for handler in root.handlers:
         handler.close()  # the library does so at the end of a process

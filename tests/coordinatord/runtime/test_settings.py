@@ -250,8 +250,8 @@ def test_what_is_shown_can_be_used_as_a_file(tmp_path: Path, capsys: pytest.Capt
 def test_what_nobody_gave_is_shown_as_a_comment_or_as_what_was_made_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     read = parser({})
     read.parse_args([])
-    read.note("hosts", ["localhost"], "environment variable SOMEBODYS")
-    read.note("port", 7)
+    read.record("hosts", ["localhost"], "environment variable SOMEBODYS")
+    read.record("port", 7)
     read.show_if_requested(Namespace(show_config=False))
     with pytest.raises(SystemExit):
         read.show_if_requested(Namespace(show_config=True))

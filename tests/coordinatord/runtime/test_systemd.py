@@ -105,13 +105,13 @@ async def test_an_event_loop_that_turns_shows_it_and_one_that_is_stuck_does_not(
 
 async def test_without_a_watchdog_nobody_is_notified() -> None:
     await SystemdNotifier({}, PID).keep_alive()
-    await SystemdNotifier({}, PID).keep_informed(lambda: pytest.fail("nobody listens"))
+    await SystemdNotifier({}, PID).report_status(lambda: pytest.fail("nobody listens"))
 
 
 async def test_a_status_is_sent_when_it_changes(notified: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinatord.runtime.systemd.LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("coordinatord.runtime.systemd.STATUS_EVERY_S", 0.001)
     texts = iter(["waiting", "waiting", "running", "running"])
-    informing = asyncio.ensure_future(systemd(notified).keep_informed(lambda: next(texts, "done")))
+    informing = asyncio.ensure_future(systemd(notified).report_status(lambda: next(texts, "done")))
     said = [await asyncio.to_thread(received, notified) for _ in range(3)]
     informing.cancel()
     assert said == ["STATUS=waiting", "STATUS=running", "STATUS=done"]

@@ -7,7 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from coordinatord.runtime.tcp_options import RETRY_WITHIN_MS, TCP_RTO_MAX_MS, TCP_THIN_LINEAR_TIMEOUTS, keep_trying
+from coordinatord.runtime.tcp_options import (
+    RETRY_WITHIN_MS,
+    TCP_RTO_MAX_MS,
+    TCP_THIN_LINEAR_TIMEOUTS,
+    retransmit_steadily,
+)
 
 
 @contextmanager
@@ -24,7 +29,7 @@ def skipping_the_unknown() -> Iterator[None]:
 @pytest.mark.parametrize(("option", "value"), [(TCP_THIN_LINEAR_TIMEOUTS, 1), (TCP_RTO_MAX_MS, RETRY_WITHIN_MS)])
 def test_accepted_connections_inherit_what_the_kernel_knows_of(option: int, value: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        keep_trying(listener)
+        retransmit_steadily(listener)
         connected = socket.create_connection(listener.getsockname())
         with connected, listener.accept()[0] as accepted, skipping_the_unknown():
             assert accepted.getsockopt(socket.IPPROTO_TCP, option) == value
@@ -33,6 +38,6 @@ def test_accepted_connections_inherit_what_the_kernel_knows_of(option: int, valu
 def test_an_end_that_is_no_tcp_socket_is_left_as_it_is() -> None:
     one, other = socket.socketpair()
     with one, other:
-        keep_trying(one)
+        retransmit_steadily(one)
         one.send(b"x")
         assert other.recv(1) == b"x"

@@ -47,10 +47,10 @@ async def test_who_comes_while_others_are_given_up_waits_as_long_as_they() -> No
 async def test_the_oldest_can_be_given_up_before_its_time() -> None:
     found: list[str] = []
     patience = Patience[str](3_600.0, found.append)
-    patience.give_up_oldest()
+    patience.expire_oldest()
     patience.add("a")
     patience.add("b")
-    patience.give_up_oldest()
+    patience.expire_oldest()
     assert (found, list(patience)) == (["a"], ["b"])
     patience.close()
 

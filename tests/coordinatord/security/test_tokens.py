@@ -144,13 +144,13 @@ def test_a_token_that_was_revoked_while_no_file_could_be_opened_is_known_as_revo
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
-        store.keep_fresh()
-        store.keep_fresh()
+        store.try_refresh()
+        store.try_refresh()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert caplog.text.count("the tokens stay as they were") == 1, "the same reason is not repeated each second"
     assert gate.is_valid(caller)
-    store.keep_fresh()
+    store.try_refresh()
     assert not gate.is_valid(caller)
     assert denied(gate, bearer(token)).code == "revoked_token"
 

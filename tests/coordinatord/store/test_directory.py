@@ -46,13 +46,13 @@ def test_the_number_of_a_longer_one_is_not_left_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize("set_by_s", [900 * 86_400.0, -3_600.0])
 def test_a_clock_that_was_set_between_two_lives_is_noticed(tmp_path: Path, set_by_s: float) -> None:
     directory = StateDirectory.claim(tmp_path)
-    directory.note_clock()
+    directory.record_clock()
     directory.release()
     set_clock_since(tmp_path, set_by_s)
     StateDirectory.claim(tmp_path).release()  # a command notes nothing, and leaves the note as it is
     again = StateDirectory.claim(tmp_path)
     assert again.clock_set_by_s == pytest.approx(set_by_s, abs=60.0)
-    again.note_clock()
+    again.record_clock()
     again.release()
     last = StateDirectory.claim(tmp_path)
     assert last.clock_set_by_s == 0.0

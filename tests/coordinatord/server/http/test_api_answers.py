@@ -17,7 +17,7 @@ from coordinatord.core.rounds.values.round_history import rounds_of
 from coordinatord.core.shown.job_view import drained_view, job_view, whole_view
 from coordinatord.protocol.http.api import IN_LIST, JobsAnswer
 from coordinatord.protocol.messages import EarlyEnd, Follower, Goal, Phase, Report, Straggler
-from coordinatord.protocol.schema import lacking
+from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
 from coordinatord.server.http.responses import JSON, MSGPACK, encoded
 from coordinatord.store.memory_store import MemoryStore
@@ -87,8 +87,8 @@ def shown(stage: Stage) -> str:
     whole = whole_view(run, rounds_of(record for _, record in stage.past if record.run == run.id), now, None)
     decoded = []
     for answer, without in ((every, IN_LIST), (whole, {})):
-        decoded.append(json.loads(encoded(lacking(answer, without), JSON)))
-        assert msgpack.unpackb(encoded(lacking(answer, without), MSGPACK)) == decoded[-1]
+        decoded.append(json.loads(encoded(plain_without(answer, without), JSON)))
+        assert msgpack.unpackb(encoded(plain_without(answer, without), MSGPACK)) == decoded[-1]
     return laid_out({"/v1/jobs": decoded[0], "/v1/jobs/default": decoded[1]})
 
 

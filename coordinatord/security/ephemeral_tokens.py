@@ -1,7 +1,7 @@
-"""The token file of a coordinator that keeps no state: its tokens end with the process, also if that is killed.
+"""Removes the token files of coordinators without state that were killed: such tokens end with their process.
 
-A killed process cannot remove its file. A user's nodes that find a token refuse every coordinator without TLS, and so
-they would for ever. So the file names its process, and a later start on the same host removes the file.
+A killed process cannot remove its file. A user's nodes that find a token reject every coordinator without TLS, so a
+stale file would lock them out for ever. So the file names its process, and a later start on the same host removes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coordinatord.runtime.private_files import PrivateFileError, read_private, t
 log = logging.getLogger(__name__)
 
 FILES_MAX = 1_000
-"""Files that one start looks at: a user has those of a few coordinators."""
+"""The limit of files that one start checks: a user has those of a few coordinators."""
 
 _LINE = re.compile(r"# They end with the process (?P<pid>\d+) (?P<began>\d+) (?P<place>\S+)\n")
 
@@ -30,25 +30,25 @@ _STATE, _BEGAN = 0, 19
 """Fields of /proc/PID/stat after the name: the state, and the ticks from the boot to the start (proc_pid_stat(5))."""
 
 _ENDED = frozenset({"Z", "X"})
-"""The states of a process that has ended before its parent has waited for it."""
+"""The states of a process that has ended, but whose parent has not yet waited for it."""
 
 
 class Process(Struct, frozen=True):
-    """A process, distinguished from all others that had or will have the same number."""
+    """The identity of a process, unlike its number never reused."""
 
     pid: int
     began: int
     place: str
-    """The boot, and the namespace in which the number counts."""
+    """The boot, and the namespace of the number."""
 
     @property
     def line(self) -> str:
-        """The line of a file that names the process with which its tokens end."""
+        """The line of a token file that names the process of its tokens."""
         return f"# They end with the process {self.pid} {self.began} {self.place}\n"
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to have ended; a process of another host or an earlier boot is not known here."""
+        """Whether it is known to have ended; False for a process of another host or an earlier boot."""
         return self.place == _place() and _began(self.pid) != self.began
 
 
@@ -60,7 +60,7 @@ def this_process() -> Process | None:
 
 
 def remove_files_of_ended(environ: Mapping[str, str]) -> None:
-    """Remove the token files of this user whose processes have ended without removing them."""
+    """Remove the token files of this user's processes that have ended."""
     try:
         paths = list(islice(tokens_directory(environ).iterdir(), FILES_MAX))
     except (OSError, PrivateFileError):

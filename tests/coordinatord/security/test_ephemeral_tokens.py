@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.access_token import tokens_in
 from coordinatord.runtime.private_files import write_private
-from coordinatord.security.passing_tokens import Process, remove_files_of_ended, this_process
+from coordinatord.security.ephemeral_tokens import Process, remove_files_of_ended, this_process
 from coordinatord.security.setup import Security, SecuritySettings
 
 ENDED = """
-from coordinatord.security.passing_tokens import this_process
+from coordinatord.security.ephemeral_tokens import this_process
 print(this_process().line, end="")
 """
 
