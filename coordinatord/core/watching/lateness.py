@@ -101,13 +101,8 @@ class Lateness(Struct, frozen=True):
 
     ranks: tuple[RankLateness, ...]
     """The workers that could be compared, by rank."""
-    collectives: int
-    """How many collectives of the largest group were compared."""
     step_s: float | None
     """How long a step takes; None if no worker reports steps. Then `late_s` is per collective."""
-    error_s: float
-    """How far times of two hosts may be wrong; 0 if all workers are on one."""
-
     laggard: Laggard | None
     """The worker or node that holds up the others; None if there is none, or chance or the clocks may explain it."""
 
@@ -138,12 +133,12 @@ def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> La
     for name, arrival in arrivals:
         groups.setdefault(name, {})[arrival.rank] = arrival
     latest: dict[int, RankLateness] = {}
-    most, error_s = 0, 0.0
+    error_s = 0.0
     for members in groups.values():
-        compared, rows = _compare_group(list(members.values()), step_s)
+        compared = _compare_group(list(members.values()), step_s)
         if not compared:
             continue
-        most, error_s = max(most, rows), max(error_s, _error_of(members.values()))
+        error_s = max(error_s, _error_of(members.values()))
         for worker in compared:
             known = latest.get(worker.rank)
             if known is None or worker.late_s > known.late_s:
@@ -151,7 +146,7 @@ def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> La
     if not latest:
         return None
     ranks = tuple(latest[rank] for rank in sorted(latest))
-    return Lateness(ranks, most, step_s, error_s, _find_laggard(ranks, step_s, error_s))
+    return Lateness(ranks, step_s, _find_laggard(ranks, step_s, error_s))
 
 
 def _find_laggard(ranks: Sequence[RankLateness], step_s: float | None, error_s: float) -> Laggard | None:
@@ -204,12 +199,12 @@ def _error_of(members: Iterable[Arrival]) -> float:
     return 2 * median(by_node.values()) if len(by_node) > 1 else 0.0
 
 
-def _compare_group(members: Sequence[Arrival], step_s: float | None) -> tuple[list[RankLateness], int]:
-    """Return how late each worker of a group is, and in how many collectives they were compared."""
+def _compare_group(members: Sequence[Arrival], step_s: float | None) -> list[RankLateness]:
+    """Return how late each worker of a group is; nothing if there is too little to compare."""
     first = max(arrival.first for arrival in members)
     rows = min(arrival.first + len(arrival.times) for arrival in members) - first
     if len(members) < 2 or rows < COLLECTIVES_MIN:  # noqa: PLR2004 - one worker has none to be compared with
-        return [], 0
+        return []
     columns = [arrival.times[first - arrival.first :][:rows] for arrival in members]
     last = [0] * len(members)
     late: list[list[float]] = [[] for _ in members]
@@ -224,7 +219,7 @@ def _compare_group(members: Sequence[Arrival], step_s: float | None) -> tuple[li
     return [
         RankLateness(arrival.rank, arrival.node, last[index] / rows, _usual_lateness(late[index], per_step))
         for index, arrival in enumerate(members)
-    ], rows
+    ]
 
 
 def _collectives_per_step(apart_s: float, step_s: float | None, rows: int) -> int:
