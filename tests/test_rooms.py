@@ -71,7 +71,7 @@ FIELDS_MAX = 12
 """A class with more is several objects in one. Records may have more: they are lists of facts."""
 
 MANY_FIELDS = {
-    "Run": "kept state becomes an object of its own",
+    "Run": "it is the sum of its parts: records, members, arrivals, evidence, progress and two wings",
     "Member": "as Run",
     "KeptIndex": "the agreement on a step becomes a machine with a table",
     "Persisting": "the life of a write to the disk becomes an enum with a table",

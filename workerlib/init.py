@@ -33,7 +33,7 @@ _begun: WorkerEnvironment | None = None
 """The environment of the last round in which this process has made its process group."""
 
 
-class Reuse(Protocol):
+class RoundReuse(Protocol):
     """What `workerlib.reuse` does for a context whose process may take part in further rounds."""
 
     def making_group(self) -> AbstractContextManager[None]:
@@ -54,7 +54,7 @@ class Context:
     """All that the launcher has set, such as the reason for this round."""
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
-    reuse: Reuse | None = field(default=None, repr=False, compare=False)
+    reuse: RoundReuse | None = field(default=None, repr=False, compare=False)
     """What takes this process into another round; None if it ends with this one."""
 
     @property
@@ -192,7 +192,7 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     return begin(backend, timeout, steps=steps)
 
 
-def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse: Reuse | None = None) -> Context:
+def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse: RoundReuse | None = None) -> Context:
     """Do the same as `init`, in a process that `reuse` may take into further rounds.
 
     Raises `LeftRoundError` as well if such a process leaves the round meanwhile.
