@@ -73,8 +73,6 @@ FIELDS_MAX = 12
 MANY_FIELDS = {
     "Run": "it is the sum of its parts: records, members, arrivals, evidence, progress and two wings",
     "Member": "as Run",
-    "KeptIndex": "the agreement on a step becomes a machine with a table",
-    "Persisting": "the life of a write to the disk becomes an enum with a table",
     "Round": "what is written once parts from what changes while it runs",
 }
 """The classes above that, and what will mend each."""

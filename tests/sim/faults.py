@@ -49,7 +49,7 @@ def damage(world: World) -> None:
 def leave_with_copy(world: World) -> None:
     """Ask a node to leave, together with the one that has the copy of its shards."""
     run = world.daemon.machine.jobs.get(JOB) if world.daemon.up else None
-    pairs = [] if run is None else [(node, kept_of(run).index.copy_of(node)) for node in run.durable.order]
+    pairs = [] if run is None else [(node, kept_of(run).copy_of(node)) for node in run.durable.order]
     copied = [(node, found[0]) for node, found in pairs if found is not None]
     if copied:
         world.faults["node and its copy leave"] += 1

@@ -141,6 +141,6 @@ def _leave_alone(world: World) -> None:
 
     once(
         world,
-        lambda: trains(world) and len(in_round(world)) == world.scenario.hosts and kept_of(world.run).index.copied,
+        lambda: trains(world) and len(in_round(world)) == world.scenario.hosts and kept_of(world.run).copied,
         leave,
     )

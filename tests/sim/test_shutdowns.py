@@ -28,8 +28,8 @@ SHARDS = Scenario(
 def test_nodes_and_their_coordinator_are_asked_to_end_at_once(seed: int) -> None:
     world = World(seed, SHARDS)
     world.boot()
-    world.until(lambda: world.is_running() and kept_of(world.run).index.whole is not None, within=60)
-    kept = kept_of(world.run).index.whole
+    world.until(lambda: world.is_running() and kept_of(world.run).protection.whole is not None, within=60)
+    kept = kept_of(world.run).protection.whole
     for end in (world.daemon.end, *(host.leave for host in world.hosts.values())):
         world.queue.plan(world.chance.uniform(0.0, APART_S), end)
     world.until(lambda: not world.daemon.up and all(host.exit for host in world.hosts.values()), within=60)

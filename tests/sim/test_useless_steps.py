@@ -30,7 +30,7 @@ def test_a_step_is_useless_to_the_next_coordinator_only_if_that_was_recorded(rec
     world.boot()
     world.until(world.is_running, within=30)
     early = world.run.members["n1"].observed
-    world.until(lambda: kept_of(world.run).index.whole is not None, within=10)
+    world.until(lambda: kept_of(world.run).protection.whole is not None, within=10)
     world.daemon.disk.break_down(Fault.HANGS)
     world.hosts["n1"].workers.fail()
     world.until(lambda: world.run.durable.round == 2, within=5)

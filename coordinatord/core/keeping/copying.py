@@ -48,7 +48,7 @@ def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
     if kept.run.durable.state is not State.RUNNING or not _takes_copies(member):
         return ()
     copies = []
-    for at, plan in kept.index.copies.items():
+    for at, plan in kept.copies.plans.items():
         for node, wanted in plan.missing(member.node, kept.index.holders(at).get(member.node, ())).items():
             holder = kept.run.members.get(node)
             if holder is not None and holder.keeper is not None and is_reachable(holder):
@@ -60,10 +60,10 @@ def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
 
 def copy_problem(kept: KeptState) -> str:
     """Return why state that only one host has is not copied; empty if it is, is about to be, or there is one host."""
-    refusals = [f"node {node}: {why}" for node, why in kept.index.no_copies.items() if node in kept.run.members]
+    refusals = [f"node {node}: {why}" for node, why in kept.copies.problems.items() if node in kept.run.members]
     if refusals:
         return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
-    if not any(plan.uncopied for plan in kept.index.copies.values()) or len({*_domains(kept).values()}) == 1:
+    if not any(plan.uncopied for plan in kept.copies.plans.values()) or len({*_domains(kept).values()}) == 1:
         return ""
     without = [member.node for member in kept.run.roll.inside if not _takes_copies(member)]
     if without:

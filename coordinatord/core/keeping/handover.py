@@ -21,7 +21,7 @@ resumes from that to get it. A host that is about to be taken away has some 30 s
 are 20 GB at the rate of a usual network."""
 
 
-def may_have_to_give(kept: KeptState, member: Member) -> bool:
+def may_be_needed(kept: KeptState, member: Member) -> bool:
     """Whether others may yet need what a node keeps: its workers have ended, and those of other nodes have not.
 
     Workers of other nodes may yet save the other shards of its step, or fail to save what this node has saved.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
 from coordinatord.core.keeping.copying import plan_for
 from coordinatord.core.keeping.known import KeptState
@@ -13,13 +15,13 @@ from coordinatord.protocol.kept_state import Holding, Restoring
 
 def take_in(kept: KeptState, member: Member, now: float) -> None:
     """Take in what a member reports that it keeps; state of another run does not count."""
-    run, index, observed, holding = kept.run, kept.index, member.observed, member.observed.kept
+    run, observed, holding = kept.run, member.observed, member.observed.kept
     parts = () if holding is None or observed.run != run.id else holding.parts
-    problem, before = holding.copy_problem if holding is not None else "", index.protected
-    has_changed = index.note(member.node, parts) | index.note_no_copies(member.node, problem)
-    is_newer = has_changed and index.advance()
+    problem, before = holding.copy_problem if holding is not None else "", kept.protection.steps
+    has_changed = kept.note_parts(member.node, parts) | kept.copies.note_problem(member.node, problem)
+    is_newer = has_changed and kept.protection.advance()
     has_planned = run.durable.state is State.RUNNING and _plan_copies(kept)
-    if has_planned or index.protected != before:
+    if has_planned or kept.protection.steps != before:
         kept.changes += 1
     if observed.run == run.id and observed.round == run.durable.round and member.durable.in_round:
         _note_round(kept, member, holding, is_newer=is_newer)
@@ -28,12 +30,12 @@ def take_in(kept: KeptState, member: Member, now: float) -> None:
 
 def _note_round(kept: KeptState, member: Member, holding: Holding | None, *, is_newer: bool) -> None:
     """Take in what a node of the current round reports about that round."""
-    run, index = kept.run, kept.index
+    run = kept.run
     _note_checkpoint(kept, member, holding, is_newer=is_newer)
-    if holding is not None and index.note_first_states(member.node, holding.first_states, len(run.durable.order)):
+    if holding is not None and kept.first_states.note(member.node, holding.first_states, len(run.durable.order)):
         kept.changes += 1
     if holding is not None and holding.restoring is Restoring.FAILED:
-        index.failed[member.node] = holding.problem
+        kept.failed[member.node] = holding.problem
     if kept.halting.note_promise(member, holding):
         kept.changes += 1
 
@@ -44,15 +46,13 @@ def _plan_copies(kept: KeptState) -> bool:
     All copies of a candidate may be there already when its plan is made anew. Nodes may have no place for another step
     before the candidate is the whole one, so no later report would change anything.
     """
-    index = kept.index
-    index.plans_void = False
-    if not index.unplanned:
-        return False
-    while unplanned := index.unplanned:
+    kept.copies.are_void, has_planned = False, False
+    while unplanned := [at for at in kept.protection.steps or () if at not in kept.copies.plans]:
         for at in unplanned:
-            index.note_plan(at, plan_for(kept, at))
-        index.advance()
-    return True
+            kept.copies.note_plan(at, plan_for(kept, at))
+        kept.protection.advance()
+        has_planned = True
+    return has_planned
 
 
 def _note_checkpoint(kept: KeptState, member: Member, holding: Holding | None, *, is_newer: bool) -> None:
@@ -70,8 +70,10 @@ def _note_checkpoint(kept: KeptState, member: Member, holding: Holding | None, *
 
 def _note_disk(kept: KeptState, member: Member, now: float) -> None:
     disk, report = kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
+    if member.keeper is not None and member.keeper.persist is not None:
+        disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
     found = found_by(member)
-    disk.note_found(member.node, found, unusable_to(member))
+    disk.found.note(member.node, found, unusable_to(member))
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
     if disk.work is not None and report is not None and member.observed.run == kept.run.id:

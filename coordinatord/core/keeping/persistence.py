@@ -6,7 +6,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persisting import BACK_S, RETRY_S, STUCK_S, Persisting, PersistWork, StepWriter
+from coordinatord.core.keeping.persisting import (
+    BACK_S,
+    RETRY_S,
+    STUCK_S,
+    Persisting,
+    PersistWork,
+    StepWriter,
+    WriteState,
+)
 from coordinatord.core.keeping.resume_plan import grouped
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.policy import END_S
@@ -38,11 +46,11 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
 
     While no worker lives, nothing is overwritten. A step of round 0 came from the disk.
     """
-    index, done = kept.index, kept.disk.step
+    index, whole, done = kept.index, kept.protection.whole, kept.disk.step
     if kept.run.durable.state is State.FORMING or kept.run.has_failed:
         at = index.newest_whole
     else:  # a node that reported late that it has the step may overwrite it until it protects it
-        at = index.whole if index.whole is not None and index.is_protected_by_holders(index.whole) else None
+        at = whole if whole is not None and index.is_protected_by_holders(whole) else None
     return None if at is None or at.round == 0 or (done is not None and at <= done) else at
 
 
@@ -129,7 +137,7 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
     work = kept.disk.work
     if work is None or not _is_writer(member, work):
         return None
-    commit = work.committing and member.node == work.committer
+    commit = work.state is WriteState.COMMITTING and member.node == work.committer
     return PersistOrder(
         work.at.round,
         work.at.step,
@@ -284,12 +292,11 @@ def newest_on_disk(kept: KeptState, nodes: Sequence[Member]) -> tuple[ResumePoin
 
 def who_finds(kept: KeptState) -> tuple[str, PersistedStep] | None:
     """Return a node that finds steps on the disk, and the newest of them; the node may be gone by now."""
-    persisting = kept.disk
-    if not persisting.is_found:
+    if not kept.disk.found.any:
         return None
     found = [(member.node, found_by(member)) for member in kept.run.members.values()]
-    if persisting.missed is not None:
-        found.append(persisting.missed)
+    if kept.disk.found.missed is not None:
+        found.append(kept.disk.found.missed)
     return next(((node, steps[0]) for node, steps in found if steps), None)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from msgspec import Struct
 
+from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import (
     IN_VAIN_MAX,
     KeptStep,
@@ -26,6 +28,40 @@ within a second."""
 STUCK_S = 60.0
 """An attempt is given up when no node has written a byte for so many seconds. A busy file server stands still for
 seconds, and workers have one place less to save in while an attempt is on."""
+
+
+class WriteState(StrEnum):
+    """Where the write of a step stands."""
+
+    NONE = "none"
+    """No node writes."""
+    WRITING = "writing"
+    """Nodes write their parts, and protect them in memory meanwhile."""
+    COMMITTING = "committing"
+    """All parts are on the disk, and one node was asked to make the step whole; memory need not hold it any more."""
+
+
+class WriteEvent(StrEnum):
+    """What happens to the write of a step."""
+
+    BEGUN = "begun"
+    WRITTEN = "written"
+    """All nodes have written their parts."""
+    MADE_WHOLE = "made whole"
+    FAILED = "failed"
+    """A node could not write, is gone, or no node writes a byte any more; or no node could begin."""
+    DROPPED = "dropped"
+    """The step is not wanted any more."""
+
+
+WRITES = Table[tuple[WriteState, WriteEvent], WriteState]("writes of a step to the disk")
+WRITES |= {
+    (WriteState.NONE, WriteEvent.BEGUN): WriteState.WRITING,
+    (WriteState.WRITING, WriteEvent.WRITTEN): WriteState.COMMITTING,
+    (WriteState.WRITING, WriteEvent.MADE_WHOLE): WriteState.NONE,
+    (WriteState.COMMITTING, WriteEvent.MADE_WHOLE): WriteState.NONE,
+}
+WRITES |= {(state, event): WriteState.NONE for state in WriteState for event in (WriteEvent.FAILED, WriteEvent.DROPPED)}
 
 
 class StepWriter(Struct, frozen=True):
@@ -56,8 +92,7 @@ class PersistWork:
     """The nodes that have failed to write in the attempts just before this one, so others write in their place."""
     reports: dict[str, PersistReport] = field(default_factory=dict)
     """The last report of each writer on this attempt."""
-    committing: bool = False
-    """Whether all have written, and the committer was asked to make the step whole."""
+    state: WriteState = WriteState.WRITING
 
     @property
     def small_states(self) -> int:
@@ -89,10 +124,37 @@ class PersistWork:
         return next(failures, None)
 
 
-class Persisting:
-    """The steps of one run on the disk."""
+class FoundSteps:
+    """What the nodes of one run find on the disk."""
 
     def __init__(self) -> None:
+        """Begin with nothing found."""
+        self.any = False
+        """Whether any node has found a step on the disk, or what might be one."""
+        self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
+        """The last node that is gone and had found steps on the disk, and these steps, until another node finds a step
+        as new. Without this, the training would begin anew when that node has gone."""
+
+    def note(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
+        """Take in what a node finds on the disk, the newest first, and why something there is of no use to it."""
+        self.any |= bool(found or unusable)
+        if self.missed is not None and (node == self.missed[0] or (found and self._is_as_new(found))):
+            self.missed = None
+
+    def miss(self, node: str, found: tuple[PersistedStep, ...]) -> None:
+        """Note the steps that a node had found on the disk, as the node is gone now."""
+        if found and (self.missed is None or self._is_as_new(found)):
+            self.missed = node, found
+
+    def _is_as_new(self, found: tuple[PersistedStep, ...]) -> bool:
+        return self.missed is not None and found[0].serial >= self.missed[1][0].serial
+
+
+class Persisting:
+    """The steps of one run on the disk, and the write of the next one."""
+
+    def __init__(self) -> None:
+        """Begin with no write."""
         self.work: PersistWork | None = None
         """The attempt that is on; None if none is."""
         self.attempts = 0
@@ -114,50 +176,60 @@ class Persisting:
         """Why the last attempt failed; empty if it did not."""
         self.failed_at: KeptStep | None = None
         """The newest step that could not be written. Memory may have lost it with a node since then."""
-        self.is_found = False
-        """Whether any node has found a step on the disk, or what might be one."""
-        self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last node that is gone and had found steps on the disk, and these steps, until another node finds a step
-        as new. Without this, the training would begin anew when that node has gone."""
+        self.found = FoundSteps()
         self.step: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
 
-    def note_found(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
-        """Take in what a node finds on the disk, the newest first, and why something there is of no use to it."""
-        self.is_found |= bool(found or unusable)
-        if self.missed is not None and (node == self.missed[0] or (found and self._is_as_new(found))):
-            self.missed = None
+    @property
+    def state(self) -> WriteState:
+        """Where the write of a step stands."""
+        return WriteState.NONE if self.work is None else self.work.state
 
-    def miss(self, node: str, found: tuple[PersistedStep, ...]) -> None:
-        """Note the steps that a node had found on the disk, as the node is gone now."""
-        if found and (self.missed is None or self._is_as_new(found)):
-            self.missed = node, found
+    @property
+    def pinned(self) -> KeptStep | None:
+        """The step that memory has to hold until all of it is written; None if none is being written."""
+        return self.work.at if self.work is not None and self.work.state is WriteState.WRITING else None
 
-    def _is_as_new(self, found: tuple[PersistedStep, ...]) -> bool:
-        return self.missed is not None and found[0].serial >= self.missed[1][0].serial
+    def begin(self, work: PersistWork) -> None:
+        """Begin an attempt."""
+        self._move(WriteEvent.BEGUN, work)
+        self.attempts = work.attempt
+
+    def commit(self) -> None:
+        """Note that all parts are written, and that the committer is asked to make the step whole."""
+        self._move(WriteEvent.WRITTEN, self.work)
 
     def succeed(self, now: float) -> None:
         """Note that the step is whole on the disk."""
-        assert self.work is not None  # noqa: S101 - the caller has looked
-        self.step, self.since = self.work.at, now
-        self.work, self.wanted, self.problem, self.failed_at = None, False, "", None
+        at = None if self.work is None else self.work.at
+        self._move(WriteEvent.MADE_WHOLE)
+        self.step, self.since = at, now
+        self.wanted, self.problem, self.failed_at = False, "", None
         self.in_vain = ()  # the node that made it whole deletes what is left of them
         self.retry_at, self.ends_at = -math.inf, None  # nodes that go may have a newer step, and time for that as well
 
     def give_up(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
         """Note that the attempt to write a step has failed; the next one comes after a pause."""
-        self.drop_work()
+        self._move(WriteEvent.FAILED)
         self.problem, self.retry_at = why, now + pause_s
         self.failed_at = max((step for step in (self.failed_at, at) if step is not None), default=None)
 
-    def drop_work(self) -> None:
-        """End the attempt that is on, if there is one.
+    def drop(self) -> None:
+        """End the attempt that is on, if there is one: its step is not wanted any more."""
+        self._move(WriteEvent.DROPPED)
 
-        A committer that was asked to make the step whole may still do so. Otherwise no node ever makes it whole.
+    def _move(self, event: WriteEvent, work: PersistWork | None = None) -> None:
+        """Go on to the next state of a write, of this attempt if it is on then. Raises `InternalError`.
+
+        A committer that was asked to make the step whole may still do so after its attempt has failed. Otherwise no
+        node ever makes it whole.
         """
-        if self.work is not None and not self.work.committing:
+        state = WRITES[self.state, event]
+        if self.work is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
             self.in_vain = (*self.in_vain, self.work.attempt)[-IN_VAIN_MAX:]
-        self.work = None
+        self.work = work
+        if work is not None:
+            work.state = state
 
     def note_end(self, now: float, longest_s: float, *, ends: bool) -> None:
         """Note whether nodes are about to go. A step is tried at once then, however short ago an attempt has failed."""

@@ -58,7 +58,7 @@ def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
     A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: its
     steps would soon be replaced by those of the new beginning.
     """
-    nodes = kept.run.candidates if kept.disk.is_found else ()
+    nodes = kept.run.candidates if kept.disk.found.any else ()
     if not nodes or resume_point(kept, nodes) is not None:
         return None
     if (found := who_finds(kept)) is not None:
@@ -127,7 +127,7 @@ def plan_of_round(kept: KeptState) -> ResumePlan | None:
     is_in_memory = point is not None and point.disk is None and kept.index.all_heard
     if point is None or not is_in_memory or durable.stepped or durable.state not in {State.STARTING, State.RUNNING}:
         return None
-    return kept.index.plan or _make_plan(kept, point)
+    return kept.plan or _make_plan(kept, point)
 
 
 def is_obtainable(kept: KeptState) -> bool:
@@ -193,4 +193,4 @@ def _sources(
 
 def protected_for(kept: KeptState, member: Member) -> tuple[KeptStep, ...] | None:
     """Return the steps that a node must not overwrite; None where it keeps nothing, or nothing is known."""
-    return None if member.keeper is None or member.state is MemberState.RELEASED else kept.index.protected
+    return None if member.keeper is None or member.state is MemberState.RELEASED else kept.protection.steps

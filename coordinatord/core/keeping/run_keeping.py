@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from coordinatord.core.keeping import handover, holdings, persistence, resumption, sentences, table
 from coordinatord.core.keeping.copying import copies_for
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.wings import KeptDesired, Stay
-from coordinatord.core.rounds.values.records import Record, RoundFormed, RoundStopped, RunEnded
-from coordinatord.core.rounds.values.resume_point import ResumePoint
-from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
+from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed, RoundStopped, RunEnded
+from coordinatord.protocol.kept_state import PROTECTED_MAX
 from coordinatord.protocol.messages import Goal
 
 
@@ -24,50 +24,45 @@ class RunKeeping(KeptState):
 
     # What it hears
 
-    def introduce(self, member: Member) -> None:
-        """Write to the disk as often as the node wants that writes most often."""
-        if member.keeper is not None and member.keeper.persist is not None:
-            every_s = member.keeper.persist.every_s
-            self.disk.every_s = min(every_s, self.disk.every_s or every_s)
-
     def report(self, member: Member, now: float) -> bool:
         """Take in what a node keeps; all nodes wait to hear whether all ranks had the same state."""
-        alike = self.index.alike
+        alike = self.first_states.alike
         holdings.take_in(self, member, now)
-        return self.index.alike is not alike
+        return self.first_states.alike is not alike
 
     @property
     def awaits_report(self) -> bool:
         """Whether copies have to be planned anew, which the next report brings about."""
-        return self.index.plans_void and self.run.durable.state is State.RUNNING
-
-    def add(self, member: Member) -> None:
-        """Have the copies planned anew: the node may take some."""
-        del member
-        self.index.void_plans()
+        return self.copies.are_void and self.run.durable.state is State.RUNNING
 
     def drop(self, member: Member) -> None:
         """Forget what a node keeps, but not what it has found on the disk."""
-        self.index.drop(member.node)
-        self.disk.miss(member.node, persistence.found_by(member))
+        self.note_parts(member.node, ())
+        self.copies.note_problem(member.node, "")
+        self.copies.void()
+        self.disk.found.miss(member.node, persistence.found_by(member))
         self.stays_until.pop(member.node, None)
 
     def follow(self, record: Record) -> None:
         """Follow a round from one record to the next."""
         match record:
+            case NodeJoined():
+                self.copies.void()
             case RoundFormed():
                 self._begin_round(record)
             case RoundStopped():
                 self._begin_stop(record)
             case RunEnded():
                 self.index.clear()
-                self.disk.work = None
+                self.protection.clear()
+                self.begin_round(None)
+                self.disk.drop()
 
     def _begin_round(self, record: RoundFormed) -> None:
         """Protect what the round resumes from; its nodes can get it only from now on."""
         self.checkpoints.begin(record.round)
         in_memory = record.resume is not None and record.resume.disk is None
-        self.index.begin_round(record.resume.at if record.resume is not None and in_memory else None)
+        self.begin_round(record.resume.at if record.resume is not None and in_memory else None)
         self.disk.since = min(self.disk.since, self.run.durable.entered_at)
         self.disk.failed_at = None  # others are kept from here on
         handover.give_time(self, self.run.durable.entered_at)
@@ -81,12 +76,11 @@ class RunKeeping(KeptState):
         if (
             record.planned
             and work is not None
-            and not work.committing
-            and len(self.index.protected or ()) >= PROTECTED_MAX
+            and work.state is WriteState.WRITING
+            and len(self.protection.steps or ()) >= PROTECTED_MAX
         ):
-            self.disk.drop_work()
-            self.index.pinned = None
-        self.index.is_ending = True
+            self.disk.drop()
+        self.protection.is_ending = True
         self.halting.begin(self.run)
 
     def take_up(self) -> None:
@@ -97,25 +91,11 @@ class RunKeeping(KeptState):
 
     # What it answers
 
-    def resume_point(self, nodes: Sequence[Member]) -> ResumePoint | None:
-        """Return the newest step that all of these nodes can resume from."""
-        return resumption.resume_point(self, nodes)
-
-    def differing_step(self, point: ResumePoint | None) -> KeptStep | None:
-        """Return the newest step that is left out since ranks differ in it."""
-        return resumption.differing_step(self, point)
-
-    def resumes(self, nodes: Sequence[Member]) -> str:
-        """Say what a round of these nodes resumes from."""
-        return sentences.resumes(self, nodes)
-
-    def obstacle(self) -> str:
-        """Say why a round would begin anew in spite of what is on the disk."""
-        return sentences.obstacle(self)
-
-    def lost(self) -> str:
-        """Say why nodes of the round cannot get what it resumes from."""
-        return sentences.lost(self)
+    resume_point = resumption.resume_point
+    differing_step = resumption.differing_step
+    resumes = sentences.resumes
+    obstacle = sentences.obstacle
+    lost = sentences.lost
 
     @property
     def checkpoint_at(self) -> float | None:
@@ -135,17 +115,9 @@ class RunKeeping(KeptState):
 
     # Who waits for it
 
-    def may_be_needed(self, member: Member) -> bool:
-        """Whether others may yet need what a node keeps, or it may have to write it."""
-        return handover.may_have_to_give(self, member)
-
-    def hold_back(self, members: Sequence[Member], now: float) -> Collection[str]:
-        """Return the nodes that have to hand over what they keep, or to write it."""
-        return handover.hold_back(self, members, now)
-
-    def stays(self) -> Mapping[str, Stay]:
-        """Return until when nodes hand over and write what they keep."""
-        return handover.stays(self)
+    may_be_needed = handover.may_be_needed
+    hold_back = handover.hold_back
+    stays = handover.stays
 
     def stays_for(self, member: Member) -> str:
         """Say whether a node waits for the disk or for other nodes."""
@@ -189,6 +161,7 @@ class RunKeeping(KeptState):
         for row in table.BY_STATE[self.run.durable.state]:
             due = row.when(self)
             if due is not None and due <= now:
+                self.changes += 1
                 return row.action(self, now)
         return ()
 
@@ -204,14 +177,14 @@ class RunKeeping(KeptState):
 
     def settle_sources(self) -> None:
         """Plan who gets which parts from whom."""
-        if self.run.durable.resume is not None and self.index.plan is None:
-            self.index.plan = resumption.plan_of_round(self)
+        if self.run.durable.resume is not None and self.plan is None:
+            self.plan = resumption.plan_of_round(self)
 
     def goals(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
         """Return the step that all workers keep, and what to write; and what to get and to protect."""
         halt = self.halting.sent_to(self.run, member) if goal is Goal.STOP else None
         persist = None if goal is Goal.EXIT else persistence.order_for(self, member)
-        alike = self.index.alike if goal is Goal.RUN else None
+        alike = self.first_states.alike if goal is Goal.RUN else None
         if at_once:
             return KeptDesired(halt, persist, alike)
         return KeptDesired(

@@ -92,7 +92,7 @@ def obstacle(kept: KeptState) -> str:
 
 def lost(kept: KeptState) -> str:
     """Explain which node cannot get what the workers resume from, and why; empty if all nodes can, or have it."""
-    point, failed = kept.run.durable.resume, kept.index.failed
+    point, failed = kept.run.durable.resume, kept.failed
     if point is None or not (failed or not is_obtainable(kept)):
         return ""
     if kept.index.differs(point.at):

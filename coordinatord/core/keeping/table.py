@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persisting import PersistWork
+from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.rounds.queries.conditions import NOW, by_patience
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
@@ -57,7 +57,7 @@ def last_step_due(kept: KeptState) -> float | None:
 def write_done(kept: KeptState) -> float | None:
     """All parts of a step are on the disk, so that one node can make it whole; it waits while workers end."""
     work = kept.disk.work if _is_calm(kept) else None
-    return NOW if work is not None and work.written and not work.committing else None
+    return NOW if work is not None and work.written and work.state is WriteState.WRITING else None
 
 
 def write_over(kept: KeptState) -> float | None:
@@ -84,24 +84,16 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
         at, why = persistence.step_to_write(kept), persistence.why_none(kept)
         kept.disk.give_up(why, now, at, persistence.pause_s(kept))
         return ()
-    _begin_attempt(kept, work)
+    kept.disk.begin(work)
     return kept.run.members.values()
-
-
-def _begin_attempt(kept: KeptState, work: PersistWork) -> None:
-    kept.disk.work, kept.disk.attempts = work, work.attempt
-    kept.index.pinned = work.at
-    kept.changes += 1
 
 
 def commit_write(kept: KeptState, now: float) -> Iterable[Member]:
     """Have one node make the step whole, now that all have written their parts; memory need not hold it any more."""
     del now
+    kept.disk.commit()
     work = kept.disk.work
-    assert work is not None  # noqa: S101 - it is the row's condition
-    work.committing, kept.index.pinned = True, None
-    kept.changes += 1
-    return [kept.run.members[work.committer]]
+    return [] if work is None else [kept.run.members[work.committer]]
 
 
 def end_write(kept: KeptState, now: float) -> Iterable[Member]:
@@ -109,15 +101,13 @@ def end_write(kept: KeptState, now: float) -> Iterable[Member]:
     work = kept.disk.work
     assert work is not None  # noqa: S101 - it is the row's condition
     why = persistence.why_failed(kept, work)
-    kept.index.pinned = None
-    kept.changes += 1
     if not why:
         kept.disk.succeed(now)
     else:
         kept.disk.give_up(why, now, work.at, persistence.pause_s(kept, work))
         instead = persistence.work_instead(kept, work, now)
         if instead is not None:
-            _begin_attempt(kept, instead)
+            kept.disk.begin(instead)
     return kept.run.members.values()
 
 

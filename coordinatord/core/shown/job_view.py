@@ -425,7 +425,7 @@ def kept_view(run: Run) -> KeptStatus | None:
         save_s=max((each.save_s for each in held if each.save_s is not None), default=None),
         used_bytes=sum(each.used_bytes for each in held),
         skipped=sum(each.skipped for each in held),
-        copied=None if (copied := index.copied) is None else copied.step,
+        copied=None if (copied := kept.copied) is None else copied.step,
         copy_problem=copy_problem(kept),
         unkept=unkept(kept),
         disk_step=None if disk.step is None else disk.step.step,
@@ -439,7 +439,7 @@ def _node_kept_view(run: Run, member: Member) -> NodeKeptStatus | None:
     kept = member.observed.kept
     if kept is None:
         return None
-    copied_to, copied_at = kept_of(run).index.copy_of(member.node) or ("", None)
+    copied_to, copied_at = kept_of(run).copy_of(member.node) or ("", None)
     return NodeKeptStatus(
         used_bytes=kept.used_bytes,
         limit_bytes=None if member.keeper is None else member.keeper.limit_bytes,

@@ -85,7 +85,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         step=None if run.durable.state.ended else run.step,
         steps_per_second=pace(run, now),
         kept_step=None if (newest := kept.index.newest_whole) is None else newest.step,
-        copied_step=None if (copied := kept.index.copied) is None else copied.step,
+        copied_step=None if (copied := kept.copied) is None else copied.step,
         disk_step=None if (on_disk := kept.disk.step) is None else on_disk.step,
         redone_steps=None if (resume := run.durable.resume) is None else resume.redone,
         disk_failing=None if kept.disk.every_s is None else bool(kept.disk.problem),

@@ -52,22 +52,18 @@ class CandidateLaws(Laws):
         """Check each run at each event: a step that waits for ever leads to no record."""
         machine, now = self.world.daemon.machine, self.world.daemon.clock.read()
         for run in machine.jobs.values():
-            if kept_of(run).index.candidate is None or machine.store_error is not None or not self._is_calm(run, now):
+            candidate = kept_of(run).protection.candidate
+            if candidate is None or machine.store_error is not None or not self._is_calm(run, now):
                 self._waits.pop(run.id, None)
                 continue
             members = ((member.node, member.incarnation, member.session) for member in run.members.values())
-            circumstances = (
-                self.world.daemon.life,
-                kept_of(run).index.candidate,
-                run.durable.round,
-                *sorted(members, key=str),
-            )
+            circumstances = (self.world.daemon.life, candidate, run.durable.round, *sorted(members, key=str))
             known, since = self._waits.get(run.id, (None, now))
             if known != circumstances:
                 self._waits[run.id] = circumstances, now
                 continue
             text = "%s has been a candidate for %.1f s, and all nodes report"
-            self.check(now - since < SETTLED_WITHIN_S, text, kept_of(run).index.candidate, now - since)
+            self.check(now - since < SETTLED_WITHIN_S, text, candidate, now - since)
 
     def _is_calm(self, run: Run, now: float) -> bool:
         """Whether a round goes on, and all nodes are heard as often as they should be."""
@@ -305,7 +301,7 @@ class KeptStateLaws(Laws):
             # Once a round has stepped, a later step may have taken the place of the one that it resumed from. What is
             # on the disk need not be in memory as well.
             in_memory = resume is not None and resume.disk is None and not run.durable.stepped
-            whole = kept_of(run).index.whole or (resume.at if resume is not None and in_memory else None)
+            whole = kept_of(run).protection.whole or (resume.at if resume is not None and in_memory else None)
             if whole is None or run.durable.state.ended:
                 self._safe.pop(run.id, None)
                 continue
@@ -352,7 +348,7 @@ class KeptStateLaws(Laws):
 
     def _judge_copied(self, run: Run) -> None:
         """Check that a copied step outlives the loss of any one host, and of any one rack where there are several."""
-        at = None if run.durable.state.ended else kept_of(run).index.copied
+        at = None if run.durable.state.ended else kept_of(run).copied
         self._judge_promise(run, at)
         hosts = {host.node: host for host in self.world.hosts.values() if host.memory is not None}
         if at is None or any(host.memory and at in host.memory.withdrawn for host in hosts.values()):
@@ -386,7 +382,7 @@ class KeptStateLaws(Laws):
         It is called only where messages come in order: an old message may change the protected steps.
         """
         for node in () if run.durable.state.ended else run.members:
-            taker, at = kept_of(run).index.copy_of(node) or ("", None)
+            taker, at = kept_of(run).copy_of(node) or ("", None)
             host = next(
                 (host for host in self.world.hosts.values() if host.node == taker and host.memory is not None), None
             )
@@ -416,7 +412,7 @@ class KeptStateLaws(Laws):
         # A step that is protected for the disk alone may go as soon as it is written, or no longer to be written.
         self._copied[run.id] = (
             circumstances,
-            at if at in {kept_of(run).index.whole, kept_of(run).index.candidate} else None,
+            at if at in {kept_of(run).protection.whole, kept_of(run).protection.candidate} else None,
         )
         was_lonely = run.id in self._lonely
         self._lonely.discard(run.id)
@@ -424,13 +420,13 @@ class KeptStateLaws(Laws):
         memories = [host.memory for host in self.world.hosts.values() if host.memory is not None]
         damaged = any(memory.withdrawn for memory in memories) or self.useless.last(run.id) == promised
         lonely = was_lonely or run.id in self._lonely
-        excused = kept_of(run).index.no_copies or damaged or lonely or self.world.scenario.network.harsh
+        excused = kept_of(run).copies.problems or damaged or lonely or self.world.scenario.network.harsh
         if promised is not None and circumstances == before and not excused and not run.durable.state.ended:
             self.check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
     def _note_lonely(self) -> None:
         runs = self.world.daemon.machine.jobs.values()
-        self._lonely |= {run.id for run in runs if any(plan.uncopied for plan in kept_of(run).index.copies.values())}
+        self._lonely |= {run.id for run in runs if any(plan.uncopied for plan in kept_of(run).copies.plans.values())}
 
     def judge_end(self) -> None:
         """Check that all workers that live have what they resume from, some time after the last fault."""

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.persisting import RETRY_S
+from coordinatord.core.keeping.persisting import RETRY_S, WriteState
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Event
 from coordinatord.core.rounds.policy import END_S
@@ -210,7 +210,7 @@ class PersistedStateLaws(Laws):
         """
         now, every_s, disk, whole = self.world.queue.now, self.world.scenario.persist_every_s, kept_of(run).disk, None
         if every_s is not None and run.durable.state is State.RUNNING and machine.store_error is None:
-            whole = kept_of(run).index.whole
+            whole = kept_of(run).protection.whole
         on_disk = self.world.disks.shared.whole
         there = max((step.of[1] for step in on_disk if step.of[0] == run.id), default=None)
         waits = whole is not None and whole.round and (there is None or whole > there)
@@ -227,9 +227,9 @@ class PersistedStateLaws(Laws):
         work = kept_of(run).disk.work
         if work is None or run.durable.state.ended:
             return
-        protected = work.committing or work.at in (kept_of(run).index.protected or ())
+        protected = work.state is WriteState.COMMITTING or work.at in (kept_of(run).protection.steps or ())
         self.check(protected, "%s is written, and not protected", work.at)
-        if work.committing and not self.world.disks.was_unmounted:
+        if work.state is WriteState.COMMITTING and not self.world.disks.was_unmounted:
             directory, of = self.world.disks.shared, (run.id, work.at)
             small = sum(parts.ranks for writer in work.writers.values() for parts in writer.parts if parts.small)
             there = directory.find(of) is not None or directory.has_all(of, work.shards, small)
@@ -245,7 +245,7 @@ class PersistedStateLaws(Laws):
             return
         run = next((run for run in self.world.daemon.machine.jobs.values() if run.id == of[0]), None)
         work = None if run is None else kept_of(run).disk.work
-        is_wanted = work is not None and work.at == of[1] and not (work.failed or work.committing)
+        is_wanted = work is not None and work.at == of[1] and not (work.failed or work.state is WriteState.COMMITTING)
         self.check(not is_wanted or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
 
     def judge_end(self) -> None:

@@ -87,7 +87,7 @@ class Run:
         """Whether a worker of the current round has announced steps; nodes repeat that after a restart."""
         self.evidence = Evidence()
         for member in (*durable.members.values(), *durable.released.values()):
-            self.add(Member(member))
+            self.roll.add(Member(member))
 
     # Members
 
@@ -100,11 +100,6 @@ class Run:
         """Go on with other numbers."""
         self.policy = policy
         self.followed += 1
-
-    def add(self, member: Member) -> None:
-        """Add a member."""
-        self.roll.add(member)
-        self.keeping.add(member)
 
     def remove(self, member: Member) -> None:
         """Remove a member."""

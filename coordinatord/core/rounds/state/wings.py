@@ -59,20 +59,14 @@ class KeepingWing(Protocol):
 
     # What it hears
 
-    def introduce(self, member: Member) -> None:
-        """Take in what a node sends with each join."""
-
     def report(self, member: Member, now: float) -> bool:
-        """Take in a node's report, which the member has already; return whether all nodes are to hear of it at once."""
+        """Take in what a member has reported, and joined with; return whether all nodes are to hear of it at once."""
         return False
 
     @property
     def awaits_report(self) -> bool:
         """Whether the next report has to be taken in, even if it is the same as the node's last one."""
         return False
-
-    def add(self, member: Member) -> None:
-        """Take in that a node has become a member."""
 
     def drop(self, member: Member) -> None:
         """Forget a node that is no longer a member."""

@@ -49,7 +49,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
 
 
 def _node_joined(run: Run, record: NodeJoined) -> None:
-    run.add(Member(run.durable.members[record.node]))
+    run.roll.add(Member(run.durable.members[record.node]))
     run.emptied_at = run.durable.emptied_at
 
 

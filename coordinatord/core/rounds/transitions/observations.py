@@ -43,7 +43,7 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
         if run.durable.outcome is not None and observed.run != run.id:
             outcome = replace(run.durable.outcome, summary=clip(Reasons(run).came_late(decision.now)))
             member = Member(dataclasses.replace(member.durable, outcome=outcome))
-        run.add(member)
+        run.roll.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
     other = other_command(run, join)
@@ -74,7 +74,6 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
     member.token, member.revoked = event.token, False
     member.protocol, member.nodeclient_release, member.command = join.version, join.release, join.command
     member.keeper = join.keeper
-    run.keeping.introduce(member)
     other = other_command(run, join)
     member.differs_from = "" if other is None else other.node
     advice = (

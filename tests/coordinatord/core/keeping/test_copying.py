@@ -74,7 +74,7 @@ class Job:
     @property
     def copied(self) -> KeptStep | None:
         """Return the newest step that outlives the loss of a host."""
-        return kept_of(self.stage.coordinator.jobs["default"]).index.copied
+        return kept_of(self.stage.coordinator.jobs["default"]).copied
 
 
 def test_each_node_is_told_to_copy_what_the_one_before_it_has_until_it_has_it() -> None:
@@ -154,24 +154,25 @@ def test_a_step_is_the_whole_one_with_a_plan_that_is_made_when_all_copies_are_th
     job, own = with_a_newer_step()
     for rank in (1, 2):
         job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
-    kept_of(job.stage.coordinator.jobs["default"]).index.copies.clear()
+    kept_of(job.stage.coordinator.jobs["default"]).copies.plans.clear()
     job.have(NODES[0], *own[0], (16, 2))
     job.stage.play("advance 5s")
     assert job.named == [16]
 
 
 def test_a_step_that_is_being_written_to_a_disk_outlives_a_host_until_it_is_there() -> None:
-    job = Job()
+    job = Job(**dict.fromkeys(NODES, "keeps=copies+600s"))
     job.save(8)
     copy_all(job, 8)
-    kept = kept_of(job.stage.coordinator.jobs["default"]).index
-    kept.pinned = KeptStep(1, 8)
+    job.stage.play("advance 600s")
+    disk = kept_of(job.stage.coordinator.jobs["default"]).disk
+    assert disk.pinned == KeptStep(1, 8)
     for _ in range(3):
         for rank, node in enumerate(NODES):
             job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank), problem="no room")
     assert job.named == [16, 8]
     assert job.copied == KeptStep(1, 8)
-    kept.pinned = None
+    disk.drop()
     assert job.copied is None
 
 

@@ -1,0 +1,72 @@
+"""The life of a write to the disk: from which state it goes to which, and what is left of an attempt."""
+
+import itertools
+
+import pytest
+
+from coordinatord.core.keeping.persisting import RETRY_S, WRITES, Persisting, WriteEvent, WriteState
+from coordinatord.protocol.errors import InternalError
+from coordinatord.protocol.kept_state import KeptStep
+from tests.support.kept_runs import a_write
+
+AT = KeptStep(1, 8)
+
+
+def at_state(state: WriteState) -> Persisting:
+    """Return a disk whose write stands like this."""
+    disk = Persisting()
+    if state is not WriteState.NONE:
+        disk.begin(a_write(AT, attempt=3))
+    if state is WriteState.COMMITTING:
+        disk.commit()
+    assert disk.state is state
+    return disk
+
+
+def bring(disk: Persisting, event: WriteEvent) -> None:
+    """Have something happen at 100 s."""
+    match event:
+        case WriteEvent.BEGUN:
+            disk.begin(a_write(AT, attempt=4))
+        case WriteEvent.WRITTEN:
+            disk.commit()
+        case WriteEvent.MADE_WHOLE:
+            disk.succeed(100.0)
+        case WriteEvent.FAILED:
+            disk.give_up("no space left", 100.0, AT)
+        case WriteEvent.DROPPED:
+            disk.drop()
+
+
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(WriteState, WriteEvent)])
+def test_each_event_leads_where_the_table_says_or_is_a_bug(state: WriteState, event: WriteEvent) -> None:
+    disk = at_state(state)
+    if (state, event) not in WRITES:
+        with pytest.raises(InternalError):
+            bring(disk, event)
+        return
+    bring(disk, event)
+    assert disk.state is WRITES[state, event]
+    assert (disk.work is None) == (disk.state is WriteState.NONE)
+
+
+def test_memory_has_to_hold_a_step_until_all_of_it_is_written() -> None:
+    assert [at_state(state).pinned for state in WriteState] == [None, AT, None]
+
+
+def test_an_attempt_that_ends_before_the_commit_is_in_vain_and_its_number_is_sent() -> None:
+    for event in (WriteEvent.FAILED, WriteEvent.DROPPED):
+        for state, in_vain in ((WriteState.WRITING, (3,)), (WriteState.COMMITTING, ())):
+            disk = at_state(state)
+            bring(disk, event)
+            assert disk.in_vain == in_vain
+
+
+def test_a_step_that_is_whole_settles_everything() -> None:
+    disk = at_state(WriteState.WRITING)
+    disk.give_up("no space left", 50.0, AT)
+    assert (disk.problem, disk.retry_at, disk.failed_at) == ("no space left", 50.0 + RETRY_S, AT)
+    disk.begin(a_write(AT, attempt=5))
+    disk.commit()
+    disk.succeed(100.0)
+    assert (disk.step, disk.since, disk.problem, disk.failed_at, disk.in_vain) == (AT, 100.0, "", None, ())

@@ -1,0 +1,187 @@
+"""Which steps are protected: the last whole one is never given up before a newer one is safe."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from coordinatord.core.keeping.copy_plan import CopyPlan
+from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.keeping.protection import ROWS, StepState
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.protocol.kept_state import KeptParts, KeptStep
+from tests.support.kept_runs import NODES, a_kept, a_write, keep, note, shard
+from tests.support.kept_state import kept_parts
+
+
+def named(kept: KeptState) -> list[int]:
+    return [at.step for at in kept.protection.steps or ()]
+
+
+def test_a_step_is_protected_once_all_hold_it_and_is_the_whole_one_once_all_say_that_they_protect_it() -> None:
+    kept = a_kept()
+    keep(kept, 8, nodes=2)
+    assert kept.protection.steps == ()
+    keep(kept, 8)
+    assert (named(kept), kept.protection.whole) == ([8], None)
+    keep(kept, 8, protected=True, nodes=2)
+    assert (named(kept), kept.protection.whole) == ([8], None)
+    keep(kept, 8, protected=True)
+    assert (named(kept), kept.protection.whole) == ([8], KeptStep(1, 8))
+
+
+def test_a_step_that_all_have_alike_is_the_whole_one_once_each_of_them_protects_it() -> None:
+    """A node that has not heard yet what to protect may overwrite its own small state of the step."""
+    kept = a_kept()
+    alike = [kept_parts(1, 8, range(number, number + 1), world_size=2, shards=1) for number in range(2)]
+    for number, parts in enumerate(alike):
+        note(kept, number, parts)
+    note(kept, 0, structs.replace(alike[0], protected=True))
+    assert (named(kept), kept.protection.whole) == ([8], None)
+    note(kept, 1)
+    kept.protection.advance()
+    assert kept.protection.whole == KeptStep(1, 8), "who has overwritten it is not waited for"
+
+
+def test_the_whole_step_stays_protected_while_its_successor_is_lost_somewhere() -> None:
+    kept = a_kept()
+    keep(kept, 8)
+    keep(kept, 8, protected=True)
+    for number in range(NODES):
+        changed = note(kept, number, shard(number, 8, protected=True), shard(number, 16))
+    assert changed
+    assert named(kept) == [8, 16]
+    assert note(kept, 1, shard(1, 8, protected=True))
+    assert named(kept) == [8]
+    again = note(kept, 1, shard(1, 8, protected=True), shard(1, 16))
+    assert not again, "a node may have given it up when it was not named"
+
+
+def test_an_older_step_takes_no_place_and_a_later_round_comes_first() -> None:
+    kept = a_kept()
+    kept.begin_round(KeptStep(2, 40))
+    kept.note_parts("n0", (kept_parts(1, 90), kept_parts(2, 30)))
+    assert not kept.protection.advance()
+    kept.note_parts("n0", (kept_parts(3, 2),))
+    kept.protection.advance()
+    assert kept.protection.candidate == KeptStep(3, 2)
+
+
+def test_nothing_is_given_up_after_a_restart_before_all_members_are_heard() -> None:
+    kept = a_kept(members=NODES)
+    assert kept.protection.steps is None
+    for number in range(NODES - 1):
+        kept.note_parts(f"n{number}", (shard(number, 8, protected=True), shard(number, 16)))
+        kept.protection.advance()
+        assert kept.protection.steps is None
+    kept.note_parts("n2", (shard(2, 8, protected=True), shard(2, 16)))
+    kept.protection.advance()
+    assert named(kept) == [8, 16]
+
+
+def test_what_a_round_resumes_from_is_protected_after_a_restart_until_it_does_steps() -> None:
+    starting = {"state": State.STARTING, "resume": ResumePoint(1, 8, 3, 3, 0)}
+    assert a_kept(1, **starting).protection.steps == (KeptStep(1, 8),)
+    assert a_kept(1, **starting, stepped=True).protection.steps is None
+    assert a_kept(1, **starting | {"state": State.STOPPED}).protection.steps is None
+
+
+class Memory:
+    """A node with three places, which knows what it was last told to protect."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.places: list[int | None] = [None, None, None]
+        self.protected: tuple[KeptStep, ...] = ()
+
+    def save(self, step: int, place: int) -> None:
+        """Overwrite a place that is not protected, if the one that was drawn is."""
+        named = {at.step for at in self.protected}
+        free = [number for number, kept in enumerate(self.places) if kept not in named]
+        self.places[free[place % len(free)]] = step
+
+    def report(self) -> tuple[KeptParts, ...]:
+        """Return what it holds."""
+        named = {at.step for at in self.protected}
+        return tuple(shard(self.number, step, protected=step in named) for step in self.places if step is not None)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, NODES - 1), st.sampled_from(["save", "report", "hear"]), st.integers(0, 2)),
+        max_size=200,
+    )
+)
+def test_once_a_step_is_whole_and_protected_one_is_for_ever(acts: list[tuple[int, str, int]]) -> None:
+    """Nodes save when they like and wherever they may, and messages are as late as can be."""
+    kept = a_kept()
+    nodes = [Memory(number) for number in range(NODES)]
+    steps = [0] * NODES
+    for number, act, draw in acts:
+        node = nodes[number]
+        if act == "save":
+            steps[number] += 1 + draw
+            if steps[number] not in node.places:
+                node.save(steps[number], draw)
+        elif act == "report":
+            note(kept, number, *node.report())
+        else:
+            node.protected = kept.protection.steps or ()
+        if kept.protection.whole is not None:
+            assert all(kept.protection.whole.step in node.places for node in nodes)
+
+
+def test_a_round_that_resumes_from_nothing_protects_nothing_of_what_was_before() -> None:
+    kept = a_kept(members=NODES)
+    keep(kept, 8)
+    keep(kept, 8, protected=True)
+    kept.begin_round(None)
+    keep(kept, 8, protected=True)
+    assert (kept.protection.whole, named(kept)) == (None, [])
+
+
+def test_a_copy_of_a_step_that_is_protected_for_the_disk_alone_is_none_any_more_once_it_is_written() -> None:
+    kept, at = a_kept(), KeptStep(1, 8)
+    kept.disk.begin(a_write(at))
+    kept.note_parts("n1", (shard(0, 8, protected=True),))
+    kept.copies.note_plan(at, CopyPlan({"n0": "n1"}, wanted={"n1": {"n0": [0]}}))
+    assert kept.copy_of("n0") == ("n1", at)
+    kept.disk.commit()
+    assert kept.copy_of("n0") is None
+
+
+def test_every_state_is_come_to_and_no_row_leaves_a_step_that_is_protected() -> None:
+    assert {row.target for row in ROWS} == set(StepState)
+    assert {row.source for row in ROWS} == {StepState.NONE, StepState.PROPOSED}
+
+
+@pytest.mark.parametrize(
+    ("reports", "state"),
+    [
+        ([], StepState.NONE),
+        (["kept"], StepState.PROPOSED),
+        (["kept", "protected"], StepState.PROTECTED),
+        (["kept", "lost"], StepState.NONE),
+        (["kept", "lost", "kept"], StepState.NONE),
+        (["kept", "protected", "lost"], StepState.PROTECTED),
+    ],
+)
+def test_how_a_step_stands_after_what_a_node_reports_last(reports: list[str], state: StepState) -> None:
+    kept, at = a_kept(), KeptStep(1, 8)
+    keep(kept, 8, protected=True, nodes=NODES - 1)
+    for report in reports:
+        note(kept, NODES - 1, *([] if report == "lost" else [shard(NODES - 1, 8, protected=report == "protected")]))
+        note(kept, 0, shard(0, 8, protected=True))
+    assert kept.protection.state_of(at) is state
+
+
+def test_the_last_place_of_a_round_that_ends_is_not_taken() -> None:
+    kept = a_kept()
+    kept.disk.begin(a_write(KeptStep(1, 4)))
+    kept.protection.is_ending = True
+    keep(kept, 8)
+    assert named(kept) == [4]
+    kept.disk.drop()
+    keep(kept, 8, protected=True)
+    assert named(kept) == [8]
