@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, events, notices
 from nodeclient.core.agent_settings import Settings
@@ -28,7 +27,7 @@ from nodeclient.core.kept_goals import KeptGoals
 from nodeclient.core.leaving import Leaving, succeeded_alone
 from nodeclient.core.reuse import Reuse
 from nodeclient.core.sweeping import Sweeping
-from nodeclient.core.table import TABLE, WORKING, Act, EndStage, Place, Stimulus, stimulus_of
+from nodeclient.core.table import TABLE, WORKING, Act, EndStage, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 
 REPORT_WITHIN_S = 30.0
@@ -201,6 +200,13 @@ class Agent:
             self._group.result = _RESULTS.get(stimulus, self._group.result)
             self._apply(stimulus, now)
 
+    def _worker_left(self, event: events.WorkerLeft, now: float) -> None:
+        if self._reuse.park(event.local_rank, self._group.alive, self._group.ending.stage):
+            self._group.alive.discard(event.local_rank)
+            self._effects.append(Park(event.local_rank))
+            if not self._group.alive:
+                self._apply(Stimulus.DEAD, now)
+
     # Leaving and giving up
 
     def _leave_requested(self, event: events.LeaveRequested, now: float) -> None:
@@ -295,13 +301,8 @@ class Agent:
             if self.phase is before:
                 return
 
-    @property
-    def _place(self) -> Place:
-        stage = self._group.ending.stage
-        return self.phase if stage is None or self.phase is not Phase.STOPPING else stage
-
     def _apply(self, stimulus: Stimulus, now: float) -> None:
-        works, row = self.phase in WORKING, TABLE[self._place, stimulus]
+        works, row = self.phase in WORKING, TABLE[self._group.ending.stage or self.phase, stimulus]
         self._ACTS[row.act](self, row.to, now)
         if row.to is not None:
             self.phase = Phase.STOPPING if isinstance(row.to, EndStage) else row.to
@@ -343,19 +344,13 @@ class Agent:
         return Terms(
             alive=group.alive,
             keeping=group.keeping if group.alive and not leaving.hurry else None,
-            halt=self._halt,
+            halt=None if desired is None or leaving.exit is not None else desired.halt,
             planned=planned,
             grace_s=settings.stop_timeout_s if planned else settings.abort_timeout_s,
             leave_within_s=None if is_last else settings.abort_timeout_s,
             signum=leaving.signum or Signals.SIGTERM,
             kills=settings.kills,
         )
-
-    @property
-    def _halt(self) -> Halt | None:
-        """The step that the coordinator wants all workers to keep, unless this node ends without the coordinator."""
-        alone = self._leaving.exit is not None or self._leaving.hurry
-        return None if self._desired is None or alone else self._desired.halt
 
     def _kill(self) -> None:
         self._effects += self._group.ending.kill([self._group.exits.rank(rank) for rank in sorted(self._group.alive)])
@@ -364,7 +359,7 @@ class Agent:
         self._effects.append(self._sweeping.begin(self._group, self._reuse, self._leaving, now))
 
     def _settle(self, now: float) -> None:
-        self.phase = self._group.result
+        self.phase, self._group.ending.stage = self._group.result, None
         self._without_workers_since = now
         if self.phase is Phase.SUCCEEDED:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
@@ -409,7 +404,11 @@ class Agent:
         events.Reached: _probed,
         events.Unreached: _probed,
         events.WorkersStarted: _workers_started,
+        events.StartFailed: _worker_ended,
+        events.WorkerExited: _worker_ended,
+        events.CollectiveFailed: _worker_ended,
         events.WorkerStays: lambda self, event, _: self._reuse.on_able(event),
+        events.WorkerLeft: _worker_left,
         events.WorkerAborts: lambda self, event, now: self._reuse.on_abort(event, now),
         events.WorkerRefuses: lambda self, event, _: self._reuse.on_refusal(event),
         events.Keeping: _state_kept,
@@ -422,7 +421,6 @@ class Agent:
         events.LeaveRequested: _leave_requested,
         events.Tick: _ticked,
     }
-    _HANDLERS |= dict.fromkeys(events.WORKER_ENDS, _worker_ended)
     _ACTS = Table[Act, Callable[[Any, Any, float], object]]("acts of a node")
     _ACTS |= {
         Act.STAY: lambda *_: None,
@@ -433,8 +431,7 @@ class Agent:
         Act.KILL: lambda self, *_: self._kill(),
         Act.SWEEP: lambda self, _, now: self._sweep(now),
         Act.SETTLE: lambda self, _, now: self._settle(now),
-        Act.ADOPT: lambda self, *_: self._take_round(),
-        Act.REST: lambda self, *_: self._take_round(),
+        Act.TAKE: lambda self, *_: self._take_round(),
         Act.LEAVE: lambda self, *_: self._leave_as_directed(),
     }
 
@@ -445,8 +442,6 @@ def _record_end(
     """Record in the group how one of its `workers` ended; return the stimulus for the node, if any, and the effects."""
     at, diagnosis, is_known = now, events.Diagnosis(), False
     match event:
-        case events.WorkerLeft():
-            return _record_left(event, group, reuse)
         case events.StartFailed():
             group.alive.difference_update(range(event.local_rank, workers))
             diagnosis = events.Diagnosis(message=event.message)
@@ -461,23 +456,13 @@ def _record_end(
             if not reuse.record_failure(event.local_rank, group.alive):
                 return None, []
             at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
+    if not is_known:
+        group.exits.record(event.local_rank, event.exit_code, diagnosis, at)
     if phase is Phase.STOPPING:
-        if not is_known:
-            group.exits.record_late(event.local_rank, event.exit_code, diagnosis, at)
         return (None if group.alive else Stimulus.DEAD), []
     if event.exit_code != 0:
-        group.exits.record_first(event.local_rank, event.exit_code, diagnosis, at)
         failure = group.exits.failure(now)
         assert failure is not None  # noqa: S101 - it was just noted
         level = Level.WARNING if failure.left else Level.ERROR
         return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]
     return (None if group.alive else Stimulus.SUCCEEDED), []
-
-
-def _record_left(
-    event: events.WorkerLeft, group: WorkerGroup, reuse: Reuse
-) -> tuple[Stimulus | None, list[effects.Effect]]:
-    if not reuse.park(event.local_rank, group.alive, group.ending.stage):
-        return None, []
-    group.alive.discard(event.local_rank)
-    return (None if group.alive else Stimulus.DEAD), [Park(event.local_rank)]

@@ -156,10 +156,8 @@ class WorkerRefuses(Struct, frozen=True):
     why: str
 
 
-WorkerEnd = StartFailed | WorkerExited | CollectiveFailed | WorkerLeft
-"""The ways in which a worker fails, or is not in its round any more."""
-
-WORKER_ENDS: tuple[type[WorkerEnd], ...] = (StartFailed, WorkerExited, CollectiveFailed, WorkerLeft)
+WorkerEnd = StartFailed | WorkerExited | CollectiveFailed
+"""The ways in which a worker fails or ends."""
 
 
 class Keeping(Struct, frozen=True):

@@ -46,10 +46,6 @@ class Exits:
         """
         return min(local_rank + self._first_rank, RANKS_MAX)
 
-    def record_first(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
-        """Record the first failure; later ones are its consequences."""
-        self._failure, self._failed_at = self._failure_of(local_rank, exit_code, diagnosis), now
-
     def _failure_of(self, local_rank: int, exit_code: int, diagnosis: Diagnosis) -> Failure:
         return Failure(
             rank=self.rank(local_rank),
@@ -66,15 +62,15 @@ class Exits:
             log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
         )
 
-    def record_late(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
-        """Record that a worker ended at `at`, which becomes known while the workers are being ended.
+    def record(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
+        """Record that a worker ended, failed to start, or left its round at `at`.
 
         Its failure is the first one if it came before the workers were to end. It also is if no signal had asked the
         worker to end, and it lost no connection to a peer, while the failure that is known so far did: that one may be
         its consequence. Otherwise it is a consequence itself.
         """
         first, late = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
-        before = exit_code != 0 and self._ending.began_at is not None and at < self._ending.began_at
+        before = exit_code != 0 and (self._ending.began_at is None or at < self._ending.began_at)
         unasked = self._ending.signalled_at is None or at < self._ending.signalled_at
         by_itself = exit_code != 0 and unasked and not lost_connection(late)
         if first is None:

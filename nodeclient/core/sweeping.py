@@ -61,7 +61,7 @@ class Sweeping:
     def begin(self, group: WorkerGroup, reuse: Reuse, leaving: Leaving, now: float) -> Sweep:
         """Begin a sweep. Memory of GPUs matters if another round may follow, and no parked worker has some."""
         self._is_under_way, self.again_at = True, None
-        save_within_s = 0.0 if group.keeping is None else group.keeping.save_within_s
+        save_within_s = group.keeping.save_within_s if group.keeping else 0.0
         self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - save_within_s
         reuse.settle(now)
         is_last = group.result is Phase.SUCCEEDED or leaving.is_certain

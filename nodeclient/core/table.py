@@ -92,9 +92,8 @@ class Act(StrEnum):
     SWEEP = "sweep"
     SETTLE = "settle"
     """Take the phase that the end of the workers leads to."""
-    ADOPT = "adopt"
-    """Note a round that was over before it began here."""
-    REST = "rest"
+    TAKE = "take"
+    """Take the round of the goal as its own, with nothing to do in it."""
     LEAVE = "leave"
 
 
@@ -115,18 +114,18 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
     table: dict[tuple[Place, Stimulus], Row] = {}
     table |= {(Phase.PREPARING, goal): Row(Act.STAY, Phase.PREPARING, "it cannot have workers yet") for goal in GOALS}
     table |= {
-        (Phase.PREPARING, Stimulus.WAIT): Row(Act.REST, Phase.PREPARING, "it takes part as soon as it is ready"),
+        (Phase.PREPARING, Stimulus.WAIT): Row(Act.TAKE, Phase.PREPARING, "it takes part as soon as it is ready"),
         (Phase.PREPARING, Stimulus.EXIT): Row(Act.LEAVE, Phase.PREPARING, "the goal is to exit"),
         (Phase.PREPARING, Stimulus.ABANDONED): Row(Act.STAY, Phase.PREPARING, "no worker lives"),
         (Phase.PREPARING, Stimulus.PREPARED): Row(Act.STAY, Phase.IDLE, "its workers can be started"),
     }
     for phase in _RESTING:
         table |= {
-            (phase, Stimulus.WAIT): Row(Act.REST, Phase.IDLE, "ready for a round"),
+            (phase, Stimulus.WAIT): Row(Act.TAKE, Phase.IDLE, "ready for a round"),
             (phase, Stimulus.RUN): Row(Act.STAY, phase, "this round is behind it"),
             (phase, Stimulus.RUN_NEXT): Row(Act.PROBE, Phase.STARTING, "a round was formed"),
             (phase, Stimulus.STOP): Row(Act.STAY, phase, "no worker of it lives"),
-            (phase, Stimulus.STOP_NEXT): Row(Act.ADOPT, Phase.STOPPED, "a round ended before it began here"),
+            (phase, Stimulus.STOP_NEXT): Row(Act.TAKE, Phase.STOPPED, "a round ended before it began here"),
             (phase, Stimulus.EXIT): Row(Act.LEAVE, phase, "the goal is to exit"),
             (phase, Stimulus.ABANDONED): Row(Act.STAY, phase, "no worker lives"),
         }

@@ -25,7 +25,7 @@ def report_on(sample: Sample) -> Report:
     """Report a sample as it comes to the nodes: clipped, and after its stderr was understood."""
     texts = diagnose(sample.exit_code, 4_711, None, sample.stderr.encode(), OomKills())
     exits = Exits(0, Ladder())
-    exits.record_first(0, sample.exit_code, replace(texts, message=sample.diagnosis.message), 0.0)
+    exits.record(0, sample.exit_code, replace(texts, message=sample.diagnosis.message), 0.0)
     early = (EarlyEnd("n2", 3, 0.2),) if sample.early else ()
     return a_report(failure=exits.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes, early=early)
 
