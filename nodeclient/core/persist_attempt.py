@@ -62,17 +62,17 @@ class PersistAttempt:
         """Whether an order is for this attempt: it names the same files to write."""
         return self.run == run and _for_files(self.order) == _for_files(order)
 
-    def note_order(self, order: PersistOrder) -> None:
-        """Take in another order for this attempt."""
+    def record_order(self, order: PersistOrder) -> None:
+        """Follow another order for this attempt."""
         assert self.serves(self.run, order)  # noqa: S101 - the caller has asked
         self.order = order
 
-    def note_bytes(self, count: int) -> None:
-        """Note how many bytes are checked and written by now in the present stage."""
+    def record_bytes(self, count: int) -> None:
+        """Record how many bytes are checked and written by now in the present stage."""
         self._bytes = max(self._bytes, self._bytes_before + count)
 
-    def note_written(self) -> None:
-        """Note that all files of this node are on the disk."""
+    def record_written(self) -> None:
+        """Record that all files of this node are on the disk."""
         self._go(Stage.WRITTEN, Stage.WRITING)
 
     def begin_commit(self) -> bool:
@@ -83,12 +83,12 @@ class PersistAttempt:
             self._bytes_before = self._bytes
         return begins
 
-    def note_committed(self) -> None:
-        """Note that the step is whole."""
+    def record_committed(self) -> None:
+        """Record that the step is whole."""
         self._go(Stage.COMMITTED, Stage.COMMITTING)
 
     def fail(self, why: str) -> None:
-        """Note that the attempt has failed; `why` fits into a report."""
+        """Record that the attempt has failed; `why` fits into a report."""
         self._go(Stage.FAILED, Stage.WRITING, Stage.COMMITTING)
         self._problem = why
 

@@ -105,7 +105,7 @@ class Copier:
                 else:
                     failing_since.pop(key, None)
                     self.problem = ""
-                    await self._note_digest(copy, rank)
+                    await self._compute_digest(copy, rank)
                     self._resources.submit(KeptChanged())
             if any(not self._is_here(*part) for part in self._all()):
                 await asyncio.sleep(AGAIN_S)
@@ -136,10 +136,10 @@ class Copier:
             given_up.set()  # this call may be cancelled while the thread goes on
             self._getting = None
 
-    async def _note_digest(self, copy: KeptCopy, rank: int) -> None:
-        """Note the digest by which a copy of a shared state is compared: it is reported from then on."""
+    async def _compute_digest(self, copy: KeptCopy, rank: int) -> None:
+        """Compute the digest by which a copy of a shared state is compared: the copy is reported from then on."""
         if (held := self._resources.arenas.find(rank, copy.round, copy.step, Kind.BIG)) is not None:
-            await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.note([held.place])))
+            await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.compute([held.place])))
 
     def _fail(self, problem: str) -> None:
         if problem != self.problem:

@@ -67,7 +67,7 @@ class KeepResources(Struct, frozen=True):
 
     def compute_digests(self, *kinds: Kind) -> list[Future[bool]]:
         """Compute the digests of all parts of these kinds; return the computations for shared states."""
-        return self.digests.note(held.place for held in self.arenas.held() if held.kind in kinds)
+        return self.digests.compute(held.place for held in self.arenas.held() if held.kind in kinds)
 
     def withdraw_damaged(self, held: Held) -> None:
         """Empty the place of a part that is not what was saved, and warn the user."""

@@ -1,7 +1,4 @@
-"""One process's part in a job: its agent, its session, its ports and its end.
-
-Its users carry the effects out: `node` for nodeclient's own workers, `torchrun` for torchrun's.
-"""
+"""One process's part in a job: its agent, its session, its ports and its end."""
 
 from __future__ import annotations
 

@@ -25,5 +25,5 @@ class Complaints:
         self._last = text
 
     def forget(self) -> None:
-        """Note that all went well: the next complaint is shown even if it is the same."""
+        """Forget the last complaint, as all went well: the next one is shown even if it is the same."""
         self._last = ""

@@ -36,8 +36,8 @@ class DiskThread:
         self._hangs = False
         """Whether that work was seen to hang."""
 
-    async def do(self, work: Callable[[], Result], progress: Progress, note_bytes: Callable[[int], None]) -> Result:
-        """Do work that counts its `progress`, call `note_bytes` with the progress now and then, and return the result.
+    async def do(self, work: Callable[[], Result], progress: Progress, record_bytes: Callable[[int], None]) -> Result:
+        """Do work that counts its `progress`, call `record_bytes` with the progress now and then; return its result.
 
         Raises `DiskHangsError` if the work makes no progress, or if work that was begun before does not end, and what
         the work raises. The work is given up if this call is cancelled.
@@ -47,13 +47,13 @@ class DiskThread:
         self._working = thread = in_thread(work, THREAD)
         thread.add_done_callback(retrieve)
         try:
-            await _end_of(thread, progress, note_bytes, "written")
+            await _end_of(thread, progress, record_bytes, "written")
             return thread.result()
         except DiskHangsError:
             self._hangs = True
             raise
         finally:
-            note_bytes(progress.bytes)
+            record_bytes(progress.bytes)
             progress.give_up()  # work that goes on ends at its next chunk
 
     async def _end_of_last(self, progress: Progress) -> None:
@@ -65,7 +65,7 @@ class DiskThread:
                 self._hangs = True
                 raise DiskHangsError("the disk hangs: a write that was begun before has not ended")
             await asyncio.wait([last], timeout=LOOK_AGAIN_S)
-            progress.note(0)
+            progress.add(0)
 
 
 async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Result:
@@ -86,7 +86,7 @@ def retrieve(ended: asyncio.Future[Any]) -> None:
 
 
 async def _end_of(
-    thread: asyncio.Future[Any], progress: Progress, note_bytes: Callable[[int], None], participle: str
+    thread: asyncio.Future[Any], progress: Progress, record_bytes: Callable[[int], None], participle: str
 ) -> None:
     """Wait until a thread has ended. Raises `DiskHangsError` if it makes no progress for `STALL_S`.
 
@@ -100,6 +100,6 @@ async def _end_of(
             return
         if progress.bytes != seen:
             seen, seen_at = progress.bytes, loop.time()
-            note_bytes(seen)
+            record_bytes(seen)
         elif loop.time() >= seen_at + STALL_S:
             raise DiskHangsError(f"the disk hangs: nothing was {participle} for {STALL_S:g} s")

@@ -52,7 +52,7 @@ class Progress:
         """Let the work end at its next chunk."""
         self._given_up.set()
 
-    def note(self, count: int) -> None:
+    def add(self, count: int) -> None:
         """Count more bytes. Raises `GivenUpError` if the work was given up."""
         self.bytes += count
         if self._given_up.is_set():
@@ -82,10 +82,10 @@ def write_file(path: Path, blocks: Iterable[memoryview | bytes], progress: Progr
                     size, crc = size + len(chunk), zlib.crc32(chunk, crc)
                     if size - flushed >= FLUSH_BYTES:
                         os.fdatasync(file)
-                        progress.note(size - flushed)
+                        progress.add(size - flushed)
                         flushed = size
             os.fsync(file)
-            progress.note(size - flushed)
+            progress.add(size - flushed)
         finally:
             os.close(file)
         temporary.rename(path)
@@ -170,5 +170,5 @@ def read_into(file: int, at: int, memory: memoryview, crc: int, progress: Progre
             raise OSError(0, "it has become shorter")
         crc = zlib.crc32(chunk[:count], crc)
         done += count
-        progress.note(count)
+        progress.add(count)
     return crc

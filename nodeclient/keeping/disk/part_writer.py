@@ -114,7 +114,7 @@ def _crc(data: memoryview, progress: Progress) -> int:
     for begin in range(0, len(data), CHUNK_BYTES):
         chunk = data[begin : begin + CHUNK_BYTES]
         crc = zlib.crc32(chunk, crc)
-        progress.note(len(chunk))
+        progress.add(len(chunk))
     return crc
 
 

@@ -111,7 +111,7 @@ class Persister:
                 self._progress.give_up()
                 self.steps.look_now()
         elif current is not None and current.serves(run, order):
-            current.note_order(order)
+            current.record_order(order)
             if current.begin_commit():
                 self._tasks.spawn(self._commit(current), name="persist")
         else:
@@ -125,13 +125,13 @@ class Persister:
         try:
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_and_kinds(order.parts)]
             work = partial(self._write_all, name, parts, progress, order.in_vain)
-            await self._thread.do(work, progress, attempt.note_bytes)
+            await self._thread.do(work, progress, attempt.record_bytes)
         except GivenUpError:
             return
         except (OperationalError, ManifestError, OSError) as error:
             self._fail(attempt, error)
             return
-        attempt.note_written()
+        attempt.record_written()
         self._changed()
         if attempt is self._attempt and attempt.begin_commit():
             await self._commit(attempt)
@@ -169,11 +169,11 @@ class Persister:
         folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self._settings.command)
-            whole, unfinished = await self._thread.do(work, progress, attempt.note_bytes)
+            whole, unfinished = await self._thread.do(work, progress, attempt.record_bytes)
         except (OperationalError, OSError) as error:
             self._fail(attempt, error)
             return
-        attempt.note_committed()
+        attempt.record_committed()
         self._complaints.forget()
         self._changed()
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"

@@ -201,9 +201,9 @@ def find_whole(
                 manifest = read_manifest(folder, progress)
             else:
                 (folder / MANIFEST).lstat()
-                progress.note(LOOKED_AT)
+                progress.add(LOOKED_AT)
         except FileNotFoundError:
-            progress.note(LOOKED_AT)
+            progress.add(LOOKED_AT)
             continue  # not whole yet, or not any more
         except (OSError, UnusableError) as error:
             problems.append(f"{folder} is of no use: {error}")
@@ -248,7 +248,7 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, command: s
     write_file(folder / MANIFEST, [_json(manifest)], progress)
     for path in paths:
         path.unlink(missing_ok=True)
-        progress.note(LOOKED_AT)
+        progress.add(LOOKED_AT)
     return manifest
 
 
@@ -258,7 +258,7 @@ def unfinished(job: Path, progress: Progress) -> set[str]:
     for folder in _folders(job):
         if not (folder / MANIFEST).exists():
             found.add(folder.name)
-        progress.note(LOOKED_AT)
+        progress.add(LOOKED_AT)
     return found
 
 
@@ -272,7 +272,7 @@ def drop(job: Path, names: Collection[str]) -> None:
 
 
 def drop_attempts(job: Path, run: str, attempts: Collection[int], progress: Progress) -> None:
-    """Delete what a run has written in attempts that were in vain. What cannot be deleted stays. Raises `OSError`.
+    """Delete the files of a run's failed attempts. Those that cannot be deleted stay. Raises `OSError`.
 
     All nodes that write do this at the same time, so files may vanish meanwhile.
     """
@@ -280,7 +280,7 @@ def drop_attempts(job: Path, run: str, attempts: Collection[int], progress: Prog
     for folder in _folders(job) if suffixes else ():
         if folder.name.split("-", 4)[-1] in suffixes and not (folder / MANIFEST).exists():
             shutil.rmtree(folder, ignore_errors=True)
-            progress.note(LOOKED_AT)
+            progress.add(LOOKED_AT)
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
@@ -349,7 +349,7 @@ def _check_sizes(folder: Path, files: tuple[PartFile, ...], progress: Progress) 
             size = (folder / file.name).lstat().st_size
         except FileNotFoundError:
             raise UnusableError(f"{file.name} is missing") from None
-        progress.note(LOOKED_AT)
+        progress.add(LOOKED_AT)
         if size != file.bytes:
             raise UnusableError(f"{file.name} has {size:,} bytes, and {file.bytes:,} were written")
 
@@ -364,7 +364,7 @@ _NAMES: dict[Contents, Callable[[PartFile], str]] = {
 def _read(path: Path, kind: type[Noted], limit: int, progress: Progress) -> Noted:
     try:
         text = read_small_file(path, limit)
-        progress.note(len(text))
+        progress.add(len(text))
         return check(json.loads(text), kind, path.name)
     except (SchemaError, ValueError, RecursionError) as error:
         raise UnusableError(f"{path.name} cannot be read: {error}") from None

@@ -2,7 +2,7 @@
 
 The tensors that several ranks have alike get a digest of their own, by which the coordinator compares them. To compute
 one takes a second for each gigabyte, so threads do it. Never do two of them compute the first digest of a place: when a
-round has ended, digests are noted while the next round checks its parts.
+round has ended, digests are computed while the next round checks its parts.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from workerlib.contract.manifest import ManifestError, digests_of
 
 
 class Digests:
-    """Notes and compares digests. All methods are for one thread; `threads` do the work."""
+    """Computes and compares digests. All methods are for one thread; `threads` do the work."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
-        self._noting: dict[tuple[int, Commit], Future[bool]] = {}
+        self._computing: dict[tuple[int, Commit], Future[bool]] = {}
         """The computations in progress, by the identity of the place and what it holds."""
         self._of_tensors: WeakKeyDictionary[Place, tuple[Commit, int | None]] = WeakKeyDictionary()
         """The digest of the tensors in each place of a shared state."""
@@ -31,42 +31,42 @@ class Digests:
         known, digest = self._of_tensors.get(place, (None, None))
         return digest if known == commit else None
 
-    def note(self, places: Iterable[Place]) -> list[Future[bool]]:
-        """Note the digests of each place that is whole and lacks one; return the computations for shared states."""
-        noting = []
+    def compute(self, places: Iterable[Place]) -> list[Future[bool]]:
+        """Compute the digests of each place that is whole and lacks one; return the computations for shared states."""
+        computing = []
         for place in places:
             commit = place.read()
             if commit is None:
                 continue
             if is_comparable(commit) and self.of_tensors(place, commit) is None:
-                noting.append(self._begin_to_note(place, commit))
+                computing.append(self._begin(place, commit))
             elif place.digest(commit) is None:
-                self._begin_to_note(place, commit)
-        return noting
+                self._begin(place, commit)
+        return computing
 
     def check(self, place: Place, commit: Commit) -> Future[bool]:
         """Return whether a place still holds what was saved with this commit, as a future.
 
-        Where its digest is not known yet, there is nothing to compare, and the digest is noted now.
+        Where its digest is not known yet, there is nothing to compare, and the digest is computed now.
         """
         known = place.digest(commit)
         if known is None:
-            return self._begin_to_note(place, commit)
+            return self._begin(place, commit)
         return self._threads.submit(_is_as_saved, place, commit, known)
 
-    def _begin_to_note(self, place: Place, commit: Commit) -> Future[bool]:
-        self._noting = {key: noted for key, noted in self._noting.items() if not noted.done()}
+    def _begin(self, place: Place, commit: Commit) -> Future[bool]:
+        self._computing = {key: each for key, each in self._computing.items() if not each.done()}
         key = (id(place), commit)
-        if key not in self._noting:
-            self._noting[key] = self._threads.submit(self._note, place, commit)
-        return self._noting[key]
+        if key not in self._computing:
+            self._computing[key] = self._threads.submit(self._compute, place, commit)
+        return self._computing[key]
 
-    def _note(self, place: Place, commit: Commit) -> bool:
-        """Note the digests of a commit unless its place is overwritten meanwhile; return whether they were noted."""
+    def _compute(self, place: Place, commit: Commit) -> bool:
+        """Compute and note the digests of a commit; return False if its place is overwritten meanwhile."""
         data, known, of_tensors = place.data[: commit.length], place.digest(commit), None
         try:
             crc, of_tensors = digests_of(data) if is_comparable(commit) else (zlib.crc32(data), None)
-        except ManifestError:  # whoever resumes from it reports that
+        except ManifestError:  # the node that resumes from it reports that
             crc = of_tensors = zlib.crc32(data)
         whole = place.read() == commit
         if whole:

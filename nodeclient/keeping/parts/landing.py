@@ -47,7 +47,7 @@ class Landed(Struct, frozen=True):
     size: int
     """The bytes that count towards the node's limit."""
     is_generation: bool
-    """Whether it is a generation, and not a small state alone."""
+    """Whether it is a generation, and not only a small state."""
 
 
 class Landing:

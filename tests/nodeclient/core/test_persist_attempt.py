@@ -20,21 +20,21 @@ def reported(attempt: PersistAttempt) -> tuple[Stage, PersistState]:
 def test_a_step_is_made_whole_once_it_is_written_and_that_is_wanted() -> None:
     attempt = PersistAttempt("r-1", WRITE)
     assert reported(attempt) == (Stage.WRITING, PersistState.WRITING)
-    attempt.note_order(COMMIT)
+    attempt.record_order(COMMIT)
     assert not attempt.begin_commit()
-    attempt.note_written()
+    attempt.record_written()
     assert reported(attempt) == (Stage.WRITTEN, PersistState.WRITTEN)
     assert attempt.begin_commit()
     assert reported(attempt) == (Stage.COMMITTING, PersistState.WRITTEN)
     assert not attempt.begin_commit(), "it is begun once"
-    attempt.note_committed()
+    attempt.record_committed()
     assert reported(attempt) == (Stage.COMMITTED, PersistState.COMMITTED)
     assert not attempt.begin_commit()
 
 
 def test_a_node_that_is_not_told_to_does_not_make_the_step_whole() -> None:
     attempt = PersistAttempt("r-1", WRITE)
-    attempt.note_written()
+    attempt.record_written()
     assert not attempt.begin_commit()
     assert reported(attempt) == (Stage.WRITTEN, PersistState.WRITTEN)
 
@@ -43,7 +43,7 @@ def test_a_node_that_is_not_told_to_does_not_make_the_step_whole() -> None:
 def test_what_cannot_be_done_is_reported_and_not_done_again(order: PersistOrder) -> None:
     attempt = PersistAttempt("r-1", order)
     if order.commit:
-        attempt.note_written()
+        attempt.record_written()
         assert attempt.begin_commit()
     attempt.fail("the disk is full")
     assert (attempt.report.state, attempt.report.problem) == (PersistState.FAILED, "the disk is full")
@@ -70,19 +70,19 @@ def test_only_another_step_or_other_parts_are_other_work(run: str, order: Persis
 
 def test_the_bytes_that_are_reported_never_shrink() -> None:
     attempt = PersistAttempt("r-1", COMMIT)
-    attempt.note_bytes(100)
-    attempt.note_written()
+    attempt.record_bytes(100)
+    attempt.record_written()
     assert attempt.begin_commit()
-    attempt.note_bytes(0)
+    attempt.record_bytes(0)
     assert attempt.report.bytes == 100
 
 
 def test_what_is_done_to_make_a_step_whole_counts_on_top_of_what_was_written() -> None:
     """A large step has tens of thousands of files to look at, and the coordinator waits only while something comes."""
     attempt = PersistAttempt("r-1", COMMIT)
-    attempt.note_bytes(100)
-    attempt.note_written()
+    attempt.record_bytes(100)
+    attempt.record_written()
     assert attempt.begin_commit()
     for count in (1, 2):
-        attempt.note_bytes(count)
+        attempt.record_bytes(count)
         assert attempt.report.bytes == 100 + count

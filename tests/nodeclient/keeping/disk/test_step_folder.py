@@ -321,7 +321,7 @@ def test_bytes_that_are_checked_count_while_they_are(tmp_path: Path, monkeypatch
     seen: list[int] = []
     part.place.note_digest(part.commit, zlib.crc32(part.place.data[: part.commit.length]))
     monkeypatch.setattr(part_writer, "CHUNK_BYTES", 16)
-    monkeypatch.setattr(progress, "note", seen.append)
+    monkeypatch.setattr(progress, "add", seen.append)
     write_big(folder, of, part, progress)
     checked = -(-part.commit.length // 16)
     assert sum(seen[:checked]) == part.commit.length

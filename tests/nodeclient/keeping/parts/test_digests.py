@@ -32,7 +32,7 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 def test_a_place_that_is_being_read_is_not_read_a_second_time(place: Place, thread: ThreadPoolExecutor) -> None:
     digests, busy = Digests(thread), Event()
     thread.submit(busy.wait)
-    digests.note([place, place])
+    digests.compute([place, place])
     check = digests.check(place, COMMIT)
     assert digests.check(place, COMMIT) is check
     busy.set()
@@ -75,7 +75,7 @@ def digest_of(
     place.commit(commit)
     digests = Digests(thread)
     assert digests.of_tensors(place, commit) is None
-    assert len(digests.note([place])) == (shards < COMMIT.world_size)
+    assert len(digests.compute([place])) == (shards < COMMIT.world_size)
     assert digests.check(place, commit).result()
     return digests.of_tensors(place, commit)
 
@@ -112,10 +112,10 @@ def test_a_part_that_no_other_rank_has_is_compared_with_none(thread: ThreadPoolE
 def test_a_copy_of_a_shared_part_gets_the_digest_of_its_tensors_too(place: Place, thread: ThreadPoolExecutor) -> None:
     digests = Digests(thread)
     place.note_digest(COMMIT, 7)  # as it came
-    assert [noted.result() for noted in digests.note([place])] == [True]
+    assert [noted.result() for noted in digests.compute([place])] == [True]
     assert digests.of_tensors(place, COMMIT) is not None
     assert place.digest(COMMIT) == 7
-    assert not digests.note([place])
+    assert not digests.compute([place])
 
 
 def test_what_a_script_has_chosen_to_save_is_compared_with_nothing() -> None:
