@@ -245,7 +245,7 @@ class Node:
             case Sweep(looks_at_gpus):
                 self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")
             case SendObserved(observed):
-                self._part.session.send(self._with_first_step_shown(self._completed(observed)))
+                self._send(self._completed(observed))
                 self._end_lingering()
             case Reconnect(reason):
                 self._part.session.close(reason)
@@ -305,11 +305,10 @@ class Node:
         self._workers.let_go()
         self.submit(StartFailed(local_rank, exit_code, message))
 
-    def _with_first_step_shown(self, observed: Observed) -> Observed:
-        """Write a notice when the workers have done their first step; return the same report."""
+    def _send(self, observed: Observed) -> None:
         if (text := self._setup.first_step(observed, self._now)) is not None:
             self._console.notify(Level.INFO, text, "first_step")
-        return observed
+        self._part.session.send(observed)
 
     def _end_lingering(self) -> None:
         for local_rank, exit_code in self._setup.overdue(self._now):
