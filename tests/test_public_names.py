@@ -29,7 +29,7 @@ from coordinatord.server.metrics.jobs import JobsCollector
 from coordinatord.store.etcd.keys import About, Head
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.memory_store import MemoryStore
-from nodeclient.core.kept_rounds import KeptRound
+from nodeclient.core.logged_rounds import LoggedRound
 from nodeclient.keeping.disk.step_folder import Manifest, Note
 from tests.support.source import Source, sources
 
@@ -50,7 +50,7 @@ ANSWERS = (
 OUTPUT = (StoredState, ReplayStep)
 """What `coordinatord state --json` and `coordinatord replay --json` print."""
 
-FILES = (Note, Manifest, KeptRound, KnownToken, About, Head, Coordinatord)
+FILES = (Note, Manifest, LoggedRound, KnownToken, About, Head, Coordinatord)
 """What is written to files and to etcd, and read again by another version."""
 
 EVENT_AT = {"Notice": 2, "fields": 0, "_notice": 1, "notify": 2, "_notify": 2, "_log": 2}

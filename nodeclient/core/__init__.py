@@ -8,5 +8,5 @@ first, and `ending` is the ladder on which they end. `reuse` knows which worker 
 protocol. `persist_attempt` is the life of one attempt to write a step to a disk, and selects the steps to delete there.
 `leaving` is how a node leaves its job. `sweeping` says how long the end of a round waits for memory of GPUs.
 `leftover_stages` says how long the processes of workers, and those that they have started, may outlive the program.
-`kept_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
+`logged_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
 """

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from msgspec.structs import asdict, replace
 
 from coordinatord.protocol.schema import SchemaError, check
-from nodeclient.core.kept_rounds import KeptRound
+from nodeclient.core.logged_rounds import LoggedRound
 from nodeclient.output.log_paths import LogPaths, quoted
 
 ROUNDS_MAX = 10_000
@@ -63,13 +63,13 @@ class LogCatalogue:
         self._lock: int | None = None
         """The descriptor of the note of the current round, which is locked."""
 
-    def parts(self, kept: KeptRound) -> tuple[str, ...]:
+    def parts(self, kept: LoggedRound) -> tuple[str, ...]:
         """Return the path of a round's directory, below the log directory."""
         return LogPaths(self._job, kept.run, kept.round).folder(Path()).parts
 
-    def scan(self) -> list[KeptRound]:
+    def scan(self) -> list[LoggedRound]:
         """Return all rounds of which nodes of this host have written notes."""
-        found: list[KeptRound] = []
+        found: list[LoggedRound] = []
         with suppress(OSError), opened(self._log_dir, quoted(self._job)) as job:
             for run in _names(job):
                 with suppress(OSError), opened_in(job, run) as rounds:
@@ -80,9 +80,9 @@ class LogCatalogue:
                             return found
         return found
 
-    def _noted(self, folder: int, parts: tuple[str, ...]) -> Iterator[KeptRound]:
+    def _noted(self, folder: int, parts: tuple[str, ...]) -> Iterator[LoggedRound]:
         """Yield what the notes in the directory of a round say of the nodes of this host."""
-        known: dict[str, KeptRound] = {}
+        known: dict[str, LoggedRound] = {}
         empty: dict[str, float] = {}
         for name in filter(_NOTE.fullmatch, _names(folder)):
             with suppress(OSError, ValueError, RecursionError, SchemaError):
@@ -92,7 +92,7 @@ class LogCatalogue:
                     found = os.fstat(fd)
                     if not text and not is_locked and stat.S_ISREG(found.st_mode):
                         empty[name] = found.st_mtime
-                kept = check(json.loads(text), KeptRound, "note")
+                kept = check(json.loads(text), LoggedRound, "note")
                 known[name] = replace(kept, failed=kept.failed and not is_locked)
         claimed = {rank for kept in known.values() for rank in kept.ranks}
         for name, begun_at in empty.items():
@@ -105,7 +105,7 @@ class LogCatalogue:
 
     def _guessed(
         self, folder: int, name: str, parts: tuple[str, ...], begun_at: float, claimed: Collection[int]
-    ) -> KeptRound:
+    ) -> LoggedRound:
         """Return the content that an empty note would have: its disk was full, and its process has ended.
 
         The note counts as this host's, and its workers are the first ones that no other note has `claimed`. Raises
@@ -124,9 +124,9 @@ class LogCatalogue:
             "begun_at": begun_at,
             "failed": False,
         }
-        return check(values, KeptRound, "note")
+        return check(values, LoggedRound, "note")
 
-    def note(self, kept: KeptRound) -> None:
+    def note(self, kept: LoggedRound) -> None:
         """Write the note of the round that begins, and keep it locked from now on. Raises `OSError`.
 
         The note says that the round has failed, until `end` writes how it ended: this process may be killed before. It
@@ -140,15 +140,15 @@ class LogCatalogue:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _write(self._lock, replace(kept, failed=True))
 
-    def end(self, kept: KeptRound) -> None:
+    def end(self, kept: LoggedRound) -> None:
         """Write the note of a round that is over; there may be none, if the disk was full. Raises `OSError`."""
         self._rewrite(kept, os.O_CREAT)
 
-    def amend(self, kept: KeptRound) -> None:
+    def amend(self, kept: LoggedRound) -> None:
         """Write the note of a round anew, unless it was deleted. Raises `OSError`."""
         self._rewrite(kept, 0)
 
-    def _rewrite(self, kept: KeptRound, create: int) -> None:
+    def _rewrite(self, kept: LoggedRound, create: int) -> None:
         with suppress(FileNotFoundError):  # nothing was written in this round
             note = self._open(kept, create)
             try:
@@ -156,13 +156,13 @@ class LogCatalogue:
             finally:
                 os.close(note)
 
-    def _open(self, kept: KeptRound, create: int) -> int:
+    def _open(self, kept: LoggedRound, create: int) -> int:
         # A pipe that somebody has put there has no reader, and is no file to wait for.
         flags = os.O_WRONLY | create | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with opened(self._log_dir, *self.parts(kept)) as folder:
             return os.open(_note_of(kept), flags, 0o666, dir_fd=folder)
 
-    def delete(self, kept: KeptRound) -> bool:
+    def delete(self, kept: LoggedRound) -> bool:
         """Delete the files of one node in a round, and nothing else; return whether they are gone.
 
         Files that another process is writing are left alone. Raises `OSError`.
@@ -202,7 +202,7 @@ def opened_in(folder: int, name: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _write(note: int, kept: KeptRound) -> None:
+def _write(note: int, kept: LoggedRound) -> None:
     """Write a note from its beginning on. Raises `OSError`."""
     text = f"{json.dumps(asdict(kept))}\n".encode()
     os.truncate(note, os.pwrite(note, text, 0))
@@ -221,11 +221,11 @@ def _names(folder: int) -> list[str]:
     return os.listdir(folder)
 
 
-def _note_of(kept: KeptRound) -> str:
+def _note_of(kept: LoggedRound) -> str:
     return f".nodeclient-{quoted(kept.node)}.json"
 
 
-def _empty(folder: int, kept: KeptRound) -> None:
+def _empty(folder: int, kept: LoggedRound) -> None:
     """Delete the files of a node's workers and its note. After the last node's note, delete the filtered lines too."""
     for rank in map(str, kept.ranks):
         with suppress(FileNotFoundError, NotADirectoryError):

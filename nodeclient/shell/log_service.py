@@ -1,7 +1,7 @@
 """Sends pieces of a node's log files to the coordinator, which requests them for readers, and deletes old files.
 
-`core/kept_rounds` decides what may be read or deleted. Reading and deleting happen in threads of their own: a disk that
-hangs holds up neither the event loop nor a round, and to delete holds up no reader.
+`core/logged_rounds` decides what may be read or deleted. Reading and deleting happen in threads of their own: a disk
+that hangs holds up neither the event loop nor a round, and to delete holds up no reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.fields import LOG_MAX
 from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog
 from coordinatord.runtime.local_time import now
-from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, is_to_come, superfluous
+from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_to_come, superfluous
 from nodeclient.output.log_catalogue import LogCatalogue
 from nodeclient.output.log_paths import LogPaths, quoted
 from nodeclient.output.log_reader import NOWHERE, read_chunk, refusal
@@ -112,7 +112,7 @@ class LogFollowers:
                     await self._all_read.wait()
 
 
-def _place_of(kept: KeptRound) -> tuple[str, str, int]:
+def _place_of(kept: LoggedRound) -> tuple[str, str, int]:
     return kept.node, kept.run, kept.round
 
 
@@ -135,8 +135,8 @@ class LogService:
         self._loop = asyncio.get_running_loop()
         self._log_dir = None if settings.log_dir is None else settings.log_dir.absolute()
         self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, socket.gethostname())
-        self._rounds: tuple[KeptRound, ...] = ()
-        self._present: KeptRound | None = None
+        self._rounds: tuple[LoggedRound, ...] = ()
+        self._present: LoggedRound | None = None
         self._writer = _CallThread("log files", partial(self._in_loop, fail))
         """Writes the catalogue, and deletes files."""
         self._reader = _CallThread("log reader", partial(self._in_loop, fail), WAITING_MAX)
@@ -160,7 +160,7 @@ class LogService:
             return
         begun_at = now().timestamp()
         names = (self._catalogue.host, self._job, self._node, place.run, place.round)
-        kept = KeptRound(*names, first_rank=ranks.start, workers=len(ranks), begun_at=begun_at)
+        kept = LoggedRound(*names, first_rank=ranks.start, workers=len(ranks), begun_at=begun_at)
         self._rounds, self._present = (*self._rounds, kept), kept
         self._followers.forget()  # they may have read an older round
         self._update(lambda catalogue: catalogue.note(kept))
@@ -208,7 +208,7 @@ class LogService:
             return
         try:
             kept = find(wanted, self._rounds)
-        except NotKeptError as error:
+        except NotLoggedError as error:
             respond(refusal(wanted, str(error)))
             return
         log_dir, parts = self._log_dir, self._catalogue.parts(kept)
@@ -224,7 +224,7 @@ class LogService:
         """Wait until followers have read what is written by now; return at once if there are none."""
         await self._followers.finish(self._loop.time())
 
-    def _add_older(self, rounds: list[KeptRound]) -> None:
+    def _add_older(self, rounds: list[LoggedRound]) -> None:
         known = set(map(_place_of, self._rounds))
         older = [round_ for round_ in rounds if _place_of(round_) not in known]
         self._rounds = (*older, *self._rounds)
@@ -238,11 +238,11 @@ class LogService:
             self._rounds = tuple(round_ for round_ in self._rounds if round_ is not old)
             self._update(partial(self._delete, old))
 
-    def _delete(self, old: KeptRound, catalogue: LogCatalogue) -> None:
+    def _delete(self, old: LoggedRound, catalogue: LogCatalogue) -> None:
         if not catalogue.delete(old):
             self._in_loop(self._put_back, old)
 
-    def _put_back(self, old: KeptRound) -> None:
+    def _put_back(self, old: LoggedRound) -> None:
         """Enter a round in the list again: another process is still writing it."""
         self._rounds = (old, *self._rounds)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from nodeclient.core.kept_rounds import KeptRound
+from nodeclient.core.logged_rounds import LoggedRound
 from nodeclient.output.log_catalogue import LogCatalogue
 
-ROUND = KeptRound("host", "my/job", "a", "e-1", 1, 0, 2, 1_000.0)
+ROUND = LoggedRound("host", "my/job", "a", "e-1", 1, 0, 2, 1_000.0)
 
 
 @pytest.fixture
@@ -18,11 +18,11 @@ def catalogue(tmp_path: Path) -> LogCatalogue:
     return LogCatalogue(tmp_path, "my/job", "host")
 
 
-def folder_of(catalogue: LogCatalogue, kept: KeptRound, tmp_path: Path) -> Path:
+def folder_of(catalogue: LogCatalogue, kept: LoggedRound, tmp_path: Path) -> Path:
     return tmp_path.joinpath(*catalogue.parts(kept))
 
 
-def fill(catalogue: LogCatalogue, kept: KeptRound, tmp_path: Path) -> Path:
+def fill(catalogue: LogCatalogue, kept: LoggedRound, tmp_path: Path) -> Path:
     """Write a round's note and log files; return its directory."""
     catalogue.note(kept)
     folder = folder_of(catalogue, kept, tmp_path)

@@ -1,4 +1,4 @@
-"""Which rounds a node has log files of: what may be read of them, and what may be deleted.
+"""The rounds that a node has log files of: which may be read, and which are to be deleted.
 
 Both follow from the list of rounds that this host's nodes have written themselves. A request only selects an entry of
 that list, so no request can lead to any other file.
@@ -20,7 +20,7 @@ AT_MAX = 1e11
 """The latest time, in seconds since 1970."""
 
 
-class KeptRound(Strict, frozen=True):
+class LoggedRound(Strict, frozen=True):
     """The log files that one node has written of its workers in one round."""
 
     host: Name
@@ -41,27 +41,27 @@ class KeptRound(Strict, frozen=True):
         return range(self.first_rank, self.first_rank + self.workers)
 
 
-class NotKeptError(OperationalError):
+class NotLoggedError(OperationalError):
     """The node has no such log; the text says why."""
 
 
-def find(wanted: ReadLog, rounds: Iterable[KeptRound]) -> KeptRound:
-    """Return the round that has the wanted log, whichever node of this host wrote it. Raises `NotKeptError`."""
+def find(wanted: ReadLog, rounds: Iterable[LoggedRound]) -> LoggedRound:
+    """Return the round that has the wanted log, whichever node of this host wrote it. Raises `NotLoggedError`."""
     known = [kept for kept in rounds if (kept.run, kept.round) == (wanted.run, wanted.round)]
     found = next((kept for kept in known if wanted.rank in kept.ranks), None)
     if found is not None:
         return found
     if known:
-        raise NotKeptError(f"rank {wanted.rank} of round {wanted.round} was not on this host")
-    raise NotKeptError(f"there are no log files of round {wanted.round}: they were deleted, or none was written")
+        raise NotLoggedError(f"rank {wanted.rank} of round {wanted.round} was not on this host")
+    raise NotLoggedError(f"there are no log files of round {wanted.round}: they were deleted, or none was written")
 
 
-def is_to_come(wanted: ReadLog, rounds: Iterable[KeptRound]) -> bool:
+def is_to_come(wanted: ReadLog, rounds: Iterable[LoggedRound]) -> bool:
     """Whether a follower asks for a round that this node has not begun: it looks for the master, or for free memory."""
     return wanted.follow and all(kept.run != wanted.run or kept.round < wanted.round for kept in rounds)
 
 
-def superfluous(rounds: Collection[KeptRound], keep: int, present: KeptRound | None) -> list[KeptRound]:
+def superfluous(rounds: Collection[LoggedRound], keep: int, present: LoggedRound | None) -> list[LoggedRound]:
     """Return the rounds to delete so that the newest `keep` are left, the last one that failed, and the present one.
 
     A round counts once, however many nodes of the host were in it. Since a clock may have been set back, times order

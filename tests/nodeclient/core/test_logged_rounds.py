@@ -6,13 +6,13 @@ import pytest
 from msgspec import structs
 
 from coordinatord.protocol.log_messages import LogStream, ReadLog
-from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, is_to_come, superfluous
+from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_to_come, superfluous
 
 WANTED = ReadLog(1, "e-1", 2, 5, LogStream.STDERR, None, last_bytes=100, last_lines=None, follow=False)
 
 
-def kept(number: int, run: str = "e-1", node: str = "a", *, at: float = 0.0, failed: bool = False) -> KeptRound:
-    return KeptRound("host", "job", node, run, number, 4, 2, at or float(number), failed)
+def kept(number: int, run: str = "e-1", node: str = "a", *, at: float = 0.0, failed: bool = False) -> LoggedRound:
+    return LoggedRound("host", "job", node, run, number, 4, 2, at or float(number), failed)
 
 
 def test_a_log_is_found_by_run_round_and_rank_whichever_node_of_the_host_wrote_it() -> None:
@@ -30,7 +30,7 @@ def test_a_log_is_found_by_run_round_and_rank_whichever_node_of_the_host_wrote_i
     ],
 )
 def test_what_no_node_of_the_host_has_written_is_not_found(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(NotKeptError) as caught:
+    with pytest.raises(NotLoggedError) as caught:
         find(structs.replace(WANTED, **changes), [kept(2)])
     assert str(caught.value) == problem
 
@@ -47,7 +47,7 @@ def test_what_no_node_of_the_host_has_written_is_not_found(changes: dict[str, An
     ids=["the first of all", "the next", "this", "an earlier one", "nobody follows"],
 )
 def test_who_follows_may_ask_for_a_round_before_it_begins_here(
-    wanted: dict[str, Any], rounds: list[KeptRound], *, to_come: bool
+    wanted: dict[str, Any], rounds: list[LoggedRound], *, to_come: bool
 ) -> None:
     assert is_to_come(structs.replace(WANTED, **{"follow": True, **wanted}), rounds) is to_come
 
@@ -67,7 +67,7 @@ def test_who_follows_may_ask_for_a_round_before_it_begins_here(
     ids=["oldest", "room", "last failure", "only failure", "nodes share", "all nodes", "older run", "none"],
 )
 def test_the_newest_rounds_stay_and_the_last_one_that_failed(
-    rounds: list[KeptRound], keep: int, deleted: list[int]
+    rounds: list[LoggedRound], keep: int, deleted: list[int]
 ) -> None:
     assert [round_.round for round_ in superfluous(rounds, keep, None)] == deleted
 
@@ -81,6 +81,6 @@ def test_the_newest_rounds_stay_and_the_last_one_that_failed(
     ],
     ids=["rounds", "last failure", "older run"],
 )
-def test_the_newest_rounds_stay_though_the_clock_was_set_back(before: list[KeptRound], deleted: list[int]) -> None:
+def test_the_newest_rounds_stay_though_the_clock_was_set_back(before: list[LoggedRound], deleted: list[int]) -> None:
     present = kept(4, at=0.5)
     assert [round_.round for round_ in superfluous([*before, present], 2, present)] == deleted
