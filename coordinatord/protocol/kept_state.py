@@ -1,11 +1,11 @@
-"""What nodes report of the training state that they keep, and what their workers are to resume from.
+"""The parts of messages about kept training state: the nodes' reports, and the step to resume from.
 
-A *part* is what one rank keeps of one step of one round. Of the *big* state (weights, the optimizer's state) it has one
-of several shards, so a step is whole when each shard has a holder. The *small* state (buffers, random state, numbers)
-is the rank's own.
+A *part* is the state that one rank keeps of one step of one round. It has one of several shards of the *big* state
+(weights, the optimizer's state), so a step is whole when each shard has a holder. The *small* state (buffers, random
+state, numbers) is the rank's own.
 
-On a disk that all nodes see, several of them write a step, each shard by one of them. When all have written, one of
-them writes the step's manifest: without it the step counts for nothing, and with it the step is whole.
+On a shared disk, several nodes write a step, each shard by one of them. When all have written, one of them writes the
+step's manifest, which makes the step whole.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Nam
 from coordinatord.protocol.schema import SchemaError, Strict, printable
 
 BYTES_MAX = 2**53
-"""The limit of a number of bytes: more than any host has, and readers of JSON still distinguish each from the next."""
+"""The limit of a number of bytes: more than any host has, and still exact in JSON readers."""
 
 WANTED_MAX = 16
-"""The most groups of parts that one node gets from another."""
+"""The most groups of parts that one node fetches from another."""
 
 Size = Annotated[int, Meta(ge=0, le=BYTES_MAX)]
 
@@ -32,14 +32,14 @@ Digest = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class KeptStep(Strict, frozen=True, order=True):
-    """A step of a round: the later round is the newer one, whatever the steps are."""
+    """A step of a round, ordered by round before step."""
 
     round: Counter
     step: Step
 
 
 class KeptParts(Strict, frozen=True):
-    """What a node keeps of one step of one round, of consecutive ranks which all keep the same kinds of state.
+    """A node's parts of one step of one round, of consecutive ranks with the same kinds of state.
 
     The shards are consecutive as well, modulo their number: if the first rank has shard 2 of 3, the next has shard 0.
     """
@@ -48,27 +48,26 @@ class KeptParts(Strict, frozen=True):
     """The round in which the ranks had this state."""
     step: Step
     world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    """How many ranks that round had."""
+    """The number of ranks of that round."""
     shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    """How many shards the big state is divided into: 1 if each rank has all of it."""
+    """The number of shards of the big state: 1 if each rank has all of it."""
     first_rank: Count
     ranks: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    """How many ranks it holds parts of, from the first one upward."""
+    """The number of ranks, from the first one upward."""
     first_shard: Count
     big: bool
     small: bool
     """Whether these parts have the small state as of this step."""
     pending: bool
-    """Whether they have what forward changes of the small state, for ranks that are not known to have completed the
-    step."""
+    """Whether they have the small state that `forward` changes, for ranks that may not have completed the step."""
     protected: bool
     """Whether the node overwrites none of it until `Desired.protected` names other steps."""
     digest: Digest | None = None
-    """The digest of the tensors in the big state of each of these ranks, which ranks with the same shard have in
-    common. None for a shard that one rank has, and on a disk."""
+    """The digest of the tensors in the big state, equal for all ranks with the same shard. None for a shard of only one
+    rank, and on a disk."""
 
     def __post_init__(self) -> None:
-        """Check that ranks and shards are within their numbers. Raises `SchemaError`."""
+        """Check that ranks and shards are within their limits. Raises `SchemaError`."""
         if self.first_rank + self.ranks > self.world_size:
             raise SchemaError(
                 f"parts of {self.ranks} ranks from {self.first_rank} upward, but there are {self.world_size}"
@@ -78,11 +77,11 @@ class KeptParts(Strict, frozen=True):
 
     @property
     def at(self) -> KeptStep:
-        """The step of which these are parts."""
+        """The step of these parts."""
         return KeptStep(self.round, self.step)
 
     def holds(self, rank: int) -> bool:
-        """Whether the part of a rank is among these."""
+        """Whether these include the part of a rank."""
         return 0 <= rank - self.first_rank < self.ranks
 
     def shards_and_ranks(self) -> Iterator[tuple[int, int]]:
@@ -92,48 +91,48 @@ class KeptParts(Strict, frozen=True):
 
 
 class WantedParts(Strict, frozen=True):
-    """Parts of consecutive ranks that a node is to get."""
+    """Parts of consecutive ranks that a node has to fetch."""
 
     first_rank: Count
     ranks: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     big: bool
     small: bool
-    """Whether the small state is wanted, or what is pending of it."""
+    """Whether to fetch the small state, or its pending part."""
 
     @property
     def each_rank(self) -> range:
-        """The ranks whose parts these are."""
+        """The ranks of these parts."""
         return range(self.first_rank, self.first_rank + self.ranks)
 
 
 PERSISTED_MAX = 8
-"""The most steps on the disk that a node names: the newest ones. One is enough to resume from, and a few more are a
-choice if it proves to be damaged."""
+"""The most steps on the disk that a node reports, the newest ones: one to resume from, and others in case it is
+damaged."""
 
 PERSISTED_PARTS_MAX = 32
-"""The most groups of parts of one such step. Ranks that have the same kinds of files share one, so three are usual."""
+"""The most groups of parts of one such step. Ranks with the same kinds of files share one, so three are usual."""
 
 KEEP_STEPS_MAX = 1000
-"""The most steps that a job may have on the disk: all of them are looked at when a node starts."""
+"""The most steps that a job may have on the disk: a starting node scans all of them."""
 
 IN_VAIN_MAX = 8
-"""The most attempts in vain that an order names: the last ones. What older ones have left is deleted when a step
-becomes whole."""
+"""The most aborted attempts that an order names, the last ones. The files of older ones are deleted when a step becomes
+whole."""
 
 ATTEMPTS_MAX = 2**30
-"""The highest number of an attempt that a node's report counts for: half of what the protocol can express."""
+"""The highest valid number of an attempt in a node's report: half of the protocol's limit."""
 
 Serial = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 """Numbers the steps of a job on the disk, over all of its runs: a later one has a higher number."""
 
 
 class PersistOffer(Strict, frozen=True):
-    """A node's directory for steps on a disk, as its user wants it used."""
+    """A user's settings for a node's directory of steps on a disk."""
 
     every_s: Seconds
-    """How much time lies between two steps."""
+    """The time between two steps."""
     keep: Annotated[int, Meta(ge=1, le=KEEP_STEPS_MAX)]
-    """How many steps are kept: the newest ones."""
+    """How many of the newest steps to keep."""
 
 
 class PersistedStep(Strict, frozen=True):
@@ -141,7 +140,7 @@ class PersistedStep(Strict, frozen=True):
 
     serial: Serial
     run: Name
-    """The run that did the step."""
+    """The run of the step."""
     parts: Annotated[tuple[KeptParts, ...], Meta(min_length=1, max_length=PERSISTED_PARTS_MAX)]
     """All of them are of one step."""
 
@@ -152,7 +151,7 @@ class PersistedStep(Strict, frozen=True):
 
 
 class PersistState(StrEnum):
-    """How far a node has come with what it is to write."""
+    """A node's progress in writing a step."""
 
     WRITING = "writing"
     WRITTEN = "written"
@@ -160,17 +159,17 @@ class PersistState(StrEnum):
     COMMITTED = "committed"
     """It has written the manifest, so the step is whole."""
     FAILED = "failed"
-    """The attempt has failed; a later one is made with the newest step of that time."""
+    """The attempt has failed; a later one writes the newest step of its time."""
 
 
 class PersistReport(Strict, frozen=True):
-    """What a node has done of an order to write a step."""
+    """A node's progress on an order to write a step."""
 
     round: Counter
     step: Step
     state: PersistState
     bytes: Size
-    """How much is checked and written: while the number grows, nothing hangs."""
+    """The bytes that were checked and written so far; growth shows that nothing hangs."""
     problem: Sentence = ""
     attempt: Counter = 0
     """The number of the attempt, as of the order."""
@@ -182,7 +181,7 @@ class PersistReport(Strict, frozen=True):
 
 
 class PersistOrder(Strict, frozen=True):
-    """What a node is to write of a step of the present run."""
+    """The parts of a step of the present run that a node has to write."""
 
     round: Counter
     step: Step
@@ -190,16 +189,16 @@ class PersistOrder(Strict, frozen=True):
     shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     parts: Annotated[tuple[WantedParts, ...], Meta(max_length=WANTED_MAX)]
     commit: bool
-    """All nodes have written their parts: it is to make the step whole."""
+    """Whether the node has to commit the step: all nodes have written their parts."""
     in_use: Serial | None = None
-    """A step that is not dropped now, though newer ones are there: the workers resume from it."""
+    """A step that must not be deleted although there are newer ones: the workers resume from it."""
     small: Annotated[int, Meta(ge=0, le=RANKS_MAX)] = 0
-    """The number of ranks whose small state all nodes together write: the committer must find that of each."""
+    """The number of ranks whose small state all nodes together write: the committer must find all of them."""
     attempt: Counter = 0
-    """Numbers a run's attempts to write a step. By it, a node that has missed the end of the last one begins anew."""
+    """The number of the attempt in the run. It restarts a node that has missed the end of the last attempt."""
     in_vain: Annotated[tuple[Counter, ...], Meta(max_length=IN_VAIN_MAX)] = ()
-    """Attempts of the run that ended before their step was to be made whole. No node ever will, so what nodes have
-    written in them is to be deleted before this attempt: they may have filled the disk."""
+    """Aborted attempts of the run, which no node commits. Their files are deleted before this attempt: they may have
+    filled the disk."""
 
     @property
     def at(self) -> KeptStep:
@@ -208,26 +207,25 @@ class PersistOrder(Strict, frozen=True):
 
 
 class DiskStep(Strict, frozen=True):
-    """A step on the disk by the names that it has there: the run that did it may be an earlier one."""
+    """A step on the disk by its names there; its run may be an earlier one."""
 
     run: Name
     round: Counter
 
 
 PARTS_MAX = 64
-"""The most groups of parts that a node names. A worker has places for three steps of big state and six small ones.
-Workers of one node that keep the same share a group, so ten are usual."""
+"""The most groups of parts that a node reports. A worker has slots for three steps of big state and six of small state.
+Workers of one node with the same kinds of parts share a group, so ten are usual."""
 
 SOURCES_MAX = 64
-"""The most nodes that one node gets parts from. It needs so many only if the number of ranks has changed and each of
-these nodes has another shard, and then it has to have memory for the state of all of them."""
+"""The most nodes that one node fetches parts from. It needs so many only if the number of ranks has changed and each of
+these nodes has another shard, and then it needs memory for the state of all of them."""
 
 COPIES_MAX = 2
-"""The most nodes whose parts a node copies at a time. Others follow when it has these."""
+"""The most nodes whose parts a node copies at a time."""
 
 PROTECTED_MAX = 3
-"""The most protected steps: the newest whole one, the one that is to take its place, and one that is being written to a
-disk."""
+"""The most protected steps: the newest whole one, its candidate successor, and one that is being written to a disk."""
 
 FIRST_STATES_MAX = 2
 """Two different digests show that not all ranks have the same state."""
@@ -237,50 +235,50 @@ Key = Annotated[str, printable(32, least=32)]
 
 
 class Keeper(Strict, frozen=True):
-    """How other nodes get at the parts that a node keeps: fixed for the life of its process."""
+    """How other nodes fetch the parts that a node keeps: fixed for the life of its process."""
 
     SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})
 
     port: Port
     key: Key
-    """A shared secret: by it a peer proves that the coordinator has sent it, and this node proves which node it is."""
+    """A shared secret: it proves that the coordinator has sent a peer, and proves this node's identity to the peer."""
     limit_bytes: Size
-    """How much memory the kept state may use."""
+    """The memory limit of the kept state."""
     persist: PersistOffer | None = None
-    """How it may write steps to a disk; None if it may not."""
+    """Its settings for steps on a disk; None without such a directory."""
     takes_copies: bool = False
-    """Whether it keeps copies of what other nodes keep."""
+    """Whether it keeps copies of other nodes' parts."""
 
     def __repr__(self) -> str:
-        """Return it without the key, which belongs into no log."""
+        """Return it without the key, which must not be logged."""
         return f"Keeper(port={self.port}, limit_bytes={self.limit_bytes})"
 
 
 class Halt(Strict, frozen=True):
-    """The workers of the round, which is to stop, keep one and the same step before they end."""
+    """An order that all workers of a stopping round keep the same step before they end."""
 
     step: Step | None
-    """None before it is named. Until then each worker promises to stand still after its current step, and the node
-    reports that step in `Holding.halts_after`."""
+    """None before it is chosen. Until then each worker promises to pause after its current step, which the node reports
+    in `Holding.halts_after`."""
 
 
 class Restoring(StrEnum):
-    """How far a node has come with the parts that its workers resume from, in its present round."""
+    """A node's progress in fetching the parts that its workers resume from, in its present round."""
 
     NOTHING = "nothing"
-    """There is nothing to get, or it has not begun."""
+    """There is nothing to fetch, or it has not begun."""
     FETCHING = "fetching"
     READY = "ready"
-    """It has all that its workers need, and the digests are right."""
+    """It has all parts, and the digests are right."""
     FAILED = "failed"
-    """It cannot get all of it, or a digest is wrong. The coordinator has to choose another step, for all nodes."""
+    """It cannot fetch all of them, or a digest is wrong. The coordinator has to choose another step, for all nodes."""
 
 
 class Holding(Strict, frozen=True):
-    """What a node keeps of the run that it is in, and what that costs.
+    """The state that a node keeps of its run, and its cost.
 
-    Small parts change with each step, so they are named once no worker of the node lives any more. A part that is named
-    with big state stays named until the coordinator has a newer step protected, or until it proves to be damaged.
+    Small parts change with each step, so they are reported once no worker of the node lives. A part with big state is
+    reported until the coordinator protects a newer step, or until the part proves damaged.
     """
 
     parts: Annotated[tuple[KeptParts, ...], Meta(max_length=PARTS_MAX)]
@@ -288,40 +286,40 @@ class Holding(Strict, frozen=True):
     problem: Sentence = ""
     """Why the last save or restore failed, if it did."""
     interval_steps: Step | None = None
-    """How many steps lie between two saves of what no other host has; None if the workers have no such state. If they
-    differ, it is the largest number."""
+    """The number of steps between two saves of state that no other host has, the largest of all workers; None without
+    such state."""
     save_s: Seconds | None = None
-    """How long the last save took, by the slowest worker; None before the first."""
+    """The duration of the last save on the slowest worker; None before the first."""
     used_bytes: Size = 0
-    """How much memory the kept state uses."""
+    """The memory of the kept state."""
     skipped: Counter = 0
-    """How many saves were left out because no place was free."""
+    """How many saves were skipped because no slot was free."""
     can_halt: bool = False
-    """Whether each worker of the node keeps state, so that all of them can stand still after one step."""
+    """Whether each worker of the node keeps state, so that all of them can halt after one step."""
     halts_after: Step | None = None
-    """Each worker of the node stands still after this step at the latest, unless a later one is named; None while no
-    halt is wanted."""
+    """Each worker of the node halts at the latest after this step, unless a later one is chosen; None without a
+    halt."""
     writes_checkpoints: bool = False
-    """Whether a worker of the node writes checkpoints by itself, or has announced that it will."""
+    """Whether a worker of the node writes its own checkpoints, or has announced that it will."""
     checkpointed: Step | None = None
-    """The newest step of which all of these workers have written a checkpoint in this round; None before the first."""
+    """The newest step whose checkpoint all of these workers have written in this round; None before the first."""
     persisted: Annotated[tuple[PersistedStep, ...], Meta(max_length=PERSISTED_MAX)] = ()
-    """The newest steps of the job that are whole on the disk, of any run, the newest first."""
+    """The newest whole steps of the job on the disk, of any run, the newest first."""
     unusable: Sentence = ""
-    """Why a step on the disk is of no use to this node; empty if none is. Such a step is not in `persisted`."""
+    """Why this node cannot use a step on the disk, which is then not in `persisted`; empty if it can use all."""
     persisting: PersistReport | None = None
-    """What it has done of the last order to write a step; None if there was none."""
+    """Its progress on the last order to write a step; None without one."""
     first_states: Annotated[tuple[Digest, ...], Meta(max_length=FIRST_STATES_MAX)] = ()
-    """The digests of the states that its workers had after the first step of the round, if that began from nothing and
-    no tensor is sharded: one digest if all workers had the same state, and else two. None before all have one."""
+    """The digests of its workers' states after the first step of a round without a step to resume from and without
+    sharded tensors: one if all states are equal, else two. Empty before all workers have one."""
     copy_problem: Sentence = ""
-    """Why the node cannot get a copy that it is to keep; empty if it has all of them, or is getting them."""
+    """Why the node cannot fetch a copy; empty if it has all of them, or is fetching them."""
     unkept: Sentence = ""
-    """What its workers' training depends on and they do not keep, as far as they have noticed; empty if nothing."""
+    """State that its workers' training depends on but does not keep, as far as noticed; empty without any."""
 
 
 class KeptSource(Strict, frozen=True):
-    """A node that has parts which another node needs. It may be that node itself."""
+    """A node with parts that a node needs; it may be that node itself."""
 
     SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})
 
@@ -337,7 +335,7 @@ class KeptSource(Strict, frozen=True):
 
 
 class KeptCopy(Strict, frozen=True):
-    """Parts of one step that a node is to get from another one, and to keep as a copy while the step is protected."""
+    """Parts of one step that a node has to fetch from another one, and to keep while the step is protected."""
 
     round: Counter
     step: Step
@@ -350,22 +348,22 @@ class KeptCopy(Strict, frozen=True):
 
 
 class Resume(Strict, frozen=True):
-    """The step that all workers of a round resume from, and where one node gets what it needs of it."""
+    """The step that all workers of a round resume from, and the sources of one node's parts of it."""
 
     round: Counter
-    """The round in which the step was done."""
+    """The round of the step."""
     step: Step
     world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    """How many ranks that round had."""
+    """The number of ranks of that round."""
     shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     sources: Annotated[tuple[KeptSource, ...], Meta(max_length=SOURCES_MAX)]
-    """The parts that the node needs, by holder. If `complete`, these are all of them."""
+    """The parts that the node needs, by holder; all of them if `complete`."""
     complete: bool
     """Whether all holders are known. After a restart of the coordinator some have yet to report, and the node waits."""
     redone: Step | None = None
-    """How many steps are done again, as far as workers have reported steps."""
+    """How many steps are redone, as far as workers have reported steps."""
     disk: DiskStep | None = None
-    """The step is read from the disk, by each node for itself; None if it is in memory."""
+    """The step on the disk that each node reads; None for a step in memory."""
 
     @property
     def at(self) -> KeptStep:

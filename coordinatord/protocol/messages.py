@@ -1,9 +1,9 @@
-"""Every message of the protocol, with its limits; how they become bytes is in `codec`.
+"""The main messages of a session, with their limits; `codec` encodes them.
 
-A session is one WebSocket: the node sends one `Join`, then an `Observed` whenever something changed and at each
-heartbeat; the coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`. Beside that it
-may read the node's log files, ask where its workers stand, and ask when they arrived in collectives: see
-`log_messages`, `stack_messages` and `arrival_messages`.
+A session is one WebSocket: the node sends one `Join`, then an `Observed` at each change and each heartbeat; the
+coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`. It may also ask for the node's
+log files, its workers' stacks, and their arrivals in collectives: see `log_messages`, `stack_messages` and
+`arrival_messages`.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ from coordinatord.protocol.schema import SchemaError, Strict, printable
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 
 PROTOCOL_VERSION = 1
-"""Every change of a message raises it; `versions` has the changes, and which versions are supported."""
+"""Every change of a message raises it; `versions` has the changes and the supported versions."""
 
 SESSION_PATH = "/v1/session"
-"""Where a node opens its WebSocket."""
+"""The path of a node's WebSocket."""
 
 FRAME_BYTES_MAX = 256 * 1024
-"""A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
-node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 180. A
-usual message is below 1 KiB, and below 4 KiB with a report."""
+"""The limit of a frame, which has one message. The largest valid one (a `Desired` with a report and the most sources of
+kept state, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 180. A usual
+message is below 1 KiB, and below 4 KiB with a report."""
 
 
 class Phase(StrEnum):
-    """What a node's local worker group is doing."""
+    """The phase of a node's local worker group."""
 
     PREPARING = "preparing"
-    """No worker can start yet: the node imports the modules of `--preload`. Only the first phase can be this one."""
+    """The first phase, while the node imports the modules of `--preload` and cannot start workers."""
     IDLE = "idle"
-    """No worker lives, and the last round is over here: the node can be given a new one."""
+    """No worker lives, and the last round is over here: the node is free for a new one."""
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
     STOPPED = "stopped"
-    """All workers of the round were ended on purpose and are confirmed dead."""
+    """All workers of the round were stopped on purpose and are confirmed dead."""
     SUCCEEDED = "succeeded"
     """All workers of the round exited with 0."""
     FAILED = "failed"
@@ -88,7 +88,7 @@ class Phase(StrEnum):
 
 
 class Goal(StrEnum):
-    """What the coordinator wants of a node."""
+    """The coordinator's goal for a node."""
 
     WAIT = "wait"
     """Have no workers, and wait for a round."""
@@ -101,7 +101,7 @@ class Goal(StrEnum):
 
 
 DIGEST_LETTERS = 8
-"""Enough to distinguish commands, and too few to find out what a command was."""
+"""The length of a digest: enough to distinguish commands, and too short to reveal one."""
 
 
 class Result(StrEnum):
@@ -112,7 +112,7 @@ class Result(StrEnum):
     STOPPED = "stopped"
     """An operator ended it."""
     LEFT = "left"
-    """The node left on purpose; of a run, its last node did."""
+    """The node, or the last node of the run, left on purpose."""
     TIMED_OUT = "timed_out"
 
 
@@ -123,40 +123,39 @@ class RefusalCode(StrEnum):
     MALFORMED = "malformed"
     SPEC_DIFFERS = "spec_differs"
     SUPERSEDED = "superseded"
-    """A younger process has the node id, or this process has joined by a later connection: then it may go on there."""
+    """A younger process has the node id, or this process has a newer connection, on which it may continue."""
     LIMIT = "limit"
     DEGRADED = "degraded"
-    """The coordinator's store fails, so it lets in no node that it would forget."""
+    """The coordinator's store fails, so it admits no node that it cannot record."""
     DRAINED = "drained"
-    """An operator keeps this node out for now."""
+    """An operator has drained this node."""
     FORGOTTEN = "forgotten"
-    """Nothing is known of the run that the node comes back to: it is over, or with `retry`, another coordinator may
-    know it."""
+    """The node's run is unknown: it is over, or with `retry`, another coordinator may know it."""
     FORBIDDEN = "forbidden"
-    """The node's access token is not for this job or this node, or a bearer of another token has this node id."""
+    """The node's access token is not for this job or this node, or this node id belongs to another token."""
 
 
 class Launcher(StrEnum):
-    """What starts the workers of a node. Ranks and stores depend on it, so all nodes of a run have the same."""
+    """The launcher of a node's workers. Ranks and stores depend on it, so all nodes of a run have the same."""
 
     NODECLIENT = "nodeclient"
     TORCHRUN = "torchrun"
 
 
 class ScaleUp(StrEnum):
-    """When a round ends so that the next one includes nodes that have arrived; a setting of the job."""
+    """When a round ends to include new nodes in the next one; a setting of the job."""
 
     NOW = "now"
-    """It ends as soon as no more arrive."""
+    """The round ends as soon as no more nodes arrive."""
     AT_CHECKPOINT = "at-checkpoint"
-    """It ends when the next checkpoint is there, which the script writes or which is saved at an interval. A job whose
-    workers save whenever they are asked to, and at no other time, does not wait."""
+    """The round ends after the next checkpoint, which the script writes or which is saved at an interval. A job whose
+    workers save only on request does not wait."""
     NEVER = "never"
-    """It ends for other reasons alone: until then they are spares."""
+    """The round does not end for new nodes: they are spares."""
 
 
 class JobSpec(Strict, frozen=True):
-    """What all nodes of a run must agree on."""
+    """The settings that all nodes of a run must agree on."""
 
     nodes_min: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     nodes_max: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
@@ -164,30 +163,30 @@ class JobSpec(Strict, frozen=True):
     launcher: Launcher = Launcher.NODECLIENT
     scale_up: ScaleUp = ScaleUp.NOW
     hang_timeout_s: Seconds | None = None
-    """The time without a step after which a hang is restarted, even if the culprit computes. None: it follows from the
-    run's own steps, and a hang whose culprit computes is not restarted. 0: no hang is restarted."""
+    """The time without a step after which a hung round is restarted, even if the culprit computes. None: the time
+    follows from the run's steps, and a round whose culprit computes is not restarted. 0: no hung round is restarted."""
     drain_laggards: Annotated[float, Meta(ge=0, le=FACTOR_MAX)] = 0.0
-    """A node is drained if a worker of it makes each step so many times as long; 0 for never."""
+    """The slowdown of steps by a worker above which its node is drained; 0 for never."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty range. Raises `SchemaError`."""
+        """Reject an empty range. Raises `SchemaError`."""
         if self.nodes_min > self.nodes_max:
             raise SchemaError(f"nodes_min is {self.nodes_min}, more than nodes_max, {self.nodes_max}")
 
 
 class HangKind(StrEnum):
-    """What is wrong with the worker that others wait for."""
+    """The problem of the worker that others wait for."""
 
     ABSENT = "absent"
-    """It is behind in the sequence, and nothing shows what it does."""
+    """It is behind in the sequence of collectives, for an unknown reason."""
     STUCK = "stuck"
-    """Its stack stands still, it uses no CPU, and what it reads and writes does not move."""
+    """Its stack does not change, it uses no CPU, and its IO does not move."""
     BUSY = "busy"
-    """It does something else, such as an evaluation: the others wait for it."""
+    """It does something else, such as an evaluation."""
     MISMATCHED = "mismatched"
     """It waits in another collective than the others of its group, or in one of another size or type."""
     NETWORK = "network"
-    """All of a group wait in the same collective, and it completes for none."""
+    """All of a group wait in the same collective, which completes for none."""
 
 
 class Ended(Strict, frozen=True):
@@ -199,25 +198,25 @@ class Ended(Strict, frozen=True):
 
 
 class Killed(Strict, frozen=True):
-    """Workers of a node that had not ended when the time that they had to save their state was over."""
+    """Workers of a node that were killed because they had not saved their state in time."""
 
     ranks: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=CONSEQUENCES_MAX)]
     """The first few of them."""
     count: Annotated[int, Meta(ge=1, le=WORKERS_MAX)]
     """The number of all of them."""
     after_s: Seconds
-    """How long they had."""
+    """The time that they had."""
 
 
 class SecondaryFailure(Strict, frozen=True):
-    """A worker that failed after another one had: because of it, or with the same error."""
+    """A worker that failed after another one, in consequence or with the same error."""
 
     node: Name
     rank: Count
     exit_code: WorkerExit
     same_error: bool = False
     left: bool = False
-    """It left its round because a collective failed, and its process has not ended."""
+    """It left its round because of a failed collective, and its process has not ended."""
 
 
 class EarlyEnd(Strict, frozen=True):
@@ -226,47 +225,47 @@ class EarlyEnd(Strict, frozen=True):
     node: Name
     rank: Count
     before_s: Seconds
-    """How long before that failure."""
+    """The time from its end to that failure."""
 
 
 class NodeOffer(Strict, frozen=True):
-    """What one node brings into a run, fixed for the life of its process."""
+    """The properties of a node, fixed for the life of its process."""
 
     host: Address
-    """The host's own name, for people and for the order of new nodes; never used to connect."""
+    """The host's own name, for people and for the order of new nodes; not used to connect."""
     host_id: Name
-    """Equal on two nodes exactly if they reach each other over loopback: the boot id and the network namespace."""
+    """The boot id and the network namespace: equal if and only if two nodes reach each other over loopback."""
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)]
     """The size of its local worker group."""
     role: Name
     topology: Annotated[str, printable(128)]
-    """Nodes with equal or neighbouring keys get neighbouring ranks; empty if unknown."""
+    """A sort key: nodes with equal or adjacent keys get adjacent ranks; empty if unknown."""
     group_rank: Count | None
-    """The group rank that its user asks for; granted as far as others do not ask for the same."""
+    """The group rank that its user asks for; granted unless others ask for the same."""
     advertise_address: Address | None
-    """The address that its user wants others to reach it at."""
+    """The address for other nodes, set by its user."""
     routable_address: Address | None
-    """Its own guess at such an address, used only where the coordinator has seen none, or a proxy's."""
+    """Its guess at such an address, used only if the coordinator has seen none, or only a proxy's."""
     probe_port: Port
-    """The port at which it answers with its node id, so that others can find out whether an address leads to it."""
+    """The port that answers with its node id, so that others can verify an address."""
     join_timeout_s: Seconds
-    """How long it is willing to wait for a round."""
+    """The longest wait for a round."""
     stop_timeout_s: Seconds
-    """How long its workers get to end after SIGTERM at most, before SIGKILL."""
+    """The longest time from SIGTERM to SIGKILL for its workers."""
     log_dir: Annotated[str, printable(LOG_MAX)] = ""
-    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; empty if it keeps none, or it is
-    not known."""
+    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; empty if there is none, or not
+    known."""
 
 
 class Follower(Strict, frozen=True):
-    """A worker that failed after another one of its node had."""
+    """A worker that failed after another one of its node."""
 
     rank: Count
     exit_code: WorkerExit
     same_error: bool = False
-    """It failed with the same error, so the other failure is not its cause."""
+    """Its error is the same, so the other failure is not its cause."""
     left: bool = False
-    """It left its round because a collective failed, and its process has not ended."""
+    """It left its round because of a failed collective, and its process has not ended."""
 
 
 class Failure(Strict, frozen=True):
@@ -278,26 +277,25 @@ class Failure(Strict, frozen=True):
     pid: Pid
     """Its process id; 0 if it was never started."""
     message: Sentence
-    """What the node found out beyond the code, such as why the process could not be started or who killed it."""
+    """The node's diagnosis beyond the code, such as why the process did not start or who killed it."""
     error: Sentence
     """The exception that ended it, in one line; empty if there was none, or it is not known."""
     last_lines: Annotated[tuple[Line, ...], Meta(max_length=LAST_LINES_MAX)]
     """The end of its traceback, or of its output on stderr."""
     followers: Annotated[tuple[Follower, ...], Meta(max_length=CONSEQUENCES_MAX)]
-    """The first few workers of the node that failed later, and were not ended by it."""
+    """The first few workers of the node that failed later, and that the node did not end."""
     age_s: Seconds
-    """How long before this message it was seen: two hosts' clocks are never compared."""
+    """The time from the failure to this message: two hosts' clocks are never compared."""
     log: Annotated[str, printable(LOG_MAX)] = ""
-    """The file with all that it wrote to stderr, on its host; empty if there is none, or it is not known."""
+    """The file with its stderr, on its host; empty if there is none, or not known."""
     hang: HangKind | None = None
-    """Set if it has not ended: all others waited for it, `message` says where, and `last_lines` is its stack."""
+    """Set if it hung: all others waited for it, `message` says where, and `last_lines` is its stack."""
     hang_ranks: Annotated[tuple[Count, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
-    """The first few ranks that hung, if there are several, such as those of both sides that wait at different places;
-    `rank` is the first of them."""
+    """The first few ranks that hung, if there are several; `rank` is the first of them."""
     left: bool = False
-    """It left its round because a collective failed, and its process has not ended."""
+    """It left its round because of a failed collective, and its process has not ended."""
     final: bool = False
-    """No restart mends its error, by the worker's own word: the run ends."""
+    """The worker declared that no restart mends its error: the run ends."""
 
 
 class Straggler(Strict, frozen=True):
@@ -319,147 +317,146 @@ class Report(Strict, frozen=True):
     failure: Failure
     consequences: Annotated[tuple[SecondaryFailure, ...], Meta(max_length=CONSEQUENCES_MAX)]
     consequences_count: Count
-    """The number of all workers that are known to have failed later."""
+    """The number of all workers that failed later, as far as known."""
     same_error_count: Count = 0
     """The number of these that failed with the same error."""
     early: Annotated[tuple[EarlyEnd, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first workers of the round that had exited with 0 before it failed."""
     step: Step | None = None
-    """The furthest step that any worker had reported."""
+    """The highest step that any worker had reported."""
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
-    """The first few workers that had not reported it, the furthest behind first."""
+    """The first few workers that had not reported it, the slowest first."""
 
 
 SECTION_NAME_MAX = 16
-"""The length of a name: two words of a worker's slot."""
+"""The length of a name in bytes: two words of a worker's slot."""
 
 
 class Section(Strict, frozen=True):
-    """The section that ends last by its limit, of those that a node's workers are in."""
+    """The section with the latest limit, of those that a node's workers are in."""
 
     name: Annotated[str, printable(SECTION_NAME_MAX, least=1)]
     limit_s: Seconds
-    """The longest time that it may take, as the script has set it."""
+    """Its longest duration, set by the script."""
     age_s: Seconds
-    """How long before this message it was begun."""
+    """The time from its beginning to this message."""
     local_rank: LocalRank
-    """The worker that is in it."""
+    """Its worker."""
 
 
 class ColdCause(StrEnum):
-    """What kept workers from being forked from the parent interpreter."""
+    """Why workers could not be forked from the parent interpreter."""
 
     COMMAND = "command"
-    """The command line: it begins with no Python that can be a parent."""
+    """The command line does not begin with a Python that can be a parent."""
     IMPORT = "import"
-    """A module of `--preload` that cannot be imported."""
+    """A module of `--preload` cannot be imported."""
     PROCESS = "process"
-    """A module that starts a process or a thread, which forks lose."""
+    """A module starts a process or a thread, which forks lose."""
     GPU = "gpu"
-    """A module that opens CUDA or ROCm, which forks cannot use."""
+    """A module opens CUDA or ROCm, which forks cannot use."""
     PARENT = "parent"
-    """The parent interpreter: it could not be started, was too slow, did not fork or has ended."""
+    """The parent interpreter could not start, was too slow, did not fork or has ended."""
 
 
 class WhyCold(Strict, frozen=True):
-    """Why workers that were to be forked are cold."""
+    """Why workers are cold in spite of `--preload`."""
 
     cause: ColdCause
     text: Sentence
 
 
 class WorkerStarts(Strict, frozen=True):
-    """The workers of a node in its round, by the way in which each was begun."""
+    """The workers of a node in its round, counted by the way they were started."""
 
     in_place: Count
-    """They were in the round before, as the same processes."""
+    """They continue as the same processes of the last round."""
     warm: Count
     """They were forked from the parent interpreter."""
     cold: Count
     why_not: Sentence = ""
-    """Why workers that could have stayed did not; empty if they did, never could have, or were killed."""
+    """Why workers did not continue in place; empty if they did, could never have, or were killed."""
     why_cold: WhyCold | None = None
-    """Why some are cold though `--preload` names modules; None if none is."""
+    """Why some are cold in spite of `--preload`; None if none is."""
 
 
 class Observed(Strict, frozen=True, tag=True):
-    """The whole changing state of a node."""
+    """The whole observed state of a node."""
 
     run: Annotated[str, printable(128)]
-    """The run that `round` belongs to; empty before the first."""
+    """The run of `round`; empty before the first."""
     round: Counter
-    """The last round it was given; 0 before the first."""
+    """The last round of the node; 0 before the first."""
     phase: Phase
     port: Port
-    """A port it holds reserved for MASTER_PORT, should it get group rank 0 of the next round."""
+    """A port reserved for MASTER_PORT, in case it gets group rank 0 of the next round."""
     leaving: bool
     """Whether its user asked it to leave, or it has given up and stays only to write to the disk."""
     failure: Failure | None
     heard_s: Seconds
-    """How long ago it last heard the coordinator in this session. This shows the coordinator how late its own messages
-    arrive."""
+    """The time since the last message of the coordinator in this session, which shows how late its messages arrive."""
     beat: bool
-    """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows that the other
+    """Whether this is a heartbeat, which the coordinator always answers, so that each side knows that the other
     lives."""
     steps: Annotated[tuple[Step | None, ...], Meta(max_length=WORKERS_MAX)] = ()
-    """The last step that each worker of the round has reported, by local rank. All are None if none has reported any,
-    but one has announced that it will; empty if there is no sign of steps."""
+    """The last reported step of each worker of the round, by local rank. All are None if a worker has announced steps,
+    but none has reported one; empty without any sign of steps."""
     step_age_s: Seconds | None = None
-    """How long before this message the newest of these steps was done: two hosts' clocks are never compared."""
+    """The age of the newest of these steps at this message: two hosts' clocks are never compared."""
     idle_s: Seconds = 0.0
-    """How long before this message the last of its workers was gone, or the node began if it has had none; 0 while any
-    may live."""
+    """The time from the end of its last worker, or from the node's start, to this message; 0 while a worker may
+    live."""
     ended: Annotated[tuple[Ended, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
-    """The first workers of the round that exited with 0 before they were asked to end. They are sent with the next
-    message that has another reason: they matter only when a round is judged, and each node sends one before that."""
+    """The first workers of the round that exited with 0 unasked. A change alone triggers no message: they matter only
+    when a round is judged, and each node sends a message before that."""
     killed: Killed | None = None
-    """Those of its workers in the round that were killed before they had saved their state, if any were."""
+    """Its workers of the round that were killed before they had saved their state, if any."""
     kept: Holding | None = None
-    """The training state of this run that it keeps in memory; None if it keeps none. Like `ended`, a change of it is
-    sent with the next message that has another reason, but for a restore that has failed."""
+    """The training state of this run that it keeps in memory; None if it keeps none. A change alone triggers no
+    message, except for a failed restore."""
     section: Section | None = None
-    """The section that its workers are in; None if in none. It is sent with the next heartbeat, as steps are."""
+    """The section of its workers; None without one. Like steps, it is sent with the next heartbeat."""
     begun: WorkerStarts | None = None
-    """How its workers of the round were begun; None before that, or if all are cold and could not be otherwise."""
+    """How its workers of the round were started; None before that, or if all are cold for lack of an alternative."""
     pids: Annotated[tuple[Pid, ...], Meta(max_length=WORKERS_MAX)] = ()
-    """The process of each worker of the round that lives, by local rank, and 0 for one that has ended; empty if none
-    is started. A change of it is sent with the next message that has another reason."""
+    """The process id of each worker of the round, by local rank, 0 for one that has ended; empty if none is started. A
+    change alone triggers no message."""
     held_up: Sentence = ""
-    """What is in the way of the end of the round on this node when its workers are dead; empty if nothing is."""
+    """What delays the end of the round on this node although its workers are dead; empty if nothing does."""
 
 
 class Join(Strict, frozen=True, tag=True):
-    """The first message of a session: who the node is, beside its first observed state."""
+    """The first message of a session: the node's identity, and its first observed state."""
 
     version: Annotated[int, Meta(ge=0, le=COUNTER_MAX)]
     job: Name
     node: Name
     incarnation: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    """One life of a nodeclient process. If two have the same node id, the greater one is the younger."""
+    """The number of a nodeclient process. Of two processes with the same node id, the greater one is the younger."""
     spec: JobSpec
     offer: NodeOffer
     observed: Observed
     release: Annotated[str, printable(64)] = ""
-    """The release of nodeclient, as printed by its `--version`; empty if not known."""
+    """The release of nodeclient, as in its `--version`; empty if not known."""
     age_s: Seconds | None = None
-    """How long before this message the nodeclient process began; None if not known. It distinguishes a node that comes
-    when a run has just ended from one that was started to begin another, without comparing clocks."""
+    """The age of the nodeclient process at this message; None if not known. It distinguishes a late node of a run that
+    has just ended from one that was started to begin another run, without comparing clocks."""
     command: Annotated[str, printable(2 * DIGEST_LETTERS)] = ""
-    """What it starts its workers with, to be compared with that of others: a digest of the script and then one of the
-    whole command, each of `DIGEST_LETTERS`; empty if not known."""
+    """A digest of its script and one of its whole command, each of `DIGEST_LETTERS`, to compare with other nodes; empty
+    if not known."""
     keeper: Keeper | None = None
-    """How others get at the training state that it keeps; None if it cannot keep any."""
+    """How others fetch its kept training state; None if it cannot keep any."""
     awaits_own: bool = False
-    """Whether it looks for a coordinator that knows its run: any other one is to refuse it for now."""
+    """Whether it looks for the coordinator of its run: any other one has to refuse it for now."""
 
 
 class Assignment(Strict, frozen=True):
-    """One node's part of a round: its own ranks and the master, so that its size does not depend on the others."""
+    """One node's part of a round: its ranks and the master, but not the other nodes, which may be thousands."""
 
     group_rank: Count
     group_world_size: Count
     first_rank: Count
-    """Its workers have the ranks from here upward, in the order of their local ranks."""
+    """The first of its workers' consecutive ranks, in the order of their local ranks."""
     world_size: Count
     first_role_rank: Count
     role_world_size: Count
@@ -467,14 +464,13 @@ class Assignment(Strict, frozen=True):
     master_address: Address
     master_port: Port
     master_probe_port: Port
-    """The port at which that node answers with its id: each node checks that it gets there before it starts its
-    workers."""
+    """The port where that node answers with its id: each node verifies it before it starts its workers."""
     restarts_used: Counter
     max_restarts: Counter
 
 
 class Outcome(Strict, frozen=True):
-    """How the run ended for a node: the nodeclient logs it, and exits with its code."""
+    """How the run ended for a node, which logs it and exits with this code."""
 
     result: Result
     exit_code: Annotated[int, Meta(ge=0, le=255)]
@@ -482,26 +478,23 @@ class Outcome(Strict, frozen=True):
 
 
 class Desired(Strict, frozen=True, tag=True):
-    """What the coordinator wants of a node, whole."""
+    """The whole desired state of a node."""
 
     run: Annotated[str, printable(128)]
     round: Counter
     """The round of the goal; with `wait`, the last one of the run."""
     goal: Goal
     reason: Text
-    """Why, in words for a person."""
+    """The reason, for a person."""
     wait_s: Seconds | None
-    """How long a `wait` takes at most, until a round forms or the node is released; None if for ever, or for another
-    goal."""
+    """The longest `wait`, until a round forms or the node is released; None without a limit, and for other goals."""
     heartbeat_s: Grant
     lease_s: Grant
-    """Granted to the node: it sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of
-    silence."""
+    """The node sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of silence."""
     outage_grace_s: Seconds
-    """Also granted: a node that is cut off from the coordinator for longer stops its workers, since it may have been
-    replaced."""
+    """A node that is cut off from the coordinator for longer stops its workers, since it may have been replaced."""
     planned: bool
-    """Whether a `stop` or `exit` comes while all is well, so that workers get the time to save their state."""
+    """Whether a `stop` or `exit` is no consequence of an error, so that workers get time to save their state."""
     assignment: Assignment | None
     """Set for `run`, and only there."""
     outcome: Outcome | None
@@ -509,24 +502,24 @@ class Desired(Strict, frozen=True, tag=True):
     report: Report | None
     """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
     remark: Sentence = ""
-    """A warning for the user of the node, if any: this run begins a job anew which had succeeded, or another node was
+    """A warning for the user of the node, if any: this run repeats a job that had succeeded, or another node was
     started with another command."""
     resume: Resume | None = None
-    """What the workers of the round resume from: with `run`, until the node reports that it has that, or workers do
-    steps. None takes nothing back. Only if none was sent since the round was given do they resume from nothing."""
+    """The step that the workers of the round resume from: with `run`, until the node reports that it has it, or workers
+    make steps. None does not revoke an earlier one of the round; without any, the workers start from nothing."""
     protected: Annotated[tuple[KeptStep, ...], Meta(max_length=PROTECTED_MAX)] | None = None
-    """The steps of which the node must not overwrite any part. None changes nothing, since they are not known yet."""
+    """The steps that the node must not overwrite. None changes nothing, since they are not known yet."""
     halt: Halt | None = None
-    """The step that all workers keep before a planned `stop`; None if each keeps the last one that it has done."""
+    """The step that all workers keep before a planned `stop`; None if each keeps its own last one."""
     persist: PersistOrder | None = None
-    """What the node writes of a step to the disk; None if nothing."""
+    """The order to write a step to the disk, if any."""
     copies: Annotated[tuple[KeptCopy, ...], Meta(max_length=COPIES_MAX)] = ()
-    """The copies of other nodes' state that the node is to get and does not have yet. It gets no others any more."""
+    """The missing copies of other nodes' state that the node has to fetch. It stops fetching others."""
     alike: bool | None = None
     """Whether all ranks had the same state after the first step of the round; None before that is known."""
 
     def __post_init__(self) -> None:
-        """Check that the goal has the fields that belong to it. Raises `SchemaError`."""
+        """Check that the goal has its fields. Raises `SchemaError`."""
         if (self.assignment is not None) != (self.goal is Goal.RUN):
             raise SchemaError(f"assignment belongs to the goal {Goal.RUN} and only there, not to {self.goal}")
         if (self.outcome is not None) != (self.goal is Goal.EXIT):
@@ -534,7 +527,7 @@ class Desired(Strict, frozen=True, tag=True):
 
 
 class Degraded(Strict, frozen=True, tag=True):
-    """The last `Desired` stands, since the coordinator lives but cannot decide anything now.
+    """The coordinator lives but cannot decide anything now, so the last `Desired` stays in force.
 
     It answers heartbeats while the store fails: the coordinator might forget any decision.
     """
@@ -543,12 +536,12 @@ class Degraded(Strict, frozen=True, tag=True):
 
 
 class Refused(Strict, frozen=True, tag=True):
-    """The last message of a session that the coordinator refuses."""
+    """The last message of a refused session."""
 
     code: RefusalCode
     message: Text
     retry: bool
-    """Whether the same node may be let in later."""
+    """Whether the node may be admitted later."""
 
 
 Message = (

@@ -1,8 +1,8 @@
-"""The messages by which a coordinator asks a node where its workers stand: for a person, or since no step is done.
+"""The messages by which a coordinator samples the stacks of a node's workers, for a person or for the hang watch.
 
-They are no levels as most messages are: each `AskStacks` is answered by one `Stacks`. A session has one of them on its
-way at most. `pack_places` writes how far a worker is in each of its process groups, in a few bytes a group, and
-`find_place` finds the line of a script at which a stack stands.
+Unlike most messages, they are no levels: one `Stacks` answers each `AskStacks`. A session has at most one of them in
+flight. `pack_places` encodes a worker's progress in each of its process groups, and `find_place` finds the line of the
+script in a stack.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from coordinatord.protocol.schema import Strict, printable
 from coordinatord.protocol.text import clip
 
 WORKERS_ASKED_MAX = 64
-"""The workers in one answer: more than any common host has. A larger node gets several questions."""
+"""The limit of workers in one answer: more than any common host has. A larger node gets several questions."""
 
 STACK_BYTES_MAX = 720
-"""The limit of the stacks of one worker that are accepted; nodes of this release send less."""
+"""The limit of one worker's stacks on receipt; nodes of this release send less."""
 
 PACKED_BYTES_MAX = 620
-"""The limit of the stacks of one worker that are sent: the answers about a thousand are less than a megabyte."""
+"""The limit of one worker's stacks on sending: the answers of a thousand are less than a megabyte."""
 
 BRIEF_BYTES_MAX = 400
-"""The same limit for a brief look: the innermost frames show whether a worker gets on, and the outermost the script."""
+"""The same limit for a brief sample: the innermost frames show progress, and the outermost show the script."""
 
 PLACES_BYTES_MAX = 240
-"""The limit of the places of one worker in its groups, of which each takes some 16 bytes: Megatron has 13 groups with
-four kinds of parallelism. They and the stacks keep to the limit of stacks together."""
+"""The limit of one worker's places in its groups, some 16 bytes each: Megatron has 13 groups with four kinds of
+parallelism. Places and stacks together keep to the limit of stacks."""
 
 FRAME_MAX = 160
 """The length of one frame in characters: a function, a file and a line."""
 
 WAITS_FOR_MAX = 64
-"""The length of the name of what a worker waits for: a word or two, the name of a program, and its process id."""
+"""The length of the name of an awaited thing: a word or two, the name of a program, and its process id."""
 
 OUTERMOST = 3
-"""The number of frames that are kept from the beginning of a long stack: where the script began."""
+"""The number of outermost frames that a shortened stack keeps: they show where the script began."""
 
 ELLIPSIS = "..."
 """The frame that stands for those left out."""
@@ -65,24 +65,24 @@ class StackOrigin(StrEnum):
     WORKER = "worker"
     """The worker has answered."""
     SIGNAL = "signal"
-    """The worker did not answer, and faulthandler has written them: code in C holds Python's lock."""
+    """The worker did not answer, because C code has Python's lock, and faulthandler wrote them."""
     NONE = "none"
     """There are none."""
 
 
 class CollectiveState(StrEnum):
-    """How far a worker is with a collective."""
+    """A worker's progress in a collective."""
 
     WAITS = "waits"
     """It has begun the collective, which is not over."""
     DONE = "done"
-    """The collective is the last one that it has begun, and it is over."""
+    """The last collective that it has begun is over."""
     MOVES = "moves"
-    """The worker gets on: it has begun or ended one while it was looked at."""
+    """The worker makes progress: it began or completed one during the sample."""
 
 
 class Collective(Strict, frozen=True):
-    """What a worker does in a process group, by torch's flight recorder: a collective, or an exchange with one peer."""
+    """A worker's operation in a process group, by torch's flight recorder: a collective, or an exchange with a peer."""
 
     group: Annotated[str, printable(32)]
     """The process group, such as `default_pg`, or `mesh_tp 3` for one of several with that description."""
@@ -90,61 +90,61 @@ class Collective(Strict, frozen=True):
     """The number of the collective in that group."""
     state: CollectiveState
     operation: Annotated[str, printable(64)] = ""
-    """What it is, such as `gloo:all_reduce`, or `nccl:recv from 12` with the peer's rank; empty if it gets on."""
+    """Its name, such as `gloo:all_reduce`, or `nccl:recv from 12` with the peer's rank; empty if it makes progress."""
     shape: Annotated[str, printable(64)] = ""
     """The input of the worker, such as `1024x3 Float`."""
     age_s: Seconds = 0.0
-    """How long ago the worker has begun it."""
+    """The time since the worker began it."""
 
 
 class WorkerStacks(Strict, frozen=True):
-    """Where one worker stands."""
+    """A sample of one worker."""
 
     rank: Count
     origin: StackOrigin
     stacks: Annotated[bytes, Meta(max_length=STACK_BYTES_MAX)]
-    """The Python stacks of its threads, as `pack_stacks` writes them."""
+    """The Python stacks of its threads, encoded by `pack_stacks`."""
     state: Annotated[str, printable(16)]
-    """The state of the process as the kernel has it, in a word; empty if it is not known."""
+    """The kernel's state of the process, in a word; empty if not known."""
     waits_in: Annotated[str, printable(64)]
-    """The function of the kernel in which its main thread waits; empty if it waits in none, or it is not known."""
+    """The kernel function in which its main thread waits; empty if not known, or without one."""
     cpus: Annotated[float, Meta(ge=0, le=COUNTER_MAX)]
-    """How many CPUs it used during the look, with the processes that it has started, such as those that load data."""
+    """The CPUs that it and its child processes, such as those that load data, used during the sample."""
     collective: Collective | None
-    """The first one that it has begun of those that it waits in, or else the last one that is over."""
+    """The first collective that it waits in, or else the last one that is over."""
     problem: Line
     """Why there is no stack; empty if there is one."""
     pid: Pid = 0
-    """The process that was looked at; 0 if there is none."""
+    """The sampled process; 0 if there is none."""
     io_bytes: Annotated[int, Meta(ge=0, le=STEP_MAX)] = 0
-    """How much it and the processes that it has started have read and written: a worker whose disk is slow gets on."""
+    """The bytes that it and its child processes have read and written: they show progress on a slow disk."""
     network_bytes: Annotated[int, Meta(ge=0, le=STEP_MAX)] = 0
-    """How much its open TCP connections have carried so far; 0 if that is not known, or it trains."""
+    """The bytes of its open TCP connections so far; 0 if not known, or if it trains."""
     members: Annotated[int, Meta(ge=0, le=COUNTER_MAX)] = 0
-    """How many ranks the process group of its collective has; 0 if that is not known."""
+    """The number of ranks in the process group of its collective; 0 if not known."""
     places: Annotated[bytes, Meta(max_length=PLACES_BYTES_MAX)] = b""
-    """Where it is in its other process groups, as `pack_places` writes it."""
+    """Its places in its other process groups, encoded by `pack_places`."""
     stands_at: Annotated[str, printable(FRAME_MAX)] = ""
-    """Where its main thread stands, by the whole stack: the function that the script has called, with the script's own
-    line, such as `get (train.py:41)`; empty if it is not known."""
+    """The position of its main thread, by the whole stack: the function that the script has called, and the script's
+    line, such as `get (train.py:41)`; empty if not known."""
     waits_for: Annotated[str, printable(WAITS_FOR_MAX)] = ""
-    """What its main thread waits for that is no part of the job, such as `the program rsync (process 4711)`; empty if
-    nothing is seen."""
+    """A thing outside the job that its main thread waits for, such as `the program rsync (process 4711)`; empty if none
+    is seen."""
 
 
 class AskStacks(Strict, frozen=True, tag=True):
-    """Asks where some workers of a round stand."""
+    """Asks for samples of some workers of a round."""
 
     request: RequestNumber
     run: Name
     round: Counter
     local_ranks: Annotated[tuple[LocalRank, ...], Meta(min_length=1, max_length=WORKERS_ASKED_MAX)]
     brief: bool = False
-    """Only the main thread of each worker is wanted, in `BRIEF_BYTES_MAX`: no person reads the answer."""
+    """Whether only the main thread of each worker is wanted, in `BRIEF_BYTES_MAX`: no person reads the answer."""
 
 
 class Stacks(Strict, frozen=True, tag=True):
-    """Where these workers stand, in the order in which they were asked for."""
+    """The samples, in the order of the request."""
 
     request: RequestNumber
     workers: Annotated[tuple[WorkerStacks, ...], Meta(max_length=WORKERS_ASKED_MAX)]
@@ -157,10 +157,10 @@ Thread = tuple[str, tuple[str, ...]]
 
 
 def pack_stacks(threads: Sequence[Thread], most: int = PACKED_BYTES_MAX) -> bytes:
-    """Write the stacks of a worker, the main thread first: a line with the name of each, a line a frame, an empty line.
+    """Encode the stacks of a worker, the main thread first: a line with its name, a line a frame, and an empty line.
 
-    Of a stack that is too long the frames in the middle are left out. A thread that does not fit into `most` bytes is
-    left out with all that follow.
+    A long stack loses the frames in its middle. The first thread that does not fit into `most` bytes, and all after it,
+    are dropped.
     """
     packed = b""
     for name, frames in threads:
@@ -175,14 +175,14 @@ def pack_stacks(threads: Sequence[Thread], most: int = PACKED_BYTES_MAX) -> byte
 
 
 def unpack_stacks(packed: bytes) -> tuple[Thread, ...]:
-    """Read the stacks of a worker; damaged bytes are replaced."""
+    """Decode the stacks of a worker; damaged bytes are replaced."""
     threads = packed.decode(errors="replace").split("\n\n")
     lines = [[clip(line, FRAME_MAX) for line in thread.split("\n")] for thread in threads if thread]
     return tuple((name, tuple(frames)) for name, *frames in lines)
 
 
 def _packed(name: str, frames: Sequence[str], kept: int) -> bytes:
-    """Write the stack of a thread with so many of its frames."""
+    """Encode the stack of a thread with `kept` of its frames."""
     if kept < len(frames):
         outermost = min(OUTERMOST, kept // 2)
         frames = [*frames[: kept - outermost], ELLIPSIS, *frames[len(frames) - outermost :]]
@@ -194,19 +194,19 @@ _PLACE = re.compile(r"([\w.@-]{1,32})([=?!<>])(\d{1,16});", re.ASCII)
 _PEER = re.compile(r"(send to|recv from) (\d{1,16})")
 
 _FOR_ALL = re.compile(r"_?(all_?reduce|all_?gather|reduce_scatter|barrier)")
-"""Operations that are over for no rank before all have begun them. All others may be over for some of them before:
-a broadcast for its root, and an `all_to_all` for ranks that have nothing for each other."""
+"""Operations that complete for no rank before all have begun them. All others may complete for some ranks before: a
+broadcast for its root, and an `all_to_all` for ranks that exchange nothing."""
 
 
 class GroupStage(StrEnum):
-    """How far a worker is at a place."""
+    """A worker's progress at a place."""
 
     DONE = "="
-    """The collective is the last one that the worker has begun, and it is over."""
+    """The last collective that the worker has begun is over."""
     WAITS = "?"
     """The worker has begun the collective, which is not over."""
     WAITS_FOR_ALL = "!"
-    """The same, and it is over for no worker before all of the group have begun it."""
+    """The same, and it completes for no worker before all of the group have begun it."""
     SENDS = ">"
     """The worker sends to a peer, which has not received it."""
     RECEIVES = "<"
@@ -214,27 +214,27 @@ class GroupStage(StrEnum):
 
 
 PAIRED = {GroupStage.SENDS: GroupStage.RECEIVES, GroupStage.RECEIVES: GroupStage.SENDS}
-"""What a peer does at the other end."""
+"""The stage of the peer in an exchange."""
 
 
 class GroupPlace(Struct, frozen=True):
-    """Where a worker is in one process group, with one of its backends."""
+    """A worker's place in one process group, with one of its backends."""
 
     group: str
-    """The group and the backend, such as `41.nccl`: each backend counts its own collectives. No backend is given of a
-    group in which the worker has begun none."""
+    """The group and the backend, such as `41.nccl`: each backend counts its own collectives. Without a backend, the
+    worker has begun none."""
     stage: GroupStage
     number: int
-    """The number of the collective; or else the rank of the peer."""
+    """The number of the collective, or the rank of the peer."""
 
     @property
     def level(self) -> int:
-        """A number that grows when the worker begins a collective of the group, and when one is over."""
+        """A number that grows when the worker begins or completes a collective of the group."""
         return 2 * self.number - (self.stage is not GroupStage.DONE)
 
 
 def place_of(collective: Collective) -> GroupPlace | None:
-    """Return where a worker is that is at this collective; None if its peer is not known, or if it gets on."""
+    """Return the place of a worker in a collective; None if its peer is not known, or if it makes progress."""
     if collective.state is CollectiveState.MOVES:
         return None
     backend, _, operation = collective.operation.rpartition(":")
@@ -251,10 +251,10 @@ def place_of(collective: Collective) -> GroupPlace | None:
 
 
 def pack_places(collectives: Sequence[Collective]) -> bytes:
-    """Write where a worker is at these collectives, less the first one, which a message has by itself.
+    """Encode the places of a worker in these collectives, except the first, which has its own field in the message.
 
-    Of each group there is the first collective, the first one that waits for all, and the first exchange with a peer.
-    What does not fit is left out.
+    Each group has its first collective, the first one that waits for all, and the first exchange with a peer. Places
+    beyond the limit are dropped.
     """
     packed = b""
     told: set[tuple[str, str]] = set()
@@ -274,7 +274,7 @@ def pack_places(collectives: Sequence[Collective]) -> bytes:
 
 
 def unpack_places(packed: bytes) -> tuple[GroupPlace, ...]:
-    """Read where a worker is; what no worker writes is left out."""
+    """Decode the places of a worker; invalid ones are dropped."""
     return tuple(
         GroupPlace(group, GroupStage(stage), int(number))
         for group, stage, number in _PLACE.findall(packed.decode(errors="replace"))
@@ -285,7 +285,7 @@ Frame = tuple[str, str, str]
 """A function, its file and a line."""
 
 _RUNNER = re.compile(r"<frozen runpy>|(?:.*/)?runpy\.py|(?:.*/)?nodeclient/forkserver/.*")
-"""The files that run a script. A folder of the user's may be called nodeclient, too."""
+"""The files that run a script. A user's folder may be called nodeclient, too."""
 
 _GO_BETWEEN = re.compile(r"(?:.*\.)?(?:wrapper|decorate_context|_wrapped_call_impl|_call_impl)")
 """Functions that only call another one: those of torch's decorators, and those that call the forward of a module."""
@@ -294,8 +294,8 @@ _GO_BETWEEN = re.compile(r"(?:.*\.)?(?:wrapper|decorate_context|_wrapped_call_im
 def find_place(frames: Sequence[Frame]) -> Frame | None:
     """Return the function that the script has called, with the file and the line of the call; None without a frame.
 
-    The innermost frame comes first. The script's own files are the one that was started, and those beside it or in
-    folders beside it. If no frame is in one of these files, the innermost frame is returned.
+    The innermost frame comes first. The script's files are the one that was started, and those beside or below it.
+    Without a frame in these files, the innermost frame is returned.
     """
     script = _find_script(frames)
     folder = script.rpartition("/")[0]
@@ -308,7 +308,7 @@ def find_place(frames: Sequence[Frame]) -> Frame | None:
 
 
 def _find_script(frames: Sequence[Frame]) -> str:
-    """Return the file of the script: it was started, or another program runs it. Empty if it is not known."""
+    """Return the file of the script, which was started itself or by another program; empty if not known."""
     for at, (name, file, _) in enumerate(frames):
         is_outermost = at == len(frames) - 1 or _runs_scripts(frames[at + 1][1])
         if name == "<module>" and is_outermost and not _runs_scripts(file):

@@ -1,12 +1,12 @@
-"""The requests and answers of the HTTP API, as records: the server writes answers, the command lines read them.
+"""The main requests and answers of the HTTP API, as records.
 
-`msgspec` turns them into JSON or msgpack, and `schema.check` reads that. The order of the fields is that of the JSON.
-Names end in `Answer` where a record is the whole body of an answer, and in `Status` where it shows something as it is
-at the moment. Ages and durations are in seconds and count up to that moment.
+`msgspec` encodes them as JSON or msgpack, in the order of their fields, and `schema.check` parses them. A record named
+`...Answer` is the whole body of an answer, and one named `...Status` shows something at that moment. Ages and durations
+are in seconds up to that moment.
 
-An older release may lack fields that have a default; a reader then takes the default. A newer one may have more
-fields, states and kinds than there are here. Dashboards, the live page and people with curl rely on the names: none
-changes its meaning, and none goes away.
+An older release may lack a field with a default, and a reader then uses the default. A newer release may have more
+fields, states and kinds. Dashboards, the live page and people with curl rely on the names: none changes its meaning,
+and none is removed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from coordinatord.protocol.schema import Strict, Without, printable
 from coordinatord.protocol.text import NAMES_MAX, TEXT_MAX
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
-"""States of a job that it does not leave by itself."""
+"""The final states of a run."""
 
 
 NUMBER_MAX = 2**62
 """The limit of steps, seconds and times: no training job has a greater number."""
 
 ITEMS_MAX = 1_000_000
-"""The limit of a list: ranks are the most numerous, and there are no more of them."""
+"""The limit of a list: as many as there can be ranks, which are the most numerous."""
 
 Number = Annotated[float, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
 Whole = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 AnyText = Annotated[str, printable(4_096)]
-"""A name or a sentence, fit for a terminal; no reason of a coordinator is longer."""
+"""A printable name or sentence; no reason of a coordinator is longer."""
 AnyLine = Annotated[str, printable(LINE_MAX)]
 """A line that a worker wrote."""
 
@@ -48,49 +48,49 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
 
 
 class SharedStatus(Struct, frozen=True, kw_only=True):
-    """The coordinators that share a store, by the account of the one that leads."""
+    """The coordinators that share a store, as the leader sees them."""
 
     leader: CoordinatorStatus
     standbys: Annotated[tuple[CoordinatorStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
-    """Those that were there when it looked last."""
+    """The standbys of the leader's last poll."""
     lease_s: Number
-    """How long the leader's lease lasts yet."""
+    """The remaining time of the leader's lease."""
     problem: AnyText = ""
-    """Why it is not known who stands by now; empty if it is."""
+    """Why the standbys are not known now; empty if they are."""
 
 
 class KeptStatus(Struct, frozen=True, kw_only=True):
-    """The state that the nodes of a job keep, and what its round resumed from."""
+    """The kept state of a job, and the step that its round resumed from."""
 
     step: Whole | None = None
-    """The newest step of which everything is held; None if there is none at present. State that all workers have alike
-    is saved when the round breaks."""
+    """The newest complete step; None if there is none at present. State that is the same on all workers is saved when
+    the round breaks."""
     resumed: Whole | None = None
-    """The step that the current or last round resumed from; None if it resumed from none."""
+    """The step that the current or last round resumed from; None without one."""
     resumed_from: AnyText = ""
-    """Where that step was taken from, in words: `node gpu3's memory`, or `disk`; empty if it resumed from none."""
+    """The source of that step, in words: `node gpu3's memory`, or `disk`; empty without one."""
     redone: Whole | None = None
-    """How many steps were done again because of that; None if not known."""
+    """How many steps were redone after that; None if not known."""
     interval_steps: Whole | None = None
-    """How many steps lie between two saves of what no other host has; None if there is no such state."""
+    """The number of steps between two saves of state that no other host has; None without such state."""
     save_s: Number | None = None
     """How long the last save took on the slowest node."""
     used_bytes: Whole = 0
-    """How much memory the kept state takes on all nodes."""
+    """The memory of the kept state on all nodes."""
     skipped: Whole = 0
-    """How many saves were left out because no place was free."""
+    """How many saves were skipped because no slot was free."""
     copied: Whole | None = None
-    """The newest step that outlives the loss of any one host, since what one host alone has is copied to another; None
-    if there is none at present."""
+    """The newest step that survives the loss of any one host, since its sole copies were replicated; None if there is
+    none at present."""
     copy_problem: AnyText = ""
-    """Why state that only one host has is not copied; empty if it is, is about to be, or there is one host."""
+    """Why state that only one host has is not replicated; empty if it is, soon will be, or there is one host."""
     unkept: AnyText = ""
-    """What training depends on and nobody keeps, as the state of an optimizer that was not given to `ctx.keep`; empty
-    if nothing like that was noticed."""
+    """State that training depends on but does not keep, such as that of an optimizer that was not given to `ctx.keep`;
+    empty if none was noticed."""
     disk_step: Whole | None = None
-    """The newest step of this run that is whole on the disk; None if there is none, or none is written."""
+    """The newest complete step of this run on the disk; None without one."""
     disk_writing: Whole | None = None
-    """The step that is being written there; None at present."""
+    """The step that is being written there, if any."""
     disk_problem: AnyText = ""
     """Why the last attempt to write a step failed; empty if it did not."""
 
@@ -100,22 +100,22 @@ class NodeKeptStatus(Struct, frozen=True, kw_only=True):
 
     used_bytes: Whole = 0
     limit_bytes: Whole | None = None
-    """How much memory it may use; None if not known."""
+    """The limit of its memory; None if not known."""
     interval_steps: Whole | None = None
     save_s: Number | None = None
     skipped: Whole = 0
     restoring: AnyText = "nothing"
-    """How far it has come with what its workers resume from: `nothing`, `fetching`, `ready` or `failed`."""
+    """The progress of restoring the step to resume from: `nothing`, `fetching`, `ready` or `failed`."""
     problem: AnyText = ""
     """Why its last save or restore failed, if it did."""
     copied_to: AnyText = ""
-    """The node that has a copy of what this node alone keeps; empty if none has."""
+    """The node with a copy of the state that only this node keeps; empty if none has one."""
     copied_step: Whole | None = None
     """The step of that copy."""
 
 
 class LateStatus(Struct, frozen=True, kw_only=True):
-    """How late one worker of a node is: the one that arrives last in collectives most often."""
+    """The lateness of the worker of a node that arrives last in collectives most often."""
 
     rank: Whole
     last: Number
@@ -125,35 +125,34 @@ class LateStatus(Struct, frozen=True, kw_only=True):
 
 
 class LaggardStatus(Struct, frozen=True, kw_only=True):
-    """The worker that arrives last in most collectives, so that all others wait for it; or a node of such workers."""
+    """The worker that all others wait for in most collectives, or a node of such workers."""
 
     rank: Whole | None
-    """None if the workers of the node take turns in arriving last."""
+    """None if several workers of the node take turns."""
     node: AnyText
     last: Number
     """The share of the collectives in which it arrives last, 0 to 1."""
     late_s: Number
     """Its usual lateness of a step."""
     step_s: Number | None
-    """How long a step takes; None if no worker reports steps. Then `late_s` is per collective."""
+    """The duration of a step; None if no worker reports steps, and then `late_s` is per collective."""
     sentence: AnyText
     """The same in words."""
 
 
 class WorkerStartsStatus(Struct, frozen=True, kw_only=True):
-    """The workers of a node or round, by the way in which each was begun."""
+    """The workers of a node or round, counted by the way they were started."""
 
     in_place: Whole
-    """They were in the round before, as the same processes."""
+    """They continue as the same processes of the last round."""
     warm: Whole
     """They were forked from the parent interpreter of `--preload`."""
     cold: Whole
     why_not: AnyText
-    """Why workers that could have stayed were not begun in place; empty if they were, never could have been, or were
-    killed. For a round, it begins with the first node of which that is true."""
+    """Why workers did not continue in place; empty if they did, could never have, or were killed. For a round, it is
+    that of the first such node."""
     why_cold: AnyText = ""
-    """Why workers were not forked from the parent interpreter, in the same way; empty if they were, or there is no
-    `--preload`."""
+    """Why workers were not forked, in the same way; empty if they were, or without `--preload`."""
 
 
 class OtherFailureStatus(Struct, frozen=True, kw_only=True):
@@ -162,7 +161,7 @@ class OtherFailureStatus(Struct, frozen=True, kw_only=True):
     node: AnyText
     rank: Whole
     exit_code: Whole
-    """The exit code as a shell has it: 128 + n for signal n."""
+    """The exit code as in a shell: 128 + n for signal n."""
     how: AnyText = ""
     """The exit code in words."""
     same_error: bool = False
@@ -185,7 +184,7 @@ class StragglerStatus(Struct, frozen=True, kw_only=True):
 
 
 class FailureStatus(Struct, frozen=True, kw_only=True):
-    """Why the last round that failed did so."""
+    """Why the last failed round failed."""
 
     round: Whole
     nodes: Whole
@@ -197,74 +196,74 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     pid: Whole | None
     """None if the worker was never started."""
     exit_code: Whole
-    """The exit code as a shell has it: 128 + n for signal n."""
+    """The exit code as in a shell: 128 + n for signal n."""
     how: AnyText
-    """The exit code in words, which distinguishes 134 from SIGABRT; of a worker that hung, the kind of the hang."""
+    """The exit code in words, which distinguishes 134 from SIGABRT; for a worker that hung, the kind of the hang."""
     hang: AnyText = ""
     """Set if the worker had not ended: `absent`, `stuck`, `busy`, `mismatched` or `network`."""
     hang_ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
-    """The first few ranks that hung, if there are several, such as those that wait at different places."""
+    """The first few ranks that hung, if there are several."""
     message: AnyText
-    """What the node found out beyond the code."""
+    """The node's diagnosis beyond the exit code."""
     error: AnyText
     """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
     last_lines: Annotated[tuple[AnyLine, ...], Meta(max_length=ITEMS_MAX)] = ()
-    """The end of the traceback, or of the worker's output on stderr; of a worker that hung, its stack."""
+    """The end of the traceback, or of the worker's stderr; for a worker that hung, its stack."""
     age_s: Number
     consequences: Annotated[tuple[OtherFailureStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The first workers that failed later."""
     consequences_count: Whole
-    """The number of all workers that are known to have failed later."""
+    """The number of all workers that failed later, as far as known."""
     same_error_count: Whole = 0
     """The number of these that failed with the same error."""
     early: Annotated[tuple[EarlyEndStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     step: Whole | None = None
-    """The furthest step that any worker had reported."""
+    """The highest step that any worker had reported."""
     stragglers: Annotated[tuple[StragglerStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     log: AnyText | None = None
-    """The file with all that the worker wrote to stderr, on its host."""
+    """The file with the worker's stderr, on its host."""
     hint: AnyText = ""
-    """What to do about it; empty if the cause is not a well-known one."""
+    """The remedy; empty if the cause is not well known."""
     before: AnyText = ""
-    """The workers that had ended before, as a sentence; empty if none had."""
+    """A sentence about workers that had ended before; empty if none had."""
     behind: AnyText = ""
-    """The workers that were behind, as a sentence, if a worker waited for others; otherwise empty."""
+    """A sentence about workers that were behind, if a worker waited for others; otherwise empty."""
     then: AnyText = ""
-    """The workers that failed too, as a sentence; empty if none did."""
+    """A sentence about workers that failed too; empty if none did."""
 
 
 class HealthAnswer(Struct, frozen=True, kw_only=True):
-    """`GET /healthz`: whether the coordinator does its work."""
+    """`GET /healthz`: whether the coordinator works."""
 
     status: AnyText
-    """`ok`, or `cannot record`: then the coordinator decides nothing, and the HTTP status is 503."""
+    """`ok`, or `cannot record`, when the coordinator decides nothing and the HTTP status is 503."""
     reason: AnyText
-    """Why nothing can be recorded, or of how many jobs no node is heard; empty if all is well."""
+    """Why nothing can be recorded, or how many jobs have only silent nodes; empty if all is well."""
     version: AnyText
     """The release of the coordinator."""
     jobs: Whole
     sessions: Whole
-    """The number of nodes that are connected."""
+    """The number of connected nodes."""
     insecure: bool = False
-    """Whether everybody who reaches the coordinator is let in, in the clear."""
+    """Whether the coordinator serves everybody, in the clear."""
 
 
 class LivenessAnswer(Struct, frozen=True, kw_only=True):
-    """`GET /healthz` without a token: no more than the HTTP status shows."""
+    """`GET /healthz` without a token: only what the HTTP status shows."""
 
     status: AnyText
 
 
 class StandbyAnswer(Struct, frozen=True, kw_only=True):
-    """`GET /healthz` of a coordinator that stands by, for callers whom it lets in."""
+    """`GET /healthz` of a standby, for callers with a token."""
 
     status: AnyText
-    """`standby`, or `nobody leads` with the HTTP status 503, and a `reason` as far as it is known."""
+    """`standby`, or `nobody leads` with the HTTP status 503, and a `reason` if known."""
     reason: AnyText
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True):
-    """The answer to a request that is not carried out, with an HTTP status of 400 or more."""
+    """The answer to a rejected or failed request, with an HTTP status of 400 or more."""
 
     error: AnyText
     """One word for programs, such as `unknown_job`."""
@@ -276,23 +275,23 @@ class AdminBody(Strict, frozen=True):
     """The body of an operator's request; path and method name the request."""
 
     by: Name
-    """The person who asks, by the person's own account."""
+    """The name of the person who asks, which nobody checks."""
     reason: Sentence = ""
     dry_run: bool = False
-    """Whether only the answer is wanted, and nothing is to change."""
+    """Whether to answer without changing anything."""
 
 
 DRAINED_BEFORE_MAX = 500
-"""The body of a request has room for so many names."""
+"""The limit of names, which fit into the body of a request."""
 
 
 class DrainBody(AdminBody, frozen=True):
     """The body of a drain."""
 
     ahead: bool = False
-    """Whether the name may be one that no node has yet."""
+    """Whether to allow a name that no node has yet."""
     after: Annotated[tuple[Name, ...], Meta(max_length=DRAINED_BEFORE_MAX)] = ()
-    """The names that a dry run would drain before this one."""
+    """Other names that a dry run assumes are drained before this one."""
 
 
 class PageLinkBody(Strict, frozen=True):
@@ -303,21 +302,21 @@ class PageLinkAnswer(Struct, frozen=True, kw_only=True):
     """A link to the live page."""
 
     code: AnyText
-    """What opens one session of a browser, as `/#enter=CODE`; empty where everybody is let in."""
+    """The code that opens one browser session, as `/#enter=CODE`; empty if no token is needed."""
     valid_s: Number
-    """How long it can be opened."""
+    """How long the link is valid."""
     role: AnyText
     """The role of the token, which is also the page's."""
 
 
 class PageSessionBody(Strict, frozen=True):
-    """The body of a browser's request to be let in."""
+    """The body of a browser's request for a session."""
 
     code: Annotated[str, printable(64, least=1)]
 
 
 class PageSessionAnswer(Struct, frozen=True, kw_only=True):
-    """A browser was let in; the header `Set-Cookie` has its session."""
+    """A browser's new session, which is in the header `Set-Cookie`."""
 
     token: AnyText
     """The name of the token whose rights the session has."""
@@ -328,22 +327,22 @@ class AdminAnswer(Struct, frozen=True, kw_only=True):
     """The result of an operator's request."""
 
     done: bool
-    """False if nothing had to be changed, or nothing was to."""
+    """False if nothing had to change, or for a dry run."""
     message: Annotated[str, Meta(max_length=TEXT_MAX * (NAMES_MAX + 2))]
-    """One line; for a drain, one for each of the jobs, of which it names the first few."""
+    """One line; for a drain, one for each of the first few jobs."""
 
 
 class ApiEvent(Struct, frozen=True, kw_only=True):
-    """Something that happened, to a job or to none."""
+    """An event of a job or of none."""
 
     id: Annotated[str, Meta(pattern=r"^[!-~]+\Z", max_length=128)]
-    """A client sends it back as `Last-Event-ID` or `after`, and gets the events since. It has no other meaning."""
+    """An opaque id: a client sends it back as `Last-Event-ID` or `after`, and gets the events since."""
     number: Whole
-    """Grows from event to event of one coordinator; another one may begin anew."""
+    """Grows with each event of one coordinator; another coordinator may begin anew."""
     at: Number
     """The time in seconds since 1970 by the clock of the coordinator's host."""
     job: AnyText
-    """Empty where the event concerns no job, or all."""
+    """Empty if the event concerns no job, or all."""
     run: AnyText
     kind: AnyText
     """One word for programs, such as `RoundFormed`."""
@@ -361,17 +360,17 @@ class EventsAnswer(Struct, frozen=True, kw_only=True):
     """None for all jobs."""
     events: Annotated[tuple[ApiEvent, ...], Meta(max_length=ITEMS_MAX)]
     upto: AnyText = ""
-    """The id of the last event that was looked at: a reader that goes on after it misses nothing."""
+    """The id of the last event that was read: a reader that continues after it misses nothing."""
 
 
 class SecondsStatus(Struct, frozen=True, kw_only=True):
-    """Where the time of a run or round went, in seconds by activity."""
+    """The time of a run or round, in seconds by activity."""
 
     training: Number = 0.0
     redone: Number = 0.0
-    """Steps that an earlier round of the run had done were done again."""
+    """Steps of an earlier round of the run were redone."""
     running: Number = 0.0
-    """All workers run, and whether they train is not known."""
+    """All workers ran, and whether they trained is not known."""
     stalled: Number = 0.0
     silent: Number = 0.0
     """No node of the round was heard, so nothing is known of its workers."""
@@ -379,7 +378,7 @@ class SecondsStatus(Struct, frozen=True, kw_only=True):
     rendezvous: Number = 0.0
     starting: Number = 0.0
     detecting: Number = 0.0
-    """The round was broken, and that was not known yet."""
+    """The round was broken, before that was detected."""
     stopping: Number = 0.0
 
 
@@ -390,23 +389,22 @@ class LedgerStatus(Struct, frozen=True, kw_only=True):
     total: Number = 0.0
     """The sum of `seconds`."""
     goodput: Number | None = None
-    """The share that went into training, 0 to 1; None where no step was ever reported. Steps that were done again are
-    no part of it."""
+    """The share of training without redone steps, 0 to 1; None if no step was ever reported."""
 
 
 class ProgressStatus(Struct, frozen=True, kw_only=True):
-    """How far the workers have come, as far as they report it."""
+    """The progress that workers report."""
 
     step: Whole | None = None
-    """The last step that all workers have done."""
+    """The last step that all workers have completed."""
     steps_per_s: Number | None = None
-    """None where the round does no steps at present."""
+    """None if the round makes no steps at present."""
     reached: Whole | None = None
-    """The furthest step that earlier rounds of the run have come to; None if they reported none."""
+    """The highest step of earlier rounds of the run; None if they reported none."""
     idle_s: Number | None = None
-    """How long no worker has done a step; None before the first step of the round, and without a round."""
+    """The time since any worker's last step; None before the first step of the round, and without a round."""
     usual_s: Number | None = None
-    """How long a step took recently; None where that is not known."""
+    """The duration of recent steps; None if not known."""
 
 
 class RestartsStatus(Struct, frozen=True, kw_only=True):
@@ -414,11 +412,11 @@ class RestartsStatus(Struct, frozen=True, kw_only=True):
 
     used: Whole
     max: Whole | None
-    """None where torchrun's agents count for themselves."""
+    """None if torchrun's agents count them."""
 
 
 class MissingStatus(Struct, frozen=True, kw_only=True):
-    """Nodes that the last round had and that are not back."""
+    """Nodes of the last round that are not back."""
 
     count: Whole = 0
     nodes: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)] = ()
@@ -432,7 +430,7 @@ class LostStatus(Struct, frozen=True, kw_only=True):
     host: AnyText
     reason: AnyText
     round: Whole
-    """The current round then, or the last one."""
+    """The round at that time, or the last one before."""
     lost_s: Number
     """How long ago."""
 
@@ -445,14 +443,14 @@ class EarlierRunStatus(Struct, frozen=True, kw_only=True):
     """How it ended."""
     reason: AnyText
     step: Whole | None
-    """The last step that all workers had done; None if none was reported."""
+    """The last step that all workers had completed; None if none was reported."""
     opened_s: Number
-    """How long it took."""
+    """Its duration."""
     ended_s: Number
     """How long ago."""
     goodput: Number | None
     exit_code: Whole
-    """The exit code of its nodes, as a shell has it."""
+    """The exit code of its nodes, as in a shell."""
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
@@ -462,8 +460,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     host: AnyText
     address: AnyText
     state: AnyText
-    """A member state; or `spare` for a ready node beyond the maximum, and `starting` for one whose workers run and
-    have yet to do the first of their steps."""
+    """A member state; or `spare` for a ready node beyond the maximum, and `starting` for one whose running workers have
+    not yet completed a first step."""
     reason: AnyText
     drained: bool = False
     """Whether an operator wants it to leave."""
@@ -474,39 +472,40 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     release: AnyText | None = None
     """The release of nodeclient; None if not known."""
     protocol: Whole | None = None
-    """The version of the protocol that it uses."""
+    """Its version of the protocol."""
     log_dir: AnyText | None = None
-    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if it keeps none, or it is
-    not known."""
+    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if there is none, or not
+    known."""
     pids: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
-    """The process of each of its workers by local rank, and 0 for one that has ended; empty if it has none, or they are
-    not known."""
+    """The process id of each of its workers by local rank, 0 for one that has ended; empty if not known or without
+    workers."""
     steps: Annotated[tuple[Whole | None, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The last step of each of its workers by local rank; empty if none reports any."""
     step_age_s: Number | None = None
-    """How long ago the newest of these steps was done."""
+    """The age of the newest of these steps."""
     behind: Whole = 0
-    """How many steps its slowest worker is behind the furthest worker; 0 if late reports may explain the difference."""
+    """How many steps its slowest worker is behind the fastest one; 0 if late reports may explain the difference."""
     kept: NodeKeptStatus | None = None
     """The training state that it keeps in memory; None if it keeps none."""
     late: LateStatus | None = None
-    """How late its latest worker is; None where that is not known."""
+    """The lateness of its latest worker; None if not known."""
     begun: WorkerStartsStatus | None = None
-    """How its workers of the round were begun; None if all are cold and could not be otherwise, or none is started."""
+    """How its workers of the round were started; None if all are cold for lack of an alternative, or none is
+    started."""
 
 
 class RoundStatus(Struct, frozen=True, kw_only=True):
-    """One of the last rounds of a run; None for what is not known, or has not happened."""
+    """One of the last rounds of a run; a field is None if not known, or before its event."""
 
     round: Whole
     nodes: Whole
     workers: Whole
     formed: AnyText | None
-    """Why it was formed; the next two fields have why it was stopped, and why it ended."""
+    """Why it was formed; the next two fields are why it was stopped, and why it ended."""
     stopped: AnyText | None
     ended: AnyText | None
     planned: bool
-    """Whether it was stopped though nothing had gone wrong."""
+    """Whether it was stopped without an error."""
     charged: bool
     """Whether it counts against the budget of restarts."""
     formed_s: Number | None
@@ -515,9 +514,9 @@ class RoundStatus(Struct, frozen=True, kw_only=True):
     stopped_s: Number | None
     ended_s: Number | None
     seconds: SecondsStatus
-    """Where the time has gone since the round before ended."""
+    """The time since the end of the round before, by activity."""
     begun: WorkerStartsStatus | None = None
-    """How its workers were begun; None if all were cold and could not be otherwise, or they never were all started."""
+    """How its workers were started; None if all were cold for lack of an alternative, or not all were started."""
 
 
 class JobStatus(Struct, frozen=True, kw_only=True):
@@ -526,24 +525,24 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     job: AnyText
     run: AnyText
     state: AnyText
-    """`forming`, `starting` (where steps are reported, until the first one), `running`, `stopping`; or how it ended:
+    """`forming`, `starting` (until the first step, if steps are reported), `running`, `stopping`; or how it ended:
     `succeeded`, `failed`, `stopped` or `left`."""
     health: AnyText = "well"
-    """How a round that goes on does: `well`, or what is wrong."""
+    """The health of the present round: `well`, or the problem."""
     reason: AnyText
     round: Whole
     """The number of the last round; 0 before the first."""
     opened_s: Number | None = None
-    """How long the run has been on, or was."""
+    """The duration of the run so far, or until its end."""
     state_s: Number | None = None
-    """How long it has been in its state."""
+    """The duration of its state."""
     exit_code: Whole | None = None
-    """The exit code of its nodes, as a shell has it; None while it is not over."""
+    """The exit code of its nodes, as in a shell; None before its end."""
     ledger: LedgerStatus = LedgerStatus()
     world_size: Whole
     """0 without a round."""
     begun: WorkerStartsStatus | None = None
-    """How the workers of the present round were begun; None as for a round."""
+    """How the workers of the present round were started; None as for a round."""
     progress: ProgressStatus = ProgressStatus()
     kept: KeptStatus | None = None
     """The training state that its nodes keep in memory; None if they keep none."""
@@ -551,25 +550,25 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     spares: Whole = 0
     missing: MissingStatus = MissingStatus()
     lost: Annotated[tuple[LostStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
-    """The nodes that were lost in the last hour, while the run goes on; the last one first."""
+    """The nodes of a live run that were lost in the last hour, the last one first."""
     earlier: Annotated[tuple[EarlierRunStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The runs of the job before this one, the last one first."""
     failure: FailureStatus | None = None
     laggard: LaggardStatus | None = None
-    """None if all workers are equally fast, or that is not known."""
+    """None if all workers are equally fast, or not known."""
     nodes: Annotated[tuple[NodeStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The nodes of the round first, by rank."""
     rounds: Annotated[tuple[RoundStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
-    """The last rounds, oldest first. A list of jobs does not have them."""
+    """The last rounds, oldest first; left out in a list of jobs."""
 
     @property
     def ended(self) -> bool:
-        """Whether it is over: a job that nodes join again under this name is a new run."""
+        """Whether the run is over."""
         return self.state in ENDED
 
 
 class DrainedStatus(Struct, frozen=True, kw_only=True):
-    """An operator's drain of a node or host: no round takes it."""
+    """An operator's drain of a node or host: no round includes it."""
 
     node: AnyText
     reason: AnyText
@@ -581,9 +580,9 @@ class JobsAnswer(Struct, frozen=True, kw_only=True):
     jobs: Annotated[tuple[JobStatus, ...], Meta(max_length=ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     insecure: bool = False
-    """Whether everybody who reaches the coordinator is let in, in the clear."""
+    """Whether the coordinator serves everybody, in the clear."""
     shared: SharedStatus | None = None
-    """Who leads and who stands by; None for a coordinator with a store of its own."""
+    """The leader and the standbys; None without a shared store."""
 
 
 IN_LIST: Without = {JobStatus: frozenset({"rounds"})}

@@ -1,4 +1,4 @@
-"""The answers of `GET /v1/jobs/{job}/logs`, as records; `api` says what such records have in common."""
+"""The answers of `GET /v1/jobs/{job}/logs`, as records; `api` describes their conventions."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from coordinatord.protocol.http.api import ITEMS_MAX, AnyText, Whole
 from coordinatord.protocol.log_messages import LOG_CHUNK_BYTES_MAX
 
 LOG_TEXT_MAX = 1024 * 1024
-"""The text of one whole answer, in characters: what a browser or a script takes at once. A stream has more."""
+"""The limit of text in one whole answer, in characters, for a browser or a script. A stream has no such limit."""
 
 
 class LogPart(Struct, frozen=True, kw_only=True):
     """The data of the event `log` of a stream: the next piece of one log, or a note."""
 
     run: AnyText = ""
-    """The run whose logs these are; empty in the last part. The first part has this field alone."""
+    """The run of these logs; empty in the last part. The first part has only this field."""
     round: Whole | None = None
-    """This and the fields up to `file` identify the log; None and empty where a note is about several logs."""
+    """This and the fields up to `file` identify the log; None and empty in a note about several logs."""
     rank: Whole | None = None
     node: AnyText = ""
     host: AnyText = ""
     stream: AnyText = ""
     """`stdout` or `stderr`."""
     file: AnyText = ""
-    """The file on that host; empty if none is kept."""
+    """The file on that host; empty if there is none."""
     text: Annotated[str, Meta(max_length=LOG_CHUNK_BYTES_MAX)] = ""
-    """What was written; a piece may end within a line. Bytes that are no UTF-8 are replaced."""
+    """The content; a piece may end within a line. Bytes that are no UTF-8 are replaced."""
     place: AnyText = ""
-    """Where the text ends: a reader whose connection broke goes on from there with `after`. Empty in a note."""
+    """The end of the text: a reader whose connection broke continues from there with `after`. Empty in a note."""
     note: AnyText = ""
-    """What the reader has to know about it, such as what is missing and why; empty if all is well."""
+    """A problem, such as a missing part and its reason; empty without one."""
     over: bool = False
     """Whether it is the last part of the answer."""
 
 
 class LogStatus(Struct, frozen=True, kw_only=True):
-    """One stream of one worker; the fields mean what they do in `LogPart`."""
+    """One stream of one worker; the fields are those of `LogPart`."""
 
     rank: Whole
     node: AnyText
@@ -57,4 +57,4 @@ class LogsAnswer(Struct, frozen=True, kw_only=True):
     round: Whole
     logs: Annotated[tuple[LogStatus, ...], Meta(max_length=ITEMS_MAX)]
     note: AnyText = ""
-    """What is left out; empty if nothing is."""
+    """The omitted logs; empty without any."""

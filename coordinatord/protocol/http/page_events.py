@@ -1,6 +1,6 @@
 """The events of `GET /v1/stream`, as records: the live page's data.
 
-Only the page reads them, and it comes from the same release. The fields mean what they do in `api`.
+Only the page reads them, and it is of the same release. The fields have the meanings of `api`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coordinatord.protocol.schema import Without
 
 
 class JobSummary(Struct, frozen=True, kw_only=True):
-    """A job in the list of the live page; the fields mean what they do in `JobStatus`."""
+    """A job in the list of the live page; the fields are those of `JobStatus`."""
 
     job: AnyText
     run: AnyText
@@ -42,12 +42,12 @@ class JobSummary(Struct, frozen=True, kw_only=True):
 
 
 class PageViewer(Struct, frozen=True, kw_only=True):
-    """The event `viewer` of `GET /v1/stream`, the first one: who looks at the page."""
+    """The event `viewer`, the first one of `GET /v1/stream`: the viewer's rights."""
 
     token: AnyText
-    """The name of the token whose rights the page has; empty if everybody is let in."""
+    """The name of the token whose rights the page has; empty if no token is needed."""
     may_act: bool
-    """Whether the page may carry out operators' requests."""
+    """Whether the page may send operators' requests."""
 
 
 class PageStatus(Struct, frozen=True, kw_only=True):
@@ -58,13 +58,13 @@ class PageStatus(Struct, frozen=True, kw_only=True):
     jobs: Annotated[tuple[JobSummary, ...], Meta(max_length=ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Meta(max_length=ITEMS_MAX)]
     insecure: bool = False
-    """Whether everybody who reaches the coordinator is let in, in the clear."""
+    """Whether the coordinator serves everybody, in the clear."""
     shared: SharedStatus | None = None
-    """Who leads and who stands by; None for a coordinator with a store of its own."""
+    """The leader and the standbys; None without a shared store."""
 
 
 class NodeTable(Struct, frozen=True, kw_only=True):
-    """The nodes of a job: the names of the fields of `NodeStatus` once, and not with each of a thousand nodes."""
+    """The nodes of a job as a table, which has the names of the fields of `NodeStatus` only once."""
 
     columns: tuple[AnyText, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -74,15 +74,15 @@ class SeriesStatus(Struct, frozen=True, kw_only=True):
     """A run over time, for charts: an item for each point, oldest first."""
 
     span_s: Number
-    """How long a point is, in seconds of the run; the last one may be shorter."""
+    """The length of a point, in seconds of the run; the last one may be shorter."""
     upto_s: Number
     """The age of the run at the end of the last point."""
     steps_per_s: Annotated[tuple[Number | None, ...], Meta(max_length=ITEMS_MAX)]
-    """The mean of each point; None where it is not known."""
+    """The mean of each point; None if not known."""
     training_s: Annotated[tuple[Number, ...], Meta(max_length=ITEMS_MAX)]
-    """How many seconds had gone into training by the end of each point."""
+    """The seconds of training up to the end of each point."""
     restarts: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)]
-    """How many restarts had been used by then."""
+    """The used restarts up to the end of each point."""
 
 
 class PageJob(Struct, frozen=True, kw_only=True):
@@ -90,11 +90,11 @@ class PageJob(Struct, frozen=True, kw_only=True):
 
     job: AnyText
     status: JobStatus | None
-    """None if there is no such job. The nodes are in the table."""
+    """None if there is no such job. Its nodes are in `nodes`."""
     nodes: NodeTable
     series: SeriesStatus | None = None
     revision: Whole = 0
-    """When it changes, there may be new events."""
+    """A change means that there may be new events."""
 
 
 ON_PAGE: Without = {JobStatus: frozenset({"nodes"})}

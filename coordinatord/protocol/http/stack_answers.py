@@ -1,4 +1,4 @@
-"""The answers of `GET /v1/jobs/{job}/stacks`, as records; `api` says what such records have in common."""
+"""The answers of `GET /v1/jobs/{job}/stacks`, as records; `api` describes their conventions."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ class ThreadStatus(Struct, frozen=True, kw_only=True):
 
     name: AnyText
     frames: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)]
-    """They are written as `function (file:line)`, the innermost first."""
+    """They are formatted as `function (file:line)`, the innermost first."""
 
 
 class CollectiveStatus(Struct, frozen=True, kw_only=True):
-    """The collective at which a worker is, by torch's flight recorder."""
+    """A worker's present collective, by torch's flight recorder."""
 
     group: AnyText
     number: Whole
     """The number of the collective in its process group."""
     state: AnyText
-    """`waits`: it is not over. `done`: it is over, and no other was begun. `moves`: the worker gets on."""
+    """`waits`: it is not over. `done`: it is over, and no other was begun. `moves`: the worker makes progress."""
     operation: AnyText
     shape: AnyText
     age_s: Number
-    """How long ago the worker has begun it."""
+    """The time since the worker began it."""
 
 
 class StackedWorker(Struct, frozen=True, kw_only=True):
-    """One worker of a group of equal stacks."""
+    """One worker of a group with equal stacks."""
 
     rank: Whole
     node: AnyText
@@ -40,19 +40,19 @@ class StackedWorker(Struct, frozen=True, kw_only=True):
     origin: AnyText
     """How the stack was obtained: `worker`, `signal` or `none`."""
     state: AnyText = ""
-    """The state of its process in a word; empty if it is not known."""
+    """The state of its process in a word; empty if not known."""
     waits_in: AnyText = ""
-    """The function of the kernel in which its main thread waits."""
+    """The kernel function in which its main thread waits."""
     pid: Whole = 0
-    """Its process; 0 if there is none."""
+    """Its process id; 0 if there is none."""
     cpus: Number = 0.0
-    """How many CPUs it used while it was looked at, with the processes that it has started."""
+    """The CPUs that it and its child processes used during the sample."""
     collective: CollectiveStatus | None = None
     """None if its torch has no flight recorder, or there was no collective."""
 
 
 class StackGroup(Struct, frozen=True, kw_only=True):
-    """Workers that stand at the same place: their stacks are equal."""
+    """Workers with equal stacks."""
 
     threads: Annotated[tuple[ThreadStatus, ...], Meta(max_length=ITEMS_MAX)]
     """The main thread is first."""
@@ -62,26 +62,26 @@ class StackGroup(Struct, frozen=True, kw_only=True):
 
 
 class HangStatus(Struct, frozen=True, kw_only=True):
-    """Which workers hold up all others, by one look, or by two where one cannot distinguish a hang from slow work."""
+    """The workers that block all others, by one sample, or by two if one cannot distinguish a hang from slow work."""
 
     kind: AnyText
     """`absent`, `stuck`, `busy`, `mismatched` or `network`."""
     sentence: AnyText
     ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)]
-    """The workers that are to blame; with `network` those that wait, which is all of them."""
+    """The culprits; with `network` all workers, which all wait."""
     waiting: Whole
     """How many workers wait in a collective."""
 
 
 class StacksAnswer(Struct, frozen=True, kw_only=True):
-    """`GET /v1/jobs/{job}/stacks`: where the workers of the present round stand."""
+    """`GET /v1/jobs/{job}/stacks`: the stacks of the workers of the present round."""
 
     job: AnyText
     run: AnyText
     round: Whole
     verdict: HangStatus | None = None
-    """None if no worker is seen to wait, if a worker gets on, or if only some ranks were asked for."""
+    """None if no worker is seen to wait, if a worker makes progress, or if only some ranks were requested."""
     groups: Annotated[tuple[StackGroup, ...], Meta(max_length=ITEMS_MAX)]
     """The largest group is first."""
     notes: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)] = ()
-    """Which stacks are missing, and why; or why there is no verdict though one look shows a hang."""
+    """Which stacks are missing, and why; or why there is no verdict although one sample shows a hang."""
