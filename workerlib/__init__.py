@@ -9,7 +9,7 @@ Importing this package only defines names: it starts no thread, hooks into nothi
 does not use is not loaded.
 
 `init` reads the environment of a worker and prepares torch. `progress` reports steps and sections, and `record` an
-exception. `sampler` deals out the samples of an epoch. `stop` notes a signal that asks the worker to end, and
+exception. `sampler` deals out the samples of an epoch. `stop` records a signal that asks the worker to end, and
 `agreement` has all workers agree on that. `store` is for scripts that expect a launcher's store, and `gloo` lets gloo's
 threads end before Python does. `responder` answers nodeclient where the worker stands, from the first call of this
 package on. `keeping` keeps state that outlives the workers, and decides when a script writes a checkpoint of its own.

@@ -19,7 +19,7 @@ The functions of `workerlib` call `begin`. The hook of `--preload` loads this fi
 
 from __future__ import annotations
 
-import _socket  # what Python's own class connects is taken for the script's, see `in_place.group_sockets`
+import _socket  # what Python's own class connects is taken for the script's, see `reuse.group_sockets`
 import _thread
 import atexit
 import faulthandler

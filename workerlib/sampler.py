@@ -118,7 +118,7 @@ class ElasticDistributedSampler:
             self._epoch, self._done, self._ended = epoch, 0, False
 
     def advance(self) -> None:
-        """Note that all ranks have trained on the next batch. Raises `RuntimeError` if the epoch has no more."""
+        """Record that all ranks have trained on the next batch. Raises `RuntimeError` if the epoch has no more."""
         size = self.batch_samples
         if size == 0:
             raise RuntimeError(f"advance() was called more often than epoch {self._epoch} has batches")

@@ -1,4 +1,4 @@
-"""Notes the signal by which the node asks this worker to stop; standard library only.
+"""Records the signal by which the node asks this worker to stop; standard library only.
 
 `agreement` has all workers agree on whether any of them was asked.
 """
@@ -34,12 +34,12 @@ class StopRequest:
         """Its `mask` has the signals that a thread had blocked before it forks."""
 
     def listen(self) -> None:
-        """Note SIGTERM and the other signals of the node from now on instead of dying of them.
+        """Record SIGTERM and the other signals of the node from now on instead of dying of them.
 
         Further calls do nothing.
 
         A signal other than SIGTERM is left to the script if the script handles it. Forked children get the earlier
-        handlers back: `multiprocessing` could not end a process that only notes a signal.
+        handlers back: `multiprocessing` could not end a process that only records a signal.
 
         Raises `RuntimeError` outside the main thread, where Python does not let a handler be installed.
         """
@@ -57,11 +57,11 @@ class StopRequest:
             self._has_fork_hooks = True
         for signum in _stop_signals(os.environ):
             if signum is signal.SIGTERM or signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
-                self._previous[signum] = signal.signal(signum, self._note)
+                self._previous[signum] = signal.signal(signum, self._record)
 
     @property
     def listening(self) -> bool:
-        """Whether signals are noted, since the script has called `should_stop`."""
+        """Whether signals are recorded, since the script has called `should_stop`."""
         return bool(self._previous)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class StopRequest:
         self._previous.clear()
 
     def _begin_fork(self) -> None:
-        # A signal that reached the child before its handlers are restored would only be noted, and so be lost.
+        # A signal that reached the child before its handlers are restored would only be recorded, and so be lost.
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._previous)
 
     def _end_fork(self) -> None:
@@ -82,7 +82,7 @@ class StopRequest:
         self.close()
         self._end_fork()
 
-    def _note(self, _signum: int, _frame: FrameType | None) -> None:
+    def _record(self, _signum: int, _frame: FrameType | None) -> None:
         self.received = True
 
 

@@ -39,9 +39,9 @@ Standard library only, since both sides import it. These are the variables of a 
 `COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as
                                      `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
 `COORDINATORD_KEEP`                  The socket that connects `ctx.keep` with nodeclient; see
-                                     `keep.channel_messages`. Not set where nothing can be kept.
+                                     `channel_messages`. Not set where nothing can be kept.
 `COORDINATORD_ROUNDS`                The socket by which nodeclient has this process take part in
-                                     later rounds as well; see `in_place.round_messages`.
+                                     later rounds as well; see `round_messages`.
 `COORDINATORD_STACKS`                The socket by which nodeclient asks where this worker stands;
                                      see `responder`, which removes it.
 ===================================  =============================================================

@@ -70,7 +70,7 @@ class ElasticCallback(Callback):
             trainer._checkpoint_connector._loaded_checkpoint.clear()  # noqa: SLF001 - there is no other way
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Note the number of workers in a checkpoint."""
+        """Record the number of workers in a checkpoint."""
         del pl_module
         checkpoint["loops"]["fit_loop"][WORLD_SIZE] = trainer.world_size
 
@@ -80,7 +80,7 @@ class ElasticCallback(Callback):
         _correct_place(checkpoint["loops"]["fit_loop"], trainer.world_size)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note SIGTERM from here on, and the step after which the training goes on.
+        """Record SIGTERM from here on, and the step after which the training goes on.
 
         Lightning has installed a handler of its own before, which takes part in a collective within the handler: where
         the signal reaches the workers in different steps, they wait for each other for ever.

@@ -37,7 +37,7 @@ class ElasticTrainer(Trainer):
         super().__init__(config)
 
     def train(self) -> None:
-        """Note SIGTERM from here on, instead of dying of it, and train."""
+        """Record SIGTERM from here on, instead of dying of it, and train."""
         should_stop()
         super().train()
 

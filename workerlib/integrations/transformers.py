@@ -51,7 +51,7 @@ class ElasticTrainerCallback(TrainerCallback):
         progress.announce()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Note SIGTERM from here on, instead of dying of it."""
+        """Record SIGTERM from here on, instead of dying of it."""
         del args, state, control
         should_stop()
 

@@ -88,7 +88,7 @@ class ArenaRequest:
         self.answered.wait(WITHIN_S)
 
     def refuse(self, why: str) -> None:
-        """Note that there is no memory, or that none is of use any more."""
+        """Record that there is no memory, or that none is of use any more."""
         if not self.refused:
             LOG.warning("the state of this worker is not kept: %s", why)
         self.refused = True

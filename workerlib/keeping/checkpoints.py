@@ -21,8 +21,8 @@ from workerlib.stop import REQUEST
 
 LOG = logging.getLogger(__name__)
 
-LOOK_S = 0.05
-"""How often a worker that waits for its end checks whether a signal was noted."""
+CHECK_S = 0.05
+"""How often a worker that waits for its end checks whether a signal was recorded."""
 
 _planned_end: PlannedEnd | None = None
 """The connection to nodeclient; None if it offers none, and before the first call of a function below."""
@@ -76,9 +76,9 @@ def checkpointed(step: int) -> None:
         _connect_if_offered()
     is_end = REQUEST.agreed
     if _planned_end is not None and not _by_collective:
-        is_end = _planned_end.note_checkpoint(whole)
+        is_end = _planned_end.record_checkpoint(whole)
         while is_end and not REQUEST.received:
-            threading.Event().wait(LOOK_S)
+            threading.Event().wait(CHECK_S)
     if is_end:
         raise SystemExit
 
@@ -95,7 +95,7 @@ def connect(planned_end: PlannedEnd, of: str = "") -> None:
 
 
 def end() -> None:
-    """Note that training is over: no checkpoint follows."""
+    """Record that training is over: no checkpoint follows."""
     if _planned_end is not None:
         _planned_end.end()
 

@@ -101,18 +101,18 @@ def order_of_collectives(order: DeviceOrder | None) -> DeviceOrder | None:
 
 
 PAUSES = 200
-"""The pause between two looks at the device is the time since the first one, divided by this: so a wait that is not
+"""The pause between two checks of the device is the time since the first one, divided by this: so a wait that is not
 short takes at most half a percent more than the device needs."""
 
 PAUSE_MIN_S, PAUSE_MAX_S = 2e-5, 1e-3
 """The shortest pause is what the kernel takes to wake a thread. The longest one bounds how late an error is seen."""
 
-LOOK_S = 1.0
-"""The pause between two looks whether a process group has failed, while a worker waits."""
+CHECK_S = 1.0
+"""The pause between two checks whether a process group has failed, while a worker waits."""
 
-FAILURE_LOOKS = 10
-"""How many such looks a worker with a failed group waits for nodeclient, which ends a round within a second of a death.
-If no process has died, as when a network fails, nobody else may notice."""
+FAILURE_CHECKS = 10
+"""How many such checks a worker with a failed group waits for nodeclient, which ends a round within a second of a
+death. If no process has died, as when a network fails, nobody else may notice."""
 
 
 class Groups(Protocol):
@@ -180,11 +180,11 @@ class Gate:
 
     def _pass(self, mark: Mark) -> bool:
         """Wait until the device has passed a mark while no group has failed; return whether it has, as `open` does."""
-        looks = 0
-        while not _wait(lambda: self._is_open_at(mark), LOOK_S):
+        checks = 0
+        while not _wait(lambda: self._is_open_at(mark), CHECK_S):
             failed = self._groups.failure()
-            looks = looks + 1 if failed else 0
-            if looks > FAILURE_LOOKS:
+            checks = checks + 1 if failed else 0
+            if checks > FAILURE_CHECKS:
                 self.failed = failed
                 return False
         return not self._is_shut

@@ -89,7 +89,7 @@ class StepKeeper:
         self._has_ended = False
         """Whether nothing is kept any more: the script has left its block, or this process is a forked child."""
         self._hooks = ProcessHooks()
-        self.may_stay = False
+        self.is_reused = False
         """Whether this process may take part in the next round: then nothing of the script runs in vain before it."""
         self.is_sharded = self._saver.commits.has_sharded
         """Whether a rank has only a part of the state: then its tensors are bound to the process group of this
@@ -132,7 +132,7 @@ class StepKeeper:
     # Training
 
     def step(self, number: int) -> None:
-        """Note that a step is done: the present state is that of this step.
+        """Keep the state of a step that is done: the present state is that of this step.
 
         Raises `LeftRoundError` if this process goes on in the next round instead.
         """
@@ -154,24 +154,24 @@ class StepKeeper:
         if is_new:
             self._saver.compare()
             self._saver.memory.await_growth()
-            for what in self._unkept.look():
+            for what in self._unkept.find():
                 self._channel.report(Unkept(what))
         if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:
             self._begin_step()
             self._keep_last(halt)
-            if self.may_stay:
+            if self.is_reused:
                 self._begin_step()  # stands still, as the state is final, until this worker leaves the round
         self._lock.check()
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Note that parameters change: from now on, or from when the optimizer's closure has returned."""
-        self._unkept.note(optimizer)
+        """Record that parameters change: from now on, or after the optimizer's closure has returned."""
+        self._unkept.record(optimizer)
         if (wrapped := after_closure(given, named, self._begin_change)) is None:
             self._begin_change()
         return wrapped
 
     def _begin_change(self) -> None:
-        """Note that parameters are about to change, so that the state is no longer that of a whole step.
+        """Record that parameters are about to change, so that the state is no longer that of a whole step.
 
         Before the first change of a step, a GPU has to be past all collectives. Later ones wait for nothing: the state
         is that of no step until `ctx.step`. Raises as `Gate.open` and `_begin_step` do.
@@ -300,7 +300,7 @@ class StepKeeper:
             kept.forget_step()
 
     def _break_off(self) -> None:
-        """Note that training has left the round, perhaps within a step, so that no save waits for it any longer."""
+        """Record that training has left the round, perhaps within a step, so that no save waits for it any longer."""
         if self._has_ended:
             return
         in_step = self._lock.is_in_step

@@ -214,7 +214,7 @@ class KeptWriter(StorageWriter):
         """Do nothing: no rank prepares anything of its own."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Note the plan of this rank, and add a description of its items."""
+        """Record the plan of this rank, and add a description of its items."""
         self._own, self._save = plan, next(_SAVES)
         return replace(plan, storage_data=own_items(self._save, plan.items)) if plan.usable else plan
 

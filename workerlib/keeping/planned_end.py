@@ -46,7 +46,7 @@ class Standstill:
         """The step after which training stands still now; None while it goes on."""
 
     def begin(self, step: int) -> None:
-        """Note the step from which training goes on."""
+        """Record the step from which training goes on."""
         self._passed = step
 
     def ask(self, halt: HaltAt) -> int:
@@ -61,7 +61,7 @@ class Standstill:
             return self._passed + self._stride if self._at is None else self._at
 
     def end(self) -> None:
-        """Note that training is over: no step follows."""
+        """Record that training is over: no step follows."""
         with self._changed:
             self._at = self._passed
 
@@ -124,7 +124,7 @@ class PlannedEnd:
         self._standstill.begin(step)
 
     def end(self) -> None:
-        """Note that training is over: no step follows."""
+        """Record that training is over: no step follows."""
         self._ended = True
         self._standstill.end()
 
@@ -168,7 +168,7 @@ class PlannedEnd:
         """Whether the script was told to write the last checkpoint of the round."""
         return self._halt is not None
 
-    def note_checkpoint(self, step: int) -> bool:
+    def record_checkpoint(self, step: int) -> bool:
         """Report a written checkpoint to nodeclient; return whether it ends the round."""
         self._channel.report(Checkpointed(step, 0 if self._halt is None else self._halt.number))
         return self._halt is not None

@@ -91,11 +91,11 @@ class _Habit:
     done: str = ""
     """Its values at the end of the last step."""
     value: Any = None
-    """Its values when they were last looked at."""
+    """Its values when they were last read."""
     text: str = "null"
     """The same as JSON."""
 
-    def look_at(self, value: Any) -> str:
+    def text_of(self, value: Any) -> str:
         """Return values as JSON. They are the very object of before if nothing has changed."""
         if value is not self.value:
             self.value, self.text = value, json.dumps(value, separators=_SEPARATORS)
@@ -159,7 +159,7 @@ class SmallStates:
         texts = []
         for name, value in values.items():
             habit = self._habits[name]
-            text = habit.look_at(value)
+            text = habit.text_of(value)
             habit.learn(text)
             if value is not None:
                 texts.append(f"{habit.key}:{text}")
@@ -171,7 +171,7 @@ class SmallStates:
         for name, habit in self._habits.items():
             if not habit.known_late:
                 value = self._objects[name].values()
-                habit.pending = habit.look_at(value)
+                habit.pending = habit.text_of(value)
                 if habit.settled and value is not None:
                     texts.append(f"{habit.key}:{habit.pending}")
         return self._taken(texts)
@@ -224,7 +224,7 @@ class SmallStates:
 
     def _fits(self, taken: Taken) -> bool:
         """Whether the state fits a place; if there are other tensors than before, the places get a new layout."""
-        assert self._arena is not None  # noqa: S101 - the caller has looked
+        assert self._arena is not None  # noqa: S101 - the caller has checked
         room = len(self._arena.smalls[0].data)
         random = taken.random
         kinds = ([*taken.buffers, *random], [*map(_KIND, taken.buffers.values())], [*map(len, random.values())])

@@ -76,7 +76,7 @@ class StateLock:
     # The question
 
     def ask(self, question: SaveNow) -> None:
-        """Note that nodeclient requests a save; an earlier request is not answered any more."""
+        """Record that nodeclient requests a save; an earlier request is not answered any more."""
         with self._mutex:
             self._question = question
 

@@ -170,7 +170,7 @@ class StepCommits:
     """Commits steps before their state is written: the round, and the part of the state that this rank has."""
 
     def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
-        """Look at all tensors of the state."""
+        """Take all tensors of the state."""
         self._environment = environment
         all_ = list(tensors)
         self.shard, self.shards = shard_of(all_, environment.rank, environment.world_size)

@@ -20,7 +20,7 @@ from workerlib.keeping.kept_objects import KeptModule, KeptOptimizer, KeptStatef
 
 
 class UnkeptState:
-    """Looks at each optimizer once, after the first step that it has done, and at all objects after the first step."""
+    """Judges each optimizer once, after the first step that it has done, and all objects after the first step."""
 
     def __init__(self, objects: Mapping[str, KeptObject]) -> None:
         """Take the adapters of the objects that were given."""
@@ -28,18 +28,18 @@ class UnkeptState:
         self._seen = WeakSet(kept.optimizer for kept in objects.values() if isinstance(kept, KeptOptimizer))
         self._new: list[torch.optim.Optimizer] = []
         self._named: set[str] = set()
-        self._has_looked = False
+        self._has_judged = False
 
-    def note(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note that an optimizer does its step."""
+    def record(self, optimizer: torch.optim.Optimizer) -> None:
+        """Record that an optimizer does its step."""
         if optimizer not in self._seen:
             self._seen.add(optimizer)
             self._new.append(optimizer)
 
-    def look(self) -> Iterator[str]:
+    def find(self) -> Iterator[str]:
         """Yield what is not kept, once for each object and each class of optimizers. A step has just been done."""
-        if not self._has_looked:
-            self._has_looked = True
+        if not self._has_judged:
+            self._has_judged = True
             yield from self._empty()
             yield from self._of_hooks()
         new, self._new = self._new, []

@@ -65,19 +65,20 @@ class GroupSockets:
         self._made: set[str] = set()
         """The inodes of those that it has made. The object may hand its descriptor on."""
         self._original: Callable[..., None] | None = None
-        """Python's own way to make a socket, while `_note` is in its place."""
-        self._note: Any = None
+        """Python's own way to make a socket, while `_replacement` is in its place."""
+        self._replacement: Any = None
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
         """Add the sockets that are new at the end of the block: they are the connections of the group made in it.
 
-        A nested block changes nothing. From the first block on, the sockets that Python makes are noted until `close`.
+        A nested block changes nothing. From the first block on, the sockets that Python makes are recorded until
+        `close`.
         """
         if self._before is not None:
             yield
             return
-        self._note_sockets_of_python()
+        self._record_sockets_of_python()
         self._before = set(_sockets())
         try:
             yield
@@ -85,8 +86,8 @@ class GroupSockets:
             self._inodes |= _sockets().keys() - self._before
             self._before = None
 
-    def _note_sockets_of_python(self) -> None:
-        """Note each socket that Python makes, in any thread: they are the script's.
+    def _record_sockets_of_python(self) -> None:
+        """Record each socket that Python makes, in any thread: they are the script's.
 
         The kernel may have made one within a block that Python makes an object of only later, as `accept` does. So this
         goes on after the block.
@@ -96,7 +97,7 @@ class GroupSockets:
         original = self._original = socket.socket.__init__
 
         @functools.wraps(original)
-        def note(made: socket.socket, *args: Any, **kwargs: Any) -> None:
+        def record(made: socket.socket, *args: Any, **kwargs: Any) -> None:
             if self._before is not None:
                 self._begun.append(weakref.ref(made))
             original(made, *args, **kwargs)
@@ -107,8 +108,8 @@ class GroupSockets:
             else:
                 self._inodes.discard(_inode(made.fileno()))
 
-        self._note = note
-        socket.socket.__init__ = note  # type: ignore[assignment, method-assign]
+        self._replacement = record
+        socket.socket.__init__ = record  # type: ignore[assignment, method-assign]
 
     def shut(self, side: int = socket.SHUT_RD) -> int:
         """Shut one side of the connections, so that reads from them fail; return how many were shut.
@@ -132,11 +133,12 @@ class GroupSockets:
         return number
 
     def close(self) -> None:
-        """Close the connections, when all workers are out of the round, and note no more sockets."""
+        """Close the connections, when all workers are out of the round, and record no more sockets."""
         while self._shut:
             self._shut.popitem()[1].close()
         original, self._original = self._original, None
-        if original is not None and socket.socket.__init__ is self._note:  # somebody else may have replaced it since
+        # Somebody else may have replaced it since.
+        if original is not None and socket.socket.__init__ is self._replacement:
             socket.socket.__init__ = original  # type: ignore[method-assign]
 
 

@@ -157,7 +157,7 @@ class ReusedWorker:
 
     @contextmanager
     def making_group(self) -> Iterator[None]:
-        """Note the connections of the group that the block makes. Raises `LeftRoundError` if the round ends in it."""
+        """Record the connections of the group that the block makes. Raises `LeftRoundError` if the round ends in it."""
         import torch
 
         self._round.gradients = torch.is_grad_enabled()
@@ -168,7 +168,7 @@ class ReusedWorker:
             raise LeftRoundError
 
     def _watch_groups(self) -> None:
-        """Note the connections of all groups that are made from now on, such as those of `new_group`."""
+        """Record the connections of all groups that are made from now on, such as those of `new_group`."""
         from torch.distributed import distributed_c10d
 
         if self._make_group is not None:
@@ -185,12 +185,12 @@ class ReusedWorker:
     def record_keeper(self, keeper: StepKeeper) -> None:
         """Record the keeper of this round's state."""
         self._round.keeper, self._keeps = keeper, True
-        keeper.may_stay = True
+        keeper.is_reused = True
         if self._round.asked.is_set():
             keeper.let_leave()
 
     def end(self) -> None:
-        """Note that the script has left its loop of rounds, so that this process takes part in no further one."""
+        """Record that the script has left its loop of rounds, so that this process takes part in no further one."""
         with self._turn:
             self._ended = True
             self._turn.notify()

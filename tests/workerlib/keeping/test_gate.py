@@ -161,7 +161,7 @@ from pathlib import Path
 from tests.support import late_device
 from workerlib.keeping import gate
 
-gate.LOOK_S = 0.0
+gate.CHECK_S = 0.0
 play = late_device.Play(late_device.Training.ONE_OPTIMIZER, 2, False, {4: late_device.Event.TORCH_ABORTS, 99: None})
 late_device.kept_steps(play, gate.Gate, Path(sys.argv[1]))
 """

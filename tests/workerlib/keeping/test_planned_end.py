@@ -94,12 +94,12 @@ def test_the_checkpoint_is_wanted_at_the_step_that_was_named(node: NodeEnd, end:
     node.send(HaltAt(2, 6))
     assert not answer()
     assert end.wants_checkpoint(6)
-    assert end.note_checkpoint(6)
+    assert end.record_checkpoint(6)
     assert node.receive() == Checkpointed(6, asked=2)
 
 
 def test_a_checkpoint_that_nobody_asked_for_ends_nothing(node: NodeEnd, end: PlannedEnd) -> None:
-    assert not end.note_checkpoint(100)
+    assert not end.record_checkpoint(100)
     assert node.receive() == Checkpointed(100, asked=0)
 
 

@@ -58,7 +58,7 @@ def test_nothing_of_the_script_runs_in_vain_after_the_last_step_of_a_planned_end
     model = network()
     objects: Objects = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
     with script.runs(objects) as (_, kept):
-        kept.may_stay = True
+        kept.is_reused = True
         do_steps(kept, model, objects["optimizer"])
         script.await_memory(kept)
         script.node.halt(0, BEFORE_NAMED)
