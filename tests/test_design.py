@@ -6,6 +6,7 @@
 import re
 from pathlib import Path
 
+from coordinatord.core.keeping import table as keeping
 from coordinatord.core.rounds.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.support.printed_tables import DESIGN, check_table
@@ -23,6 +24,11 @@ def test_design_shows_the_table_of_a_run(*, rewrite: bool) -> None:
         f"| {row.source} | {row.when.__name__} | {row.target} | {row.action.__name__} | {row.reason} |" for row in ROWS
     ]
     check_table(DESIGN, "run", "| from | when | to | by | reason given |", rows, rewrite=rewrite)
+
+
+def test_design_shows_the_table_of_what_nodes_keep(*, rewrite: bool) -> None:
+    rows = [f"| {row.state} | {row.when.__name__} | {row.action.__name__} |" for row in keeping.ROWS]
+    check_table(DESIGN, "keeping", "| in | when | by |", rows, rewrite=rewrite)
 
 
 def test_design_shows_the_table_of_a_node_with_the_phases_in_which_the_same_is_done(*, rewrite: bool) -> None:

@@ -120,7 +120,7 @@ def _gives(world: World, giver: Host) -> bool:
     """Whether a node gives its state to others, between two rounds."""
     if not world.daemon.up or world.state is not State.FORMING:
         return False
-    return giver.node in {member.node for member in world.run.roll.in_state(MemberState.GIVING)}
+    return giver.node in {member.node for member in world.run.roll.in_state(MemberState.HANDING_OVER)}
 
 
 def lone_node_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:

@@ -34,7 +34,7 @@ def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
 
 
 def _domains(kept: KeptState) -> dict[str, str]:
-    """Return the failure domain of each member: its topology key, or its host where the round has one key alone."""
+    """Return the failure domain of each member: its topology key, or its host where the round has only one key."""
     keys = {member.offer.topology for member in kept.run.roll.inside}
     by_host = len(keys) < 2  # noqa: PLR2004 - two domains
     return {

@@ -1,4 +1,4 @@
-"""Whether a node that is to leave has to stay for a moment, because it alone keeps what the others resume from."""
+"""Which nodes that are to leave stay for a moment, because only they keep what the others resume from."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
     Workers of other nodes may yet save the other shards of its step, or fail to save what this node has saved.
     """
     has_shards = any(part.shards > 1 for part in _big_parts(kept, member))
-    return has_shards or has_to_give(kept, member) or holds_parts(kept, member)
+    return has_shards or is_needed_by_others(kept, member) or holds_parts(kept, member)
 
 
-def has_to_give(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
+def is_needed_by_others(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
     """Whether others need what this node keeps: without it a step that they resume from would not be whole.
 
     Such a step is the newest that may be chosen, and the one from which the present round resumes, until it has done a
-    step. Of two nodes that leave with the same shard, the second one has to give, since the first no longer counts by
+    step. Of two nodes that leave with the same shard, the second one is needed, since the first no longer counts by
     then.
     """
     if not any(_big_parts(kept, member)) or all(peer.leaves for peer in kept.run.members.values()):
@@ -70,16 +70,16 @@ def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> 
 
 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
-    """Return which of these nodes have to stay, and note until when; all are outside the round, and are to leave.
+    """Return which of these nodes have to stay, and note how long; all are outside the round, and are to leave.
 
     A node that was found to be free no longer counts for the next one. A coordinator that was started again does not
     know what others keep before it has heard them.
     """
     holders, held, free = last_holders(kept), set[str](), set[str]()
     for member in members:
-        gives = _has_to_stay(kept, member, free)
-        if gives or member.node in holders or writes(kept, member):
-            kept.stays_until[member.node] = now + HAND_OVER_S if gives else -math.inf
+        is_needed = _has_to_stay(kept, member, free)
+        if is_needed or member.node in holders or writes(kept, member):
+            kept.stays_until[member.node] = now + HAND_OVER_S if is_needed else -math.inf
             held.add(member.node)
         else:
             free.add(member.node)
@@ -87,17 +87,17 @@ def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collect
 
 
 def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool:
-    if not any(_big_parts(kept, member)) or _is_given(kept):
+    if not any(_big_parts(kept, member)) or _is_handed_over(kept):
         return False
     if not kept.index.all_heard:
         return not all(peer.leaves for peer in kept.run.members.values())
-    return has_to_give(kept, member, gone)
+    return is_needed_by_others(kept, member, gone)
 
 
-def give_time(kept: KeptState, now: float) -> None:
-    """Let nodes that stay for a round have their whole time for it: its nodes can fetch only from now on."""
-    for member in kept.run.roll.in_state(MemberState.GIVING):
-        if has_to_give(kept, member):
+def renew_time(kept: KeptState, now: float) -> None:
+    """Let nodes that stay for a round have their whole time from now on: its nodes could not fetch before."""
+    for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
+        if is_needed_by_others(kept, member):
             kept.stays_until[member.node] = now + HAND_OVER_S
 
 
@@ -138,24 +138,24 @@ def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str
 
 
 def stays(kept: KeptState) -> dict[str, Stay]:
-    """Return until when each node stays: until the others and the disk have what it keeps, or its time is over.
+    """Return how long each node stays: until the others and the disk have what it keeps, or its time is over.
 
     The last nodes that have a step which the disk lacks wait for the disk.
     """
-    stay = list(kept.run.roll.in_state(MemberState.GIVING))
+    stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
     if not stay:
         return {}
     holders, disk_by, lost = last_holders(kept), ends_by(kept), lost_step(kept)
     found = {}
     for member in stay:
-        is_needed = not _is_given(kept) and (has_to_give(kept, member) or not kept.index.all_heard)
+        is_needed = not _is_handed_over(kept) and (is_needed_by_others(kept, member) or not kept.index.all_heard)
         handed_by = kept.stays_until.get(member.node, -math.inf) if is_needed else -math.inf
         written_by = disk_by if member.node in holders or writes(kept, member) else -math.inf
         found[member.node] = Stay(max(written_by, handed_by), lost=lost if member.node in holders else "")
     return found
 
 
-def _is_given(kept: KeptState) -> bool:
+def _is_handed_over(kept: KeptState) -> bool:
     """Whether all nodes of the round have what they resume from, or resume from nothing."""
     if kept.run.durable.state not in {State.STARTING, State.RUNNING}:
         return False

@@ -227,7 +227,7 @@ def is_unsure(kept: KeptState) -> bool:
 
 
 def ends_by(kept: KeptState) -> float:
-    """Return until when a node or a run that ends waits for the disk.
+    """Return the time until which a node or a run that ends waits for the disk.
 
     After an attempt that failed, it waits for the next one if nodes that are left have all of the step.
     """

@@ -9,7 +9,6 @@ from coordinatord.core.keeping import handover, holdings, persistence, resumptio
 from coordinatord.core.keeping.copying import copies_for
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
@@ -65,20 +64,15 @@ class RunKeeping(KeptState):
         self.begin_round(record.resume.at if record.resume is not None and in_memory else None)
         self.disk.since = min(self.disk.since, self.run.durable.entered_at)
         self.disk.failed_at = None  # others are kept from here on
-        handover.give_time(self, self.run.durable.entered_at)
+        handover.renew_time(self, self.run.durable.entered_at)
 
     def _begin_stop(self, record: RoundStopped) -> None:
         """Have a place for the last step, and begin to name it.
 
         An older step that is being written to the disk is let go if it takes the last place: a newer one comes next.
         """
-        work = self.disk.work
-        if (
-            record.planned
-            and work is not None
-            and work.state is WriteState.WRITING
-            and len(self.protection.steps or ()) >= PROTECTED_MAX
-        ):
+        takes_last_place = self.disk.pinned is not None and len(self.protection.steps or ()) >= PROTECTED_MAX
+        if record.planned and takes_last_place:
             self.disk.drop()
         self.protection.is_ending = True
         self.halting.begin(self.run)
@@ -126,13 +120,13 @@ class RunKeeping(KeptState):
         return "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
 
     def stay_of(self, member: Member) -> Stay:
-        """Return until when a node stays that writes a step; all nodes of a run that is to end do after that."""
+        """Return how long a node stays: one that writes does, and so does each node of a run that is to end."""
         writes = persistence.writes(self, member)
         until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
         return Stay(until, lost="" if self.disk.work is not None and not writes else sentences.lost_step(self))
 
     def end(self) -> Stay:
-        """Return until when a run that ends waits for the disk; nodes that are not heard yet may keep a newer step."""
+        """Return how long a run that ends waits for the disk; nodes that are not heard yet may keep a newer step."""
         last_step = sentences.last_step(self)
         if persistence.is_unsure(self):
             return Stay(None, "what nodes keep is known when all are heard again", last_step)

@@ -19,7 +19,7 @@ from coordinatord.protocol.text import clip
 _OUTSIDE = {
     MemberState.PREPARING: Goal.WAIT,
     MemberState.READY: Goal.WAIT,
-    MemberState.GIVING: Goal.WAIT,
+    MemberState.HANDING_OVER: Goal.WAIT,
     MemberState.STALE: Goal.STOP,
 }
 _INSIDE = tuple(state for state in IN_ROUND if state is not MemberState.SILENT)
@@ -153,7 +153,7 @@ def _reason(run: Run, member: Member) -> str:
     waits = member.state in {MemberState.PREPARING, MemberState.READY}
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
         return _waiting_text(run)
-    if member.state is MemberState.GIVING:
+    if member.state is MemberState.HANDING_OVER:
         return f"it leaves as soon as {run.keeping.stays_for(member)}"
     if member.state is MemberState.STALE:
         if member.observed.run != run.id:

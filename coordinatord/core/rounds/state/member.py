@@ -20,8 +20,8 @@ class MemberState(StrEnum):
     """The node is outside the round, and can have no workers yet: it still imports what they need."""
     READY = "ready"
     """The node is outside the round and has no workers: it can be given the next round."""
-    GIVING = "giving"
-    """The node is outside the round and is to leave. It stays until others have what it alone keeps."""
+    HANDING_OVER = "giving"
+    """The node is outside the round and is to leave. It stays until others have what only it keeps."""
     STALE = "stale"
     """The node is outside the round, and still has workers of an older one."""
     DISCONNECTED = "disconnected"
@@ -110,7 +110,7 @@ class Member:
     """Whether its session ended while the network was good: its process most likely died."""
     expired: bool = False
     """Whether its lease is over."""
-    gives: bool = False
+    held_back: bool = False
     """Whether it is to leave, and stays for what it keeps."""
     spared_at: float = -math.inf
     """When it was last given more time to be heard, though it had been silent for a lease."""
@@ -174,7 +174,7 @@ class Member:
             return MemberState.PREPARING
         if self.observed.phase.has_workers:
             return MemberState.STALE
-        return MemberState.GIVING if self.gives else MemberState.READY
+        return MemberState.HANDING_OVER if self.held_back else MemberState.READY
 
     def _state_inside(self, run: str, round_number: int) -> MemberState:
         if self.durable.succeeded:

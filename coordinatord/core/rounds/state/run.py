@@ -252,5 +252,5 @@ class Run:
     def is_ending(self) -> bool:
         """Whether nodes are about to go while no worker lives, and memory with them."""
         if self.durable.state is State.FORMING:
-            return bool(self.durable.stop_asked or self.roll.count(MemberState.GIVING))
+            return bool(self.durable.stop_asked or self.roll.count(MemberState.HANDING_OVER))
         return self.has_failed

@@ -227,7 +227,7 @@ def stay(run: Run, member: Member, now: float) -> None:
     if not member.observed.leaving:
         before = member.state
         run.leaving.discard(member.node)
-        member.gives = False
+        member.held_back = False
         run.roll.place(member)
         if member.state is MemberState.READY and before is not MemberState.READY:
             run.gathering.arrive(member, now)  # it did not count as ready while it was to leave

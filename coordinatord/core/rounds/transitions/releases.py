@@ -48,7 +48,7 @@ def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision
         if member.node not in needed:
             release_left(run, member, decision)
             continue
-        member.gives = True
+        member.held_back = True
         run.leaving.discard(member.node)
         run.gathering.join_timeouts.discard(member.node)  # it waits for no round
         run.roll.place(member)
