@@ -34,9 +34,6 @@ REPORT_WITHIN_S = 30.0
 """How long a node looks for a coordinator when it knows by itself that the run has succeeded. A coordinator that is
 started again is back within seconds, and then records the success."""
 
-_RESULTS = {Stimulus.FAILED: Phase.FAILED, Stimulus.SUCCEEDED: Phase.SUCCEEDED}
-"""The phases to which the end of a round leads that was not stopped."""
-
 
 class Agent:
     """Decides for one node. Times are in seconds of a clock that never goes back."""
@@ -197,7 +194,6 @@ class Agent:
         stimulus, new = _record_end(event, self._group, self._reuse, self.phase, workers, now)
         self._effects += new
         if stimulus is not None:
-            self._group.result = _RESULTS.get(stimulus, self._group.result)
             self._apply(stimulus, now)
 
     def _worker_left(self, event: events.WorkerLeft, now: float) -> None:
@@ -314,7 +310,6 @@ class Agent:
     def _probe(self) -> None:
         desired = self._take_round()
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
-        self._group = WorkerGroup(desired.run, desired.round, desired.assignment, desired.reason)
         if desired.resume is None:
             self._effects += self._reuse.dismiss("the round begins from nothing, and so do its workers")
         gives_way = desired.assignment.group_rank > 0 and not self._reuse.are_all_parked(self._settings.workers)
@@ -369,7 +364,7 @@ class Agent:
         desired = self._desired
         assert desired is not None  # noqa: S101 - goals come from it
         if (desired.run, desired.round) != (self.run, self.round):
-            self._group = WorkerGroup(desired.run, desired.round)
+            self._group = WorkerGroup(desired.run, desired.round, desired.assignment, desired.reason)
         return desired
 
     def _leave_as_directed(self) -> None:
@@ -463,6 +458,9 @@ def _record_end(
     if event.exit_code != 0:
         failure = group.exits.failure(now)
         assert failure is not None  # noqa: S101 - it was just noted
-        level = Level.WARNING if failure.left else Level.ERROR
+        level, group.result = Level.WARNING if failure.left else Level.ERROR, Phase.FAILED
         return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]
-    return (None if group.alive else Stimulus.SUCCEEDED), []
+    if group.alive:
+        return None, []
+    group.result = Phase.SUCCEEDED
+    return Stimulus.SUCCEEDED, []

@@ -21,8 +21,6 @@ from nodeclient.core.events import Keeping, KeptSaved
 from nodeclient.core.reuse import Reuse
 from nodeclient.core.table import EndStage, Stimulus
 
-_STAGES = tuple(EndStage)
-
 _SAVING = frozenset({EndStage.HALTING, EndStage.SAVING})
 """The stages that end when the workers have saved their state."""
 
@@ -102,7 +100,7 @@ class Ladder:
             (EndStage.LEAVING_ROUND, self._leave_round),
             (EndStage.SIGNALLED, self._terminate),
         )
-        taken = ((each, enter(terms, reuse, now)) for each, enter in rungs[_STAGES.index(stage) :])
+        taken = ((each, enter(terms, reuse, now)) for each, enter in rungs[[*EndStage].index(stage) :])
         self.stage, effects = next((each, effects) for each, effects in taken if effects is not None)
         return effects
 

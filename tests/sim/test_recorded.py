@@ -32,7 +32,8 @@ class Twins:
         self._subject = subject
         self._make = partial(kind, *blank)
         self._handle = kind.handle  # type: ignore[attr-defined]
-        self._twins: dict[int, tuple[object, int]] = {}
+        self._twins: dict[int, tuple[object, object, int]] = {}
+        """Each machine with its twin, and the stimuli to that. A machine that is here keeps its id to itself."""
 
         def handle(machine: object, event: object, now: float) -> object:
             return self._both(machine, event, now)
@@ -40,10 +41,10 @@ class Twins:
         patch.setattr(kind, "handle", handle)
 
     def _both(self, machine: object, event: object, now: float) -> object:
-        twin, taken = self._twins.get(id(machine), (None, STIMULI))
+        _, twin, taken = self._twins.get(id(machine), (None, None, STIMULI))
         if taken == STIMULI:
             twin, taken = self._written_down(machine), 0
-        self._twins[id(machine)] = twin, taken + 1
+        self._twins[id(machine)] = machine, twin, taken + 1
         answer, again = self._handle(machine, event, now), self._handle(twin, event, now)
         assert answer == again
         self.answers += 1
