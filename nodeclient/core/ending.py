@@ -94,13 +94,13 @@ class Ladder:
         """
         if self.began_at is None:
             self.began_at, self.signum = now, terms.signum
-        rungs = (
+        stages = (
             (EndStage.HALTING, self._come_to_halt),
             (EndStage.SAVING, self._save),
             (EndStage.LEAVING_ROUND, self._leave_round),
             (EndStage.SIGNALLED, self._terminate),
         )
-        taken = ((each, enter(terms, reuse, now)) for each, enter in rungs[[*EndStage].index(stage) :])
+        taken = ((each, enter(terms, reuse, now)) for each, enter in stages[[*EndStage].index(stage) :])
         self.stage, effects = next((each, effects) for each, effects in taken if effects is not None)
         return effects
 
