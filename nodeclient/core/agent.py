@@ -12,8 +12,6 @@ from functools import partial
 from signal import Signals
 from typing import Any
 
-from msgspec.structs import replace
-
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
@@ -190,8 +188,7 @@ class Agent:
                 act(now)
 
     def _worker_ended(self, event: events.WorkerEnd, now: float) -> None:
-        workers = self._settings.workers
-        stimulus, new = _record_end(event, self._group, self._reuse, self.phase, workers, now)
+        stimulus, new = self._group.on_end(event, self._reuse, self._settings.workers, now)
         self._effects += new
         if stimulus is not None:
             self._apply(stimulus, now)
@@ -429,38 +426,3 @@ class Agent:
         Act.TAKE: lambda self, *_: self._take_round(),
         Act.LEAVE: lambda self, *_: self._leave_as_directed(),
     }
-
-
-def _record_end(
-    event: events.WorkerEnd, group: WorkerGroup, reuse: Reuse, phase: Phase, workers: int, now: float
-) -> tuple[Stimulus | None, list[effects.Effect]]:
-    """Record in the group how one of its `workers` ended; return the stimulus for the node, if any, and the effects."""
-    at, diagnosis, is_known = now, events.Diagnosis(), False
-    match event:
-        case events.StartFailed():
-            group.alive.difference_update(range(event.local_rank, workers))
-            diagnosis = events.Diagnosis(message=event.message)
-        case events.WorkerExited():
-            at, diagnosis = now - event.age_s, event.diagnosis
-            is_known = reuse.record_end(event.local_rank, by_itself=group.exits.ended_by_itself(event.exit_code, at))
-            if event.local_rank not in group.alive:
-                return None, []  # the worker was out of the round
-            group.alive.discard(event.local_rank)
-            group.exits.record_exit(event.local_rank, event.exit_code, at)
-        case events.CollectiveFailed():
-            if not reuse.record_failure(event.local_rank, group.alive):
-                return None, []
-            at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
-    if not is_known:
-        group.exits.record(event.local_rank, event.exit_code, diagnosis, at)
-    if phase is Phase.STOPPING:
-        return (None if group.alive else Stimulus.DEAD), []
-    if event.exit_code != 0:
-        failure = group.exits.failure(now)
-        assert failure is not None  # noqa: S101 - it was just noted
-        level, group.result = Level.WARNING if failure.left else Level.ERROR, Phase.FAILED
-        return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]
-    if group.alive:
-        return None, []
-    group.result = Phase.SUCCEEDED
-    return Stimulus.SUCCEEDED, []

@@ -1,11 +1,17 @@
-"""The agent's view of its local worker group in one round: who lives, and to what their end leads."""
+"""The agent's view of its local worker group in one round: who lives, and what follows from the end of each."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from coordinatord.protocol.messages import Assignment, Phase
+from nodeclient.core import notices
+from nodeclient.core.effects import Level, Notice
 from nodeclient.core.ending import Ladder
-from nodeclient.core.events import Keeping
+from nodeclient.core.events import CollectiveFailed, Diagnosis, Keeping, StartFailed, WorkerEnd, WorkerExited
 from nodeclient.core.exits import Exits
+from nodeclient.core.reuse import Reuse
+from nodeclient.core.table import Stimulus
 
 
 class WorkerGroup:
@@ -34,3 +40,36 @@ class WorkerGroup:
         """The processes of its workers by local rank, and 0 for one that is gone; empty if none is left."""
         pids = self.pids if self.alive else ()
         return tuple(pid if local_rank in self.alive else 0 for local_rank, pid in enumerate(pids))
+
+    def on_end(self, event: WorkerEnd, reuse: Reuse, workers: int, now: float) -> tuple[Stimulus | None, list[Notice]]:
+        """Record how one of its `workers` failed or ended; return the stimulus for the node, if any, and the notice."""
+        at, diagnosis, is_known = now, Diagnosis(), False
+        match event:
+            case StartFailed():
+                self.alive.difference_update(range(event.local_rank, workers))
+                diagnosis = Diagnosis(message=event.message)
+            case WorkerExited():
+                at, diagnosis = now - event.age_s, event.diagnosis
+                by_itself = self.exits.ended_by_itself(event.exit_code, at)
+                is_known = reuse.record_end(event.local_rank, by_itself=by_itself)
+                if event.local_rank not in self.alive:
+                    return None, []  # the worker was out of the round
+                self.alive.discard(event.local_rank)
+                self.exits.record_exit(event.local_rank, event.exit_code, at)
+            case CollectiveFailed():
+                if not reuse.record_failure(event.local_rank, self.alive):
+                    return None, []
+                at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
+        if not is_known:
+            self.exits.record(event.local_rank, event.exit_code, diagnosis, at)
+        if self.ending.stage is not None:
+            return (None if self.alive else Stimulus.DEAD), []
+        failure = self.exits.failure(now)
+        if failure is not None:
+            self.result = Phase.FAILED
+            level = Level.WARNING if failure.left else Level.ERROR
+            return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]
+        if self.alive:
+            return None, []
+        self.result = Phase.SUCCEEDED
+        return Stimulus.SUCCEEDED, []
