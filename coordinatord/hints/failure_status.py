@@ -1,4 +1,4 @@
-"""The root cause of a failed round as the HTTP API and terminals show it, with what to do about it. Pure."""
+"""Makes the status of a failed round for the HTTP API and terminals: the root cause and its remedy. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from coordinatord.protocol.http.api import EarlyEndStatus, FailureStatus, OtherF
 from coordinatord.protocol.messages import Report
 
 KEPT_MAX = 1_000
-"""The size of the cache: one failure for each job that is remembered."""
+"""The size of the cache: one failure for each known job."""
 
 
 @lru_cache(maxsize=KEPT_MAX)
 def failure_status(report: Report) -> FailureStatus:
-    """Return the failure as it is shown; it is cached, since each answer about the job has it."""
+    """Return the status of a failure, cached because each answer about the job has it."""
     failure = report.failure
     return FailureStatus(
         round=report.round,

@@ -1,8 +1,8 @@
-"""Judges which worker all others wait for, by where each of them stands.
+"""Finds the worker that blocks a round, from samples of all workers.
 
 A worker in a collective waits for others. So the culprit waits in no collective, or in another one than the others;
-`wait_graph` finds it, and `hang_sentences` says it in words. There is no verdict while a worker gets on, or while none
-is seen to wait.
+`wait_graph` finds it, and `hang_sentences` says it in words. There is no verdict while a worker makes progress, or
+while none waits.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from coordinatord.protocol.text import clip
 
 _UNEVEN = ("gather", "scatter", "all_to_all")
 _EVEN = ("all_gather", "allgather", "reduce_scatter")
-"""Ranks may put tensors of different sizes into the former collectives, and not into the latter."""
+"""Collectives whose ranks may have tensors of different sizes, and exceptions from these."""
 
 _ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
-"""Operations from one rank to all, or from all to one: each rank is done with its part at its own time."""
+"""Operations from one rank to all, or from all to one, which complete for each rank at another time."""
 
 DEFAULT_GROUP = "default_pg"
-"""The group that has all workers of a job."""
+"""The group of all workers of a job."""
 
 
 class HangVerdict(Struct, frozen=True):
-    """The workers that hold up all others."""
+    """The workers that block all others."""
 
     kind: HangKind
     ranks: tuple[int, ...]
-    """The culprits; with `network`, the workers that wait in a collective that ought to complete."""
+    """The culprits; with `network`, the workers in a collective that should complete."""
     sentence: str
     waiting: int
     """How many workers wait."""
 
     @property
     def is_hang(self) -> bool:
-        """Whether it will not pass by itself, as far as can be seen."""
+        """Whether it will probably not pass by itself."""
         return self.kind is not HangKind.BUSY
 
     @property
     def rests_on_pace(self) -> bool:
-        """Whether all that shows it is that a worker or its data does not move."""
+        """Whether its only evidence is that a worker or its data does not move."""
         return self.kind in {HangKind.STUCK, HangKind.NETWORK}
 
 
 def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return which workers hold up a round; None if a worker gets on, or none is seen to wait.
+    """Return which workers block a round; None if a worker makes progress, or none waits.
 
-    A slow collective gets on as long as its data moves: on a slow network, one of many bytes may take longer than two
-    looks. Its workers need not all be in it: a broadcast ends for each of them at its own time, and groups differ.
+    A slow collective makes progress while its data moves: on a slow network, a large one may outlast two samples. Its
+    workers need not all be in it: a broadcast completes for each of them at another time, and groups differ.
     """
     waiting = [worker for worker in seen_workers if state_of(worker) is CollectiveState.WAITS]
     if not waiting or any(state_of(worker) is CollectiveState.MOVES for worker in seen_workers):
@@ -74,7 +74,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     behind = [worker for index, worker in enumerate(seen_workers) if index in awaited.last & awaited.behind]
     others = [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
     still = [worker for worker in last if state_of(worker) is not CollectiveState.WAITS]
-    # Others may wait for a busy worker by other means, such as a file.
+    # Others may wait for a busy worker in other ways, such as for a file.
     named = [worker for worker in others if is_busy(worker)] or still or ([] if behind else others)
     if named:
         return _judge_others(named, waiting)
@@ -86,7 +86,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
     """Describe the worker that the others wait for: `waiting for rank 0 on node a, which computes in ...`.
 
-    Where no worker is to blame, it is the sentence of the verdict.
+    Without a culprit, it is the sentence of the verdict.
     """
     if verdict.kind is HangKind.NETWORK:
         return verdict.sentence
@@ -103,7 +103,7 @@ def _verdict(
 
 
 def _places_of(worker: SeenWorker, workers: int) -> WorkerPlaces:
-    """Return how far a worker is in its groups, for `find_awaited`."""
+    """Return a worker's places in its groups, for `find_awaited`."""
     if worker.now is None or worker.now.collective is None:
         return WorkerPlaces(worker.rank, ())
     first = place_of(worker.now.collective)
@@ -112,20 +112,20 @@ def _places_of(worker: SeenWorker, workers: int) -> WorkerPlaces:
 
 
 def _members(worker: SeenWorker, workers: int) -> int:
-    """Return how many members the group has in which a worker waits; 0 if that is not known."""
+    """Return the number of members of the group in which a worker waits; 0 if not known."""
     return 0 if worker.now is None else workers if collective_of(worker).group == DEFAULT_GROUP else worker.now.members
 
 
 def _judge_others(culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
-    """Return the verdict on workers that wait in no collective, some of which others wait for."""
+    """Return the verdict on workers that wait in no collective, and that others wait for."""
     kind, culprits = _culprits(culprits)
     return _verdict(kind, culprits, waiting, say.others_wait(kind, culprits, waiting))
 
 
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
-    """Return the verdict on workers that others have left behind, and that wait for nobody.
+    """Return the verdict on workers that are behind others, and that wait for nobody.
 
-    Where most members of a group are behind by one, the others have begun one collective more than they should.
+    If most members of a group are behind by one, the others have begun one collective too many.
     """
     ranks, groups = {worker.rank for worker in behind}, {_group_of(worker) for worker in behind}
     ahead = [worker for worker in waiting if worker.rank not in ranks]
@@ -143,11 +143,11 @@ def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -
 
 
 def _judge_waiting(last: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
-    """Return what is wrong where all workers wait, and these wait for nobody, or for each other.
+    """Return the verdict if all workers wait, and the `last` ones wait for nobody, or for each other.
 
-    Each group is judged by itself, as its members wait for each other. If members of one group wait at different
-    places, they are the culprits. If each group waits at one place, the groups that are whole ought to complete. If no
-    group is whole, the workers wait for each other in a circle.
+    Each group is judged by itself, because its members wait for each other. Members of one group that wait at different
+    places are the culprits. If each group waits at one place, the complete groups should complete their collective. If
+    no group is complete, the workers wait for each other in a circle.
     """
     groups: dict[tuple[str, tuple[int, ...]], list[SeenWorker]] = {}
     for worker in last:
@@ -166,7 +166,7 @@ def _judge_waiting(last: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) ->
 
 
 def _is_whole(members: Sequence[SeenWorker], workers: int, *, alone: bool) -> bool:
-    """Whether all members of a group wait in it; if their number is not known, whether that is likely."""
+    """Whether all members of a group wait in it, or probably do if their number is not known."""
     expected = 2 if _is_pair(members[0]) else _members(members[0], workers)
     return len(members) >= expected if expected else alone or len(members) > 1
 
@@ -187,7 +187,7 @@ def _group_of(worker: SeenWorker) -> tuple[str, tuple[int, ...]]:
 def _mismatched(places: Mapping[WaitPlace, Sequence[SeenWorker]], waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return the verdict on workers that wait at different places.
 
-    Where most of them wait at one place, the others are the culprits. Otherwise that cannot be known: all are named.
+    If most of them wait at one place, the others are the culprits. Otherwise all are named.
     """
     sides = sorted(places.items(), key=lambda side: (-len(side[1]), side[1][0].rank))
     most, *others = sides
@@ -198,9 +198,9 @@ def _mismatched(places: Mapping[WaitPlace, Sequence[SeenWorker]], waiting: Seque
 
 
 def _culprits(workers: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
-    """Return which of the workers that wait in no collective are the culprits.
+    """Return the culprits among workers that wait in no collective.
 
-    The busy ones are, if there are any: the others may wait for these by other means.
+    These are the busy ones, if any: the others may wait for them in other ways.
     """
     busy = [worker for worker in workers if is_busy(worker)]
     if busy:

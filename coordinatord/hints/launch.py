@@ -1,11 +1,11 @@
-"""Well-known causes: how the script was started, what its host lacks, and its GPUs. Pure."""
+"""The table of known causes in the start of a script, in missing files of its host, and in its GPUs. Pure."""
 
 from __future__ import annotations
 
 from coordinatord.hints.rule import HintRule
 
 _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
-"""A name that is followed by a semicolon is a package, which is there but cannot be run."""
+"""A name before a semicolon is a package, which exists but cannot be run."""
 
 LAUNCHING = (
     HintRule(

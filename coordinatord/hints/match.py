@@ -1,4 +1,4 @@
-"""Finds advice about a failure whose cause is well known. Pure; the causes are in other modules, as tables."""
+"""Finds advice about a failure with a known cause, from the tables in other modules. Pure."""
 
 from __future__ import annotations
 
@@ -58,12 +58,11 @@ _STUCK_IN_ANOTHER_WAY = {
     r" waits? for a disk\b": _DISK,
     r" waits? for ": _OUTSIDE,
 }
-"""The advice about workers that are stuck and have no stack that says why, by the words of the verdict
-(`hang_sentences`)."""
+"""The advice about stuck workers whose stack does not show why, by the words of the verdict (`hang_sentences`)."""
 
 
 def hang_advice(kind: HangKind, failure: Failure) -> str:
-    """Return the advice about a worker that hung, as a text for `str.format`: {host}."""
+    """Return the advice about a worker that hung, as a template for `str.format`: {host}."""
     if kind is HangKind.STUCK:
         for pattern, advice in _STUCK_IN_ANOTHER_WAY.items():
             if re.search(pattern, failure.message):
@@ -72,13 +71,13 @@ def hang_advice(kind: HangKind, failure: Failure) -> str:
 
 
 CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
-"""The causes in the order in which they are tried: more specific ones come first."""
+"""The causes in the order of matching, more specific ones first."""
 
 _FINAL = "no restart mends this error, so the run ended at once: correct the script, and start the nodes again"
 
 
 def hint(report: Report) -> str | None:
-    """Return one or two sentences about the root cause; None if it has no known cause."""
+    """Return one or two sentences about the root cause; None if the cause is not known."""
     if report.failure.hang is not None:
         return hang_advice(report.failure.hang, report.failure).format(host=report.host)
     if report.failure.final:
@@ -88,14 +87,14 @@ def hint(report: Report) -> str | None:
 
 
 def cause_of(report: Report) -> HintRule | None:
-    """Return the known cause of a failure; None if there is none, as for a worker that hung."""
+    """Return the known cause of a failure; None without one, as for a worker that hung."""
     if report.failure.hang is not None:
         return None
     return next((cause for cause in CAUSES if _advice(cause, report) is not None), None)
 
 
 def _advice(cause: HintRule, report: Report) -> str | None:
-    """Return the advice of this cause; None if it is not the cause of the failure."""
+    """Return the advice of this cause; None if it does not match the failure."""
     failure = report.failure
     if cause.signals and signal_behind(failure.exit_code) not in cause.signals:
         return None

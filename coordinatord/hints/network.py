@@ -1,4 +1,4 @@
-"""Well-known causes: workers that cannot reach, or lose, each other. Pure."""
+"""The table of known causes in the network: workers that cannot reach each other, or lose a connection. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from coordinatord.protocol.messages import Failure
 _INTERFACES = "`ip -br address` shows the interfaces of a host"
 
 _HIDDEN_NETWORK = r"(?P<address>127\.[\d.]+|172\.17\.[\d.]+|192\.168\.122\.[\d.]+|169\.254\.[\d.]+|::1|fe80:[\w:]+)"
-"""Addresses of loopback, docker0, virbr0 and links: other hosts cannot reach them."""
+"""Addresses of loopback, docker0, virbr0 and link-local ones, which other hosts cannot reach."""
 
 _PEER_GONE_NCCL = (
     r"ncclRemoteError|remote process (?:has terminated|exited|exiting)|NCCL WARN .*Connection closed by remote"
     r"|NCCL has reported COMM_ERROR"  # at the gate before the optimizer, see `workerlib.keeping.gate`
 )
 _PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"
-"""What gloo writes about a connection that the peer's process, or its kernel, has closed."""
+"""gloo's error for a connection that the peer's process, or its kernel, has closed."""
 _GLOO_TIMED_OUT = r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) operation"
 _STORE_GONE = r"Did the remote server shutdown or crash\?"
 _STORE_BROKEN = rf"DistNetworkError: (?:.*{_STORE_GONE}|Broken pipe|Connection reset by peer)"
@@ -192,15 +192,13 @@ NETWORK = (
 
 
 _NCCL = r"Connection closed by remote peer"
-"""What NCCL writes below the exception. Its ncclRemoteError alone may come from a fault of the network."""
+"""NCCL's text below the exception. Its ncclRemoteError without this text may be a network fault."""
 
 
 def lost_connection(failure: Failure) -> bool:
-    """Whether a worker failed because a peer's connection ended, by what the worker wrote.
-
-    Such a failure is a sign that a process of another worker has ended. A timeout is none, nor is an error of the
-    network: after these the peer may still live. The user's own program writes that text and may write anything, so
-    this is never proof by itself.
+    """Whether a worker failed because a peer's connection ended, by its output.
+    Such a failure is a sign that a process of another worker has ended. A timeout or a network error is none: the peer
+    may still live. The user's program writes that output and may write anything, so this is no proof by itself.
     """
     lines = "\n".join(failure.last_lines)
     return bool(re.search(_PEER_GONE_GLOO, failure.error or lines) or re.search(_NCCL, f"{failure.error}\n{lines}"))

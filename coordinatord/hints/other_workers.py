@@ -1,4 +1,4 @@
-"""The other workers of a round that failed: which failed too, had ended before, or were behind. Pure."""
+"""Describes the other workers of a failed round: which failed too, had ended before, or were behind. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def early(report: Report) -> str:
 
 
 def stragglers(report: Report) -> str:
-    """Return which workers were behind, if the failed one waited for others; otherwise, or if none was, empty."""
+    """Return which workers were behind, if the failed one waited for others; empty if none was."""
     cause = cause_of(report)
     if cause is None or not cause.waits or not report.stragglers:
         return ""
@@ -57,13 +57,13 @@ def _first_of(texts: Sequence[str]) -> str:
 
 
 def _did(failures: Sequence[SecondaryFailure], number: int) -> str:
-    """Return what so many workers did, of which a report has these failures."""
+    """Describe how `number` workers failed, some of whom are in a report."""
     left = sum(failure.left for failure in failures)
     return "failed" if not left else "left the round" if left == number else "failed or left the round"
 
 
 def _named(failures: Iterable[SecondaryFailure], number: int) -> str:
-    """Name the failures that a report has, of so many in all."""
+    """Name the failures in a report, of `number` in all."""
     names = [
         f"rank {failure.rank} on {failure.node} ({describe_exit(failure.exit_code, left=failure.left)})"
         for failure in failures

@@ -1,4 +1,4 @@
-"""Well-known causes: memory, disks and other limits of a host, and signals. Pure."""
+"""The table of known causes in memory, disks and other limits of a host, and in signals. Pure."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ LIMITS = (
 )
 
 _LEFT_OPEN = "terminate called without an active exception"
-"""What C++ writes if threads of a process group still run at the end. If there is an exception of Python, that is the
-cause, and this gets no hint."""
+"""The text of C++ if threads of a process group still run at the end. An exception of Python is then the cause, and
+this gets no hint."""
 
 SIGNALS = (
     HintRule(

@@ -1,4 +1,4 @@
-"""What one look shows of a worker, or two: whether it waits in a collective, and whether it gets on otherwise. Pure."""
+"""Reads one or two samples of a worker: whether it waits in a collective, and whether it makes progress. Pure."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from msgspec import Struct
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks
 
 BUSY_CPUS = 0.1
-"""The CPUs that a busy worker uses at least, over a fifth of a second: threads that only poll use less."""
+"""The least CPUs of a busy worker, over a fifth of a second: threads that only poll use less."""
 
 BUSY_BYTES = 64 * 1024
-"""The fewest bytes between two looks that show that a worker gets on: it reads and writes them when it saves to a slow
-disk, and its connections count them when the data of its collective still comes and goes."""
+"""The fewest bytes between two samples that show progress: a worker reads and writes them on a slow disk, and its
+connections carry them in a slow collective."""
 
 WAITS_FOR_DISK = "waiting for IO"
-"""The state of a process that waits for a disk, or for a file system of the network."""
+"""The state of a process that waits for a disk or a network file system."""
 
 TRACED = "traced"
-"""The state of a process that a debugger holds, whether one of the kernel's or one of Python."""
+"""The state of a process that a debugger, of the kernel or of Python, has stopped."""
 
 HALTED = frozenset({"stopped", TRACED})
 """The states of a process that somebody has stopped."""
 
 
 class SeenWorker(Struct, frozen=True):
-    """Where one worker of a round stands."""
+    """The samples of one worker of a round."""
 
     node: str
-    """Empty if it is not known."""
+    """Empty if not known."""
     rank: int
     now: WorkerStacks | None
-    """None if it could not be asked."""
+    """None if there is no answer."""
     before: WorkerStacks | None = None
-    """Where it stood in an earlier look; None if there was none."""
+    """The earlier sample, if any."""
 
 
 class WaitPlace(Struct, frozen=True):
@@ -50,12 +50,12 @@ class WaitPlace(Struct, frozen=True):
 
 
 def state_of(worker: SeenWorker) -> CollectiveState | None:
-    """Return how far a worker is with its collective; None if it is not known to be in one."""
+    """Return a worker's progress in its collective; None if it is not known to be in one."""
     return None if worker.now is None or worker.now.collective is None else worker.now.collective.state
 
 
 def collective_of(worker: SeenWorker) -> Collective:
-    """Return the collective of a worker that waits in one, or has done one."""
+    """Return the collective of a worker that waits in one, or has completed one."""
     assert worker.now is not None  # noqa: S101 - the worker waits in one
     assert worker.now.collective is not None  # noqa: S101 - as above
     return worker.now.collective
@@ -75,7 +75,7 @@ def longest_wait_s(seen_workers: Iterable[SeenWorker]) -> float:
 
 
 def outside_of(worker: WorkerStacks) -> str:
-    """Return what a worker waits for that is no part of the job; empty if nothing is seen."""
+    """Return the thing outside the job that a worker waits for; empty if none is seen."""
     return "a disk" if worker.state == WAITS_FOR_DISK else worker.waits_for
 
 
@@ -95,7 +95,7 @@ def is_busy(worker: SeenWorker) -> bool:
 
 
 def moves_bytes(worker: SeenWorker) -> bool:
-    """Whether a worker has read or written since the look before, or data has come or gone on its connections."""
+    """Whether a worker has read or written since the earlier sample, or its connections have carried data."""
     now, before = worker.now, worker.before
     if now is None or before is None or before.pid != now.pid:
         return False

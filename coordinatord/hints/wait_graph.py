@@ -1,10 +1,8 @@
-"""Finds the workers for which all others wait in the end: each waits for some, which wait for others.
-
-A worker waits for the members of a process group that have not come as far as it has. Those that have come as far may
-have something before that: a GPU carries out what was begun in the order in which it was begun. With NCCL a worker
-begins dozens of operations ahead. So it is no fault to be behind, as long as the worker waits for others. It is one if
-a collective is over for another worker that is over for none before all have come: then this worker waits for nobody,
-and its collective should be over as well.
+"""Finds the workers for which all others wait, directly or through a chain of other workers.
+A worker waits for the members of a process group that are behind it. Those that are not behind may still wait in an
+earlier operation: a GPU executes operations in the order in which they were begun, and with NCCL a worker begins dozens
+ahead. So a worker that is behind is no culprit while it waits for others. It is one if its collective has completed for
+another worker, and completes for none before all have begun it: then it should be over here as well.
 """
 
 from __future__ import annotations
@@ -19,38 +17,38 @@ from msgspec.structs import replace
 from coordinatord.protocol.stack_messages import PAIRED, GroupPlace, GroupStage
 
 Node = int | tuple[str, str, int]
-"""A worker by its index, or some members of a group: those `at` a level, those `not yet at` it as they wait for
-something else before, or those `below` it."""
+"""A worker by its index, or some members of a group: those `at` a level, those `not yet at` it, which wait in an
+earlier operation, or those `below` it."""
 
 BACKENDS_MAX = 4
-"""The most backends of a group that count; torch gives one to each kind of device."""
+"""The limit of backends of a group; torch makes one for each kind of device."""
 
 SILENT: Node = ("silent", "", 0)
-"""All workers of which no place is known."""
+"""All workers without a known place."""
 
 
 class WorkerPlaces(Struct, frozen=True):
-    """How far one worker is."""
+    """The progress of one worker."""
 
     rank: int
     places: tuple[GroupPlace, ...]
-    """Those at which it waits come first, in the order in which it began them. A worker that is silent has none."""
+    """Those at which it waits come first, in the order of their begin. A silent worker has none."""
     members: int = 0
-    """How many members the group of its first place has; 0 if that is not known."""
+    """The number of members of the group of its first place; 0 if not known."""
 
     @property
     def first(self) -> GroupPlace | None:
-        """The place at which it waits; None if it waits nowhere."""
+        """The first place at which it waits, if any."""
         return next((place for place in self.places if place.stage is not GroupStage.DONE), None)
 
     @property
     def collective(self) -> GroupPlace | None:
-        """The first collective in which it waits; None if it waits in none."""
+        """The first collective in which it waits, if any."""
         return next((place for place in self.heads if place.stage is not GroupStage.DONE), None)
 
     @property
     def heads(self) -> Iterable[GroupPlace]:
-        """The first place in each group that is no exchange with one peer."""
+        """The first place in each group, without exchanges with one peer."""
         found: dict[str, GroupPlace] = {}
         for place in self.places:
             if place.stage not in PAIRED:
@@ -64,11 +62,11 @@ class Awaited(Struct, frozen=True):
     last: frozenset[int]
     """Those that wait for nobody, or only for each other."""
     behind: frozenset[int]
-    """All workers that are not as far as another member of a group that waits there, or has left them behind."""
+    """All workers that are behind another member of a group."""
 
 
 def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
-    """Return for whom those wait that wait. Of workers that wait for each other, those count that are behind."""
+    """Return the workers that the waiting ones wait for; of workers that wait for each other, those that are behind."""
     graph = _Graph(_with_backends(workers))
     waiting = [index for index, worker in enumerate(workers) if worker.first is not None]
     last: set[int] = set()
@@ -79,7 +77,7 @@ def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
 
 
 def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
-    """Let those that have begun nothing in a group stand at the beginning of it, with each backend that others use."""
+    """Put workers that have begun nothing in a group at its beginning, for each backend that others use."""
     used: dict[str, set[str]] = defaultdict(set)
     for place in (place for worker in workers for place in worker.places):
         name, _, backend = place.group.rpartition(".")
@@ -93,13 +91,13 @@ def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
 
 
 class _Graph:
-    """Who waits for whom; its size grows with the number of places."""
+    """The graph of who waits for whom; its size grows with the number of places."""
 
     def __init__(self, workers: Sequence[WorkerPlaces]) -> None:
         self._workers = workers
         self._index_of = {worker.rank: index for index, worker in enumerate(workers)}
         self._levels: dict[str, Counter[int]] = defaultdict(Counter)
-        """How many members of each group are at which level."""
+        """The number of members of each group at each level."""
         for place in (place for worker in workers for place in worker.heads):
             self._levels[place.group][place.level] += 1
         highest = {group: max(levels) for group, levels in self._levels.items()}
@@ -109,7 +107,7 @@ class _Graph:
             for place in worker.places
             if place.stage is GroupStage.WAITS_FOR_ALL and highest[place.group] > place.level
         }
-        """The workers for which a collective should be over, since it is over for another one."""
+        """The workers whose collective should be over, since it is over for another one."""
         self._members: dict[Node, list[int]] = defaultdict(list)
         for index, worker in enumerate(workers):
             if not worker.places:
@@ -120,13 +118,13 @@ class _Graph:
                     self._members["not yet at", place.group, place.level].append(index)
         self.behind = self._overtaken | self._behind()
         self._lower: dict[Node, int] = {}
-        """The next lower level, for each that is not the lowest one of its group."""
+        """The next lower level of each level, except of the lowest one of a group."""
         for group, levels in self._levels.items():
             for lower, upper in pairwise(sorted(levels)):
                 self._lower["below", group, upper] = lower
 
     def _behind(self) -> set[int]:
-        """Return the workers that are not as far in a group as another one that waits there."""
+        """Return the workers that are behind another one in a group."""
         waited_at: dict[str, int] = defaultdict(int)
         for place in filter(None, (worker.collective for worker in self._workers)):
             waited_at[place.group] = max(waited_at[place.group], place.level)
@@ -137,7 +135,7 @@ class _Graph:
         }
 
     def successors(self, node: Node) -> Iterable[Node]:
-        """Return those for which a worker waits, or the workers in a part of a group."""
+        """Return the nodes that a worker waits for, or the workers in a part of a group."""
         if isinstance(node, int):
             return () if node in self._overtaken else self._awaited_by(self._workers[node])
         part, group, _ = node
@@ -206,7 +204,7 @@ def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterabl
 
 
 def _pop_through(stack: list[Node], last: Node) -> Iterator[Node]:
-    """Remove and yield what is on a stack, down to this node."""
+    """Pop and yield the top of a stack, down to this node."""
     node: Node | None = None
     while node != last:
         yield (node := stack.pop())

@@ -125,7 +125,7 @@ class Server:
 
     def note_change(self) -> None:
         """Show pages and programs a change that no record has: of the coordinators that stand by."""
-        self._change_signal.note(())
+        self._change_signal.on_records(())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         """Run a coroutine while the server serves; `until` raises its errors."""
@@ -183,7 +183,7 @@ async def serve(
     sessions = NodeSessions(driver, counters, limits)
     HangLooks(driver, sessions.reads.stacks, tasks)
     requests, change_signal = Requests(driver), ChangeSignal()
-    driver.shown.watchers.append(change_signal.note)
+    driver.shown.watchers.append(change_signal.on_records)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
     stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)

@@ -1,6 +1,6 @@
-"""The gate before all handlers: it finds the caller of each request, and checks what the caller may do.
+"""Authenticates and authorizes each request before its handler.
 
-The method and the path alone decide which role a request needs. So a path that is added later needs a token too.
+Only the method and the path decide which role a request needs, so a new path needs a token by default.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from coordinatord.server.sessions.connections import CALLER, shown_by
 HEALTH_PATH = "/healthz"
 
 OPEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("POST", SESSION_PATH)})
-"""Requests that need no token. What monitors a service has none, and receives the health alone. A browser receives the
-empty page, and may send the code of a link."""
+"""Requests that need no token. A monitor of the service has none, and gets only the health. A browser gets the empty
+page, and may send the code of a link."""
 
 STREAM_PATH = "/v1/stream"
-"""The path of the page's data, which names a job in its query, if it names one."""
+"""The path of the page's data, whose query may name a job."""
 
 OF_OWN_JOBS = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", LINK_PATH)})
-"""Requests for which a token for some jobs is enough: their answers have the jobs that the caller's token is for."""
+"""Requests that also accept a token for some jobs, because they answer with only these."""
 
 OF_THE_PAGE = "/page/"
-"""The beginning of the paths of the page's files, which hold nothing about any job."""
+"""The prefix of the paths of the page's files, which have no data of jobs."""
 
 DESCRIPTION_MAX = 300
-"""The length of a sentence in a header: nodes show it, and they receive no body with an answer to an upgrade."""
+"""The length of a sentence in a header: nodes show it, and they get no body with a failed upgrade."""
 
 
 def is_open(method: str, path: str) -> bool:
-    """Whether requests like this are for everybody."""
+    """Whether such requests need no token."""
     return (method, path) in OPEN or (method in READING and path.startswith(OF_THE_PAGE))
 
 
 def is_health(method: str, path: str) -> bool:
-    """Whether a request asks how the coordinator is, and nothing else."""
+    """Whether a request asks only for the coordinator's health."""
     return method in READING and path == HEALTH_PATH
 
 
 class AccessGuard:
-    """Lets requests through, each with its caller."""
+    """Accepts or rejects requests, and attaches the caller to each."""
 
     def __init__(
         self, gatekeeper: Gatekeeper | None, cookie: str, is_open: Callable[[str, str], bool] = is_open
     ) -> None:
-        """Let in whom the gatekeeper lets in; without one, everybody. `cookie` names the cookie of browsers' sessions.
+        """Accept callers by the gatekeeper; without one, all. `cookie` names the cookie of browsers' sessions.
 
-        `is_open` takes a method and a path, and returns whether such requests are for everybody.
+        `is_open` takes a method and a path, and returns whether such requests need no token.
         """
         self._gatekeeper = gatekeeper
         self._cookie = cookie
@@ -68,7 +68,7 @@ class AccessGuard:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a request through, or answer it with 401, 403 or 429."""
+        """Handle a request, or answer it with 401, 403 or 429."""
         try:
             caller = self._caller(request)
         except DeniedError as error:
@@ -81,7 +81,7 @@ class AccessGuard:
             del self._requests[id(request)]
 
     def end_invalid(self) -> None:
-        """End the requests of callers who would not be let in any more: some last for hours."""
+        """End the requests of callers that are no longer accepted: some last for hours."""
         for request, caller in self._requests.values():
             if self._gatekeeper is not None and not self._gatekeeper.is_valid(caller) and request.transport is not None:
                 request.transport.close()
@@ -111,7 +111,7 @@ def _needed_role(request: web.Request) -> Role:
 
 def _denial(request: web.Request, error: DeniedError) -> web.Response:
     answer = error_response(request, error.status, error.code, str(error))
-    answer.force_close()  # a caller who is not let in keeps no connection
+    answer.force_close()  # a rejected caller keeps no connection
     code = "insufficient_scope" if error.status is HTTPStatus.FORBIDDEN else "invalid_token"
     text = clip(str(error), DESCRIPTION_MAX).translate({ord('"'): "'", ord("\\"): "/"})
     description = text.encode("ascii", "replace").decode()

@@ -1,4 +1,4 @@
-"""Operators' requests over plain HTTP; each is answered once its result is durable."""
+"""Handles operators' requests; each is answered once its result is durable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from coordinatord.server.http.responses import error_response, respond
 from coordinatord.server.sessions.connections import CALLER
 
 REQUESTS_AT_ONCE_MAX = 100
-"""The limit of requests in progress: each ends when it is on the disk, so more come from a program that loops."""
+"""The limit of requests in progress: each ends once durable, so only a program that loops sends more."""
 
 _PATHS: dict[str, type[Request]] = {
     "/v1/jobs/{job:[^/]+}/stop": StopJob,
@@ -39,7 +39,7 @@ _PATHS: dict[str, type[Request]] = {
     "/v1/nodes/{node:[^/]+}/drain": DrainNode,
     "/v1/nodes/{node:[^/]+}/undrain": UndrainNode,
 }
-"""aiohttp's own pattern for a part of a path allows no braces, which a name may have."""
+"""Paths with a pattern for names, because aiohttp's default pattern allows no braces."""
 
 _STATUSES = {
     AdminResult.UNKNOWN_JOB: 404,
@@ -57,7 +57,7 @@ class Requests:
     """All requests in progress."""
 
     def __init__(self, driver: Driver) -> None:
-        """Submit requests to this driver, and receive its answers."""
+        """Submit requests to this driver, which returns answers."""
         self._driver = driver
         driver.on(Answer, self._deliver)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -81,7 +81,7 @@ class Requests:
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
         wanted, token = await _read(request, kind), CALLER.get().name
-        if token:  # it is named beside the person, whose name nobody checks
+        if token:  # recorded beside the person's name, which nobody checks
             wanted = replace(wanted, by=f"{wanted.by} (token {token})")
         if len(self._waiting) >= REQUESTS_AT_ONCE_MAX:
             return error_response(

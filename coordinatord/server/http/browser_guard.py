@@ -1,9 +1,9 @@
-"""Limits browsers to our own page and names, so that another site's page can read nothing and change nothing.
+"""Rejects browsers' requests from other sites' pages, which could otherwise read or change jobs.
 
-A browser lets any page open a WebSocket to us (RFC 6455, 10.2), and lets a page whose name has come to mean our address
-(DNS rebinding) read what we answer. In the first case the browser sends an `Origin` that is not where the request goes;
-in the second `Host` is not our own name. Programs may use any name: they reach us through services, tunnels and
-proxies, and no page makes them send requests. So names are checked for browsers only.
+A browser lets any page open a WebSocket to us (RFC 6455, 10.2), and lets a page whose name was rebound to our address
+(DNS rebinding) read our answers. In the first case the browser sends a foreign `Origin`; in the second `Host` is not
+our name. Programs may use any name: they reach us through services, tunnels and proxies, and no page makes them send
+requests. So only browsers' names are checked.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ SHOWN_MAX = 200
 READING = frozenset({"GET", "HEAD"})
 
 MARKS = ("Accept-Language", "Origin", "Referer", "Sec-Fetch-Site")
-"""Headers that browsers send and programs do not. A page can change the first of them, but not leave it out, and only a
-browser sets the others (Fetch standard, 2.2.2)."""
+"""Headers that browsers send and programs do not. A page can change the first, but not omit it, and only a browser sets
+the others (Fetch standard, 2.2.2)."""
 
 BROWSER = "Mozilla/"
-"""The beginning of each browser's User-Agent. In some a page may change it; then there is still Accept-Language."""
+"""The prefix of each browser's User-Agent. In some browsers a page may change it, but not omit Accept-Language."""
 
 PRIVATE = (".localhost", ".local", ".internal", ".home.arpa", ".test")
-"""Endings that nobody can register (RFC 6761, 6762 and 8375; ICANN for .internal, in 2024), so no page from elsewhere
-has such a name. Kubernetes' services are below .local."""
+"""Suffixes that nobody can register (RFC 6761, 6762 and 8375; ICANN for .internal, in 2024), so no foreign page has
+such a name. Kubernetes' services are below .local."""
 
 
 class Names:
-    """The names by which a browser may reach us."""
+    """The names under which a browser may reach us."""
 
     def __init__(self, allowed: Collection[str] = ()) -> None:
         """Begin with this host's names.
@@ -57,7 +57,7 @@ class Names:
         self._own = frozenset({_plain(socket.gethostname())})
 
     def learn(self) -> None:
-        """Begin to find out the host's full name. Nothing waits for it: a name server may not answer."""
+        """Start looking up the host's full name in the background: a name server may not answer."""
         threading.Thread(target=self._learn, name="name of this host", daemon=True).start()
 
     def _learn(self) -> None:
@@ -68,7 +68,7 @@ class Names:
         self._own |= {_plain(canonical) for *_, canonical, _ in found if canonical}
 
     def has(self, name: str) -> bool:
-        """Whether a name, as in a URL, is ours: no page from elsewhere can have it."""
+        """Whether a name, as in a URL, is ours, so that no foreign page can have it."""
         name = _plain(name)
         if not name or "." not in name:
             return True  # nobody can register it, so it is a host of this network
@@ -78,7 +78,7 @@ class Names:
 
 
 class Browsers:
-    """Refuses requests that no browser may send."""
+    """Rejects requests that no browser may send."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -86,19 +86,19 @@ class Browsers:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a request through, or answer it with 403."""
+        """Handle a request, or answer it with 403."""
         origin = request.headers.get("Origin")
         if origin is not None and not self._may_send(request, origin):
             text = "no web page may send this request: use nodeclient, or curl"
-            self._note(request, origin)
+            self._log_rejected(request, origin)
             return error_response(request, 403, "foreign", text)
         name = _host(request.headers.get("Host", ""))
         if _is_browser(request) and not self._names.has(name):
             return error_response(request, 403, "foreign_name", _unknown(name))
         return await handler(request)
 
-    def _note(self, request: web.Request, origin: str) -> None:
-        """Log a page's request. Anybody can send any number of them, so the lines about one address are bounded."""
+    def _log_rejected(self, request: web.Request, origin: str) -> None:
+        """Log a rejected request of a page. Anybody can send many, so the lines about one address are limited."""
         more = self._budget.allow(site(plain(request.remote or "")), asyncio.get_running_loop().time())
         if more is not None:
             text = "refused: a web page sent a request that only programs may send%s"
@@ -106,9 +106,9 @@ class Browsers:
             log.warning(text, more, extra=fields("page_refused", origin=origin, path=path, peer=request.remote))
 
     def _may_send(self, request: web.Request, origin: str) -> bool:
-        """Whether a page of this origin may send a request. Any page may send a read: it cannot see the answer.
+        """Whether a page of this origin may send a request. Any page may read, since it cannot see the answer.
 
-        Our own page may send one that acts, to a name that is ours, over TLS or from this host.
+        Our own page may also act, under our name, over TLS or from this host.
         """
         if request.path == SESSION_PATH:
             return False
@@ -118,13 +118,13 @@ class Browsers:
         scheme, _, place = origin.partition("://")
         own = place == host != "" and self._names.has(_host(host))
         if request.secure and scheme != "https":
-            return False  # it came in the clear, from whoever is in between
+            return False  # it came in the clear, so anybody on the way may have sent it
         same = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
         return own and same and (request.secure or is_loopback(request.remote))
 
 
 def is_loopback(peer: str | None) -> bool:
-    """Whether a request came from this host, so that nobody can be in between."""
+    """Whether a request came from this host, so that nobody can intercept it."""
     address = plain(peer or "")
     return _is_address(address) and ipaddress.ip_address(address).is_loopback
 

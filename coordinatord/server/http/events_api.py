@@ -1,4 +1,4 @@
-"""The events of one job or of all over plain HTTP: as a list, or as server-sent events that go on as more happens."""
+"""Serves the events of one job or of all: as a list, or as server-sent events that follow new ones."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ AT_ONCE_MAX = 1_000
 """The limit of one answer: some 300 bytes each, and more than a person reads."""
 
 FOLLOWERS_MAX = 100
-"""The limit of followers: each costs a read of the store whenever something happens, and few people watch."""
+"""The limit of followers: each reads the store at every event, and few people watch."""
 
 QUIET_S = 15.0
-"""The interval of signs of life while nothing happens: proxies drop connections that are silent for a minute or
-less."""
+"""The interval of signs of life without events: proxies drop connections that are silent for a minute or less."""
 
 NUMBER_MAX = 2**63 - 1
-"""The greatest number of SQLite."""
+"""The greatest integer of SQLite."""
 
 _ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.ASCII)
-"""The id of an event: the store's token and a number. An id without a token is taken for this store's."""
+"""The id of an event: the store's token and a number. An id without a token means this store."""
 
 
 class _Selection(Struct, frozen=True):
@@ -58,7 +57,7 @@ class _Selection(Struct, frozen=True):
 
 
 class EventsApi:
-    """Reads events from the store, where everything durable is."""
+    """Reads events from the store."""
 
     def __init__(self, driver: Driver, store: Store, change_signal: ChangeSignal) -> None:
         self._driver = driver
@@ -125,7 +124,7 @@ class EventsApi:
                 yield ()
 
     async def _read(self, selection: _Selection, after: int | None) -> EventPage:
-        """Return what the store has after an event; all, if a store that was set back no longer has that number."""
+        """Return the store's events after a number; all, if a restored old copy does not have that number."""
         most = selection.last if after is None else AT_ONCE_MAX
         read = partial(self._store.read_events, kinds=selection.kinds, since=selection.since)
         page = await read(selection.job, after, most)
@@ -147,7 +146,7 @@ class EventsApi:
 
 
 def _after(request: web.Request, identity: str) -> int | None:
-    """Return the number of the last event that the client has; None if it has none of this store.
+    """Return the number of the client's last event; None without one of this store.
 
     Raises `ValueError`.
     """
@@ -162,7 +161,7 @@ def _after(request: web.Request, identity: str) -> int | None:
 
 
 def _kinds(request: web.Request) -> frozenset[str]:
-    """Return the kinds that are requested, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
+    """Parse the requested kinds, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
     known = {name.lower(): name for name in KINDS}
     requested = [kind for text in request.query.getall("kind", ()) for kind in text.split(",")]
     plain = {re.sub(r"[-_ ]", "", kind).lower(): kind for kind in requested}
@@ -173,7 +172,7 @@ def _kinds(request: web.Request) -> frozenset[str]:
 
 
 def _since(request: web.Request) -> float:
-    """Return the time so many seconds ago. Raises `ValueError`."""
+    """Parse the seconds of `since`, and return that time. Raises `ValueError`."""
     text = request.query.get("since")
     if text is None:
         return 0.0
@@ -183,7 +182,7 @@ def _since(request: web.Request) -> float:
 
 
 def _last(request: web.Request) -> int:
-    """Return how many of the newest are requested. Raises `ValueError`."""
+    """Parse the requested number of newest events. Raises `ValueError`."""
     text = request.query.get("last", str(AT_ONCE_MAX))
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= AT_ONCE_MAX:
         raise ValueError(f"last is 1 to {AT_ONCE_MAX}, not {text[:40]!r}")

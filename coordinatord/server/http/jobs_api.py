@@ -1,4 +1,4 @@
-"""Reads over plain HTTP: health, and the state of jobs. Nothing here changes anything."""
+"""Serves the coordinator's health and the state of jobs, without changing anything."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.sessions.connections import CALLER
 
 CHEAP_S = 0.002
-"""A cheaper answer, such as a job of a few hundred nodes, is made anew for every request, so it is always up to
-date."""
+"""A cheaper answer, such as a job of a few hundred nodes, is not cached."""
 
 SHARE = 0.1
-"""The share of the loop's time for making any other answer again and again, unless it would wait longer than
-`REST_S`."""
+"""The largest share of the loop's time for making any other answer, as far as `REST_S` allows."""
 
 REST_S = 1.0
 """The longest age of an answer: heartbeats and steps come once a second."""
@@ -44,23 +42,23 @@ class _Made(Struct, frozen=True):
 
 
 class ResponseCache:
-    """Caches answers that show jobs: each is made once for all who request it, as often as the loop can afford.
+    """Caches answers about jobs: each is made once for all clients, as often as the loop can afford.
 
     An answer with 10,000 nodes takes tens of milliseconds and megabytes, and clients may request it every second. It is
-    reused until something is recorded, for a second at most; it always shows what was recorded before the request.
+    reused until the next record, for at most a second, and always has all records before the request.
     """
 
     def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
         self._driver = driver
         self._change_signal = change_signal
         self._made: dict[Key, _Made] = {}
-        """The answers that are not due to be made anew."""
+        """The answers that are not yet stale."""
         self._turn = asyncio.Lock()
 
     async def get(self, key: Key, make: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        """Return an answer that shows everything recorded by now: an existing one, or a new one once that is due.
+        """Return an answer with all records up to now: a cached one, or a new one once the loop can afford it.
 
-        None, for a job that does not exist, is never kept.
+        None, for a job that does not exist, is not cached.
         """
         while True:
             async with self._turn:
@@ -72,9 +70,9 @@ class ResponseCache:
             await asyncio.sleep(made.rests_until - self._driver.now)
 
     async def _make(self, key: Key, make: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        await asyncio.sleep(0)  # nodes come between two answers, even if all are requested at once
+        await asyncio.sleep(0)  # nodes are served between two answers, even if all are requested at once
         version = self._version
-        began = time.thread_time()  # processor time, since other programs may use the processor as well
+        began = time.thread_time()  # CPU time, which other programs do not affect
         body = await make()
         cost_s = time.thread_time() - began
         if body is not None and cost_s >= CHEAP_S:
@@ -91,11 +89,11 @@ class ResponseCache:
 
 
 PIECE = 1_000
-"""Nodes of jobs that are shown without a pause: about four milliseconds."""
+"""Nodes of jobs that are formatted without a pause: about four milliseconds."""
 
 
 class Api:
-    """Shows the machine's state, as far as it is durable."""
+    """Shows the machine's durable state."""
 
     def __init__(
         self,
@@ -106,7 +104,7 @@ class Api:
         *,
         insecure: bool,
     ) -> None:
-        """Show the driver's machine, and what `shared` returns of its store; with `insecure`, everybody is let in."""
+        """Show the driver's machine; `shared` returns the coordinators that share its store, if any."""
         self._driver = driver
         self._rounds_reader = rounds_reader
         self._shared = shared

@@ -1,8 +1,8 @@
-"""The live page's data as server-sent events: `GET /v1/stream`; with `?job=` it also has one whole job.
+"""Streams the live page's data as server-sent events: `GET /v1/stream`; with `?job=` it also has one whole job.
 
-Events are levels, as in the whole protocol: each carries all of its subject. So the next one repairs a loss, a page
-that comes back needs nothing else, and a viewer that reads slowly skips what it missed. A state is made once for all
-viewers, and so rarely that it takes a small share of the loop's time. `core.queries.job_view` decides what is shown.
+Events are levels, as in the whole protocol: each has all of its subject. So the next one repairs a loss, a page that
+reconnects needs nothing else, and a slow viewer skips states. A state is made once for all viewers, and throttled to a
+small share of the loop's time. `core.shown.job_view` decides its content.
 """
 
 from __future__ import annotations
@@ -44,38 +44,37 @@ from coordinatord.store.interface import StoreError
 log = logging.getLogger(__name__)
 
 VIEWERS_MAX = 100
-"""The limit of open pages: ten times what a team has. Each costs a connection and, if it reads slowly, one old
-state."""
+"""The limit of open pages: ten times those of a team. Each costs a connection and, if it is slow, one old state."""
 
 QUICK_S = 0.25
-"""The time between two states when something was recorded: soon enough to look immediate, and long enough to make one
-of a burst of records."""
+"""The time between two states with a new record: short enough to look immediate, and long enough to combine a burst of
+records."""
 
 TURN_S = 1.0
 """The time between two states otherwise: steps and heartbeats come once a second."""
 
 SHARE = 0.03
-"""The largest share of the loop's time for making states: at 10,000 nodes one takes a tenth of a second, and nodes come
-first."""
+"""The largest share of the loop's time for making states: at 10,000 nodes one takes a tenth of a second, and nodes have
+priority."""
 
 ALIVE_S = 5.0
-"""The time after which an empty event is sent. It shows a page that the connection still works, since a browser does
-not notice one that was cut silently, and keeps proxies from closing it as idle."""
+"""The interval of empty events. They show a page that its connection works, since a browser does not detect a silent
+loss, and prevent proxies from closing it as idle."""
 
 PIECE_BYTES = 64 * 1024
-"""The most bytes in one write: states are shared by all viewers, a connection's buffer is not. The kernel closes the
-connection of a viewer that does not read at all (`app.UNACKNOWLEDGED_MS`)."""
+"""The most bytes in one write: viewers share a state, but not a connection's buffer. The kernel closes the connection
+of a viewer that does not read at all (`app.UNACKNOWLEDGED_MS`)."""
 
 RETRY_MS = 1_000
-"""The pause after which a browser comes back, as nodes do."""
+"""The pause before a browser reconnects, as for nodes."""
 
 COLUMNS = NodeStatus.__struct_fields__
-"""The fields of each node that are shown."""
+"""The fields of each node on the page."""
 
 _row = attrgetter(*COLUMNS)
 
 Show = Callable[[], Awaitable[tuple[Any, bool]]]
-"""Returns the record that is to be shown now, and whether it changes with the clock alone."""
+"""Returns the present record to show, and whether it changes with the clock."""
 
 
 @dataclass(eq=False)
@@ -92,7 +91,7 @@ class _Topic:
     made_at: float = -math.inf
     cost_s: float = 0.0
     is_live: bool = True
-    """Whether it changes with the clock alone."""
+    """Whether it changes with the clock."""
 
     async def make(self, version: int, store_error: str | None, now: float) -> None:
         began = time.perf_counter()
@@ -102,7 +101,7 @@ class _Topic:
         self.cost_s = time.perf_counter() - began
 
     def due_at(self, version: int, store_error: str | None, *, has_seen: bool) -> float:
-        """Return when to make it again, for a viewer who has seen it or not."""
+        """Return when to renew it, for a viewer that has seen it or not."""
         changed = version > self.version or store_error != self.store_error
         if has_seen and not changed and not self.is_live:
             return math.inf
@@ -122,7 +121,7 @@ class LiveUpdates:
         *,
         insecure: bool,
     ) -> None:
-        """Show the driver's machine, and what `shared` returns of its store; with `insecure`, everybody is let in."""
+        """Show the driver's machine; `shared` returns the coordinators that share its store, if any."""
         self._driver = driver
         self._shared = shared
         self._insecure = insecure
@@ -130,7 +129,7 @@ class LiveUpdates:
         self._rounds_reader = rounds_reader
         self._sampler = sampler
         self._jobs = _Topic("jobs", partial(self._show_jobs, ANYBODY))
-        """All jobs: it stays without viewers, so that those who come and go do not have it made each time."""
+        """All jobs. It stays cached without viewers, for the next one."""
         self._topics_viewed: dict[tuple[str, str], _Topic] = {}
         """The topics with viewers: one job, or the jobs that match a pattern."""
         self._viewers = ReaderCount()
@@ -142,7 +141,7 @@ class LiveUpdates:
         return [web.get("/v1/stream", self._serve, allow_head=False)]
 
     def close(self) -> None:
-        """End all streams: browsers look for the coordinator again."""
+        """End all streams: browsers reconnect."""
         self._closed = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
@@ -175,7 +174,7 @@ class LiveUpdates:
 
     @contextlib.contextmanager
     def _viewed(self, name: str, subject: str, show: Show) -> Iterator[_Topic]:
-        """Yield a topic that is made while it has viewers."""
+        """Yield a topic that is renewed while it has viewers."""
         topic = self._topics_viewed.setdefault((name, subject), _Topic(name, show))
         topic.viewers += 1
         try:
@@ -186,7 +185,7 @@ class LiveUpdates:
                 del self._topics_viewed[name, subject]
 
     async def _update(self, response: web.StreamResponse, topics: list[_Topic]) -> None:
-        """Send changes to one viewer, until it goes or the daemon ends."""
+        """Send changes to one viewer, until it leaves or the daemon ends."""
         sent: dict[str, bytes] = {}
         sent_at = self._driver.now
         while not self._closed and self._driver.may_act():
@@ -203,7 +202,7 @@ class LiveUpdates:
             await self._pause(topics, sent_at + ALIVE_S)
 
     async def _renew(self, topic: _Topic, *, has_seen: bool) -> None:
-        """Make a topic anew if that is due, of durable state only."""
+        """Renew a topic from durable state, if it is due."""
         if self._due_at(topic, has_seen=has_seen) > self._driver.now:
             return
         await self._driver.written()
@@ -214,7 +213,7 @@ class LiveUpdates:
         return topic.due_at(self._change_signal.version, self._driver.machine.store_error, has_seen=has_seen)
 
     async def _pause(self, topics: list[_Topic], at_latest: float) -> None:
-        """Wait until one of the topics is due: by the clock, or because something is recorded."""
+        """Wait until one of the topics is due: by the clock, or after a record."""
         version = self._change_signal.version
         async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
             await self._change_signal.beyond(version)
@@ -234,7 +233,7 @@ class LiveUpdates:
 
     @contextlib.asynccontextmanager
     async def _within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """Bound a wait of a viewer, also by the end of the daemon; a wait that is cut short is no error."""
+        """Limit a wait of a viewer by time and by the end of the daemon; a timeout is no error."""
         limit = 0.0 if self._closed else max(0.0, seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if limit == math.inf else limit) as wait:
@@ -268,7 +267,7 @@ class LiveUpdates:
         return PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision), _is_live(run)
 
     async def _find(self, job: str) -> tuple[Run, RoundHistory] | None:
-        """Return the run of a job and its rounds; while the store cannot be read, the page goes on without rounds."""
+        """Return the run of a job and its rounds; if the store cannot be read, without rounds."""
         try:
             return await self._rounds_reader.find(job)
         except StoreError as error:
@@ -282,7 +281,7 @@ def _is_live(run: Run) -> bool:
 
 
 def _series(series: TimeSeries) -> SeriesStatus:
-    """Return a series with as many digits as a chart can show."""
+    """Return a series, rounded to the precision of a chart."""
     return SeriesStatus(
         span_s=series.span_s,
         upto_s=round(series.upto_s, 3),

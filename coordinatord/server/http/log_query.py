@@ -1,4 +1,4 @@
-"""The query of `GET /v1/jobs/{job}/logs`: which logs of which workers, and how much of each."""
+"""Parses the query of `GET /v1/jobs/{job}/logs`: which logs of which workers, and how much of each."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_BYTES_MAX, LOG_LINES_MAX, LogPlace, LogStream
 
 LAST_LINES = 100
-"""The number of lines by default: some screens, with a long traceback."""
+"""The default number of lines: some screens, with a long traceback."""
 
 PARTS_MAX = 64
-"""The limit of ranges and names: as many as there are workers at once."""
+"""The limit of ranges and names: as many as workers at once."""
 
 PLACES_MAX = 2 * WORKERS_AT_ONCE_MAX
-"""The limit of places to go on from: two streams of all workers that are read at once."""
+"""The limit of places to continue from: two streams of all workers at once."""
 
 Log = tuple[int, LogStream]
 """A log of a round: its rank and its stream."""
@@ -32,7 +32,7 @@ _RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
 
 class LogQuery(Struct, frozen=True):
-    """What a reader wants."""
+    """A reader's selection of logs."""
 
     choice: LogChoice
     run: str | None
@@ -40,17 +40,17 @@ class LogQuery(Struct, frozen=True):
     round: int | None
     """None for the last one, and with `follow` also for all later ones."""
     after: Mapping[Log, LogPlace]
-    """The places from which to go on with some logs."""
+    """The places from which to continue some logs."""
     after_round: int | None
     """The round of these logs."""
     last_bytes: int
     last_lines: int | None
-    """The most lines of each log; None for any number."""
+    """The limit of lines of each log; None for no limit."""
     follow: bool
 
 
 def read_query(query: MultiMapping[str]) -> LogQuery:
-    """Read the query. Raises `ValueError`."""
+    """Parse the query. Raises `ValueError`."""
     unknown = sorted(set(query) - {"run", "rank", "node", "round", "stream", "last", "last_bytes", "follow", "after"})
     if unknown:
         raise ValueError(f"{unknown[0][:40]!r} selects nothing here: see /openapi.json")
@@ -78,7 +78,7 @@ def read_query(query: MultiMapping[str]) -> LogQuery:
 
 
 def read_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
-    """Return the chosen ranks; none if any will do. Raises `ValueError`."""
+    """Parse the chosen ranks; none means all. Raises `ValueError`."""
     ranks = tuple(_ranks(query.getall("rank", [])))
     if len(ranks) > PARTS_MAX:
         raise ValueError(f"at most {PARTS_MAX} ranks or ranges are chosen at once")
@@ -86,12 +86,12 @@ def read_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
 
 
 def write_place(number: int, log: Log, place: LogPlace) -> str:
-    """Write a place in a log of a round, for `after`."""
+    """Format a place in a log of a round, for `after`."""
     return f"{number}:{log[0]}:{log[1]}:{place.file:x}:{place.offset}"
 
 
 def read_place(text: str) -> tuple[int, Log, LogPlace]:
-    """Read the round, the log and the place in such a text. Raises `ValueError`."""
+    """Parse the round, the log and the place from the text of `write_place`. Raises `ValueError`."""
     matched = _PLACE.fullmatch(text)
     if matched is None:
         raise ValueError(f"after is the place of a part of a log, not {text[:80]!r}")

@@ -1,6 +1,6 @@
-"""Reads the logs of some workers piece by piece, and goes on with what is written if the reader follows.
+"""Reads the logs of some workers from their nodes, chunk by chunk, and optionally follows new output.
 
-Each piece is requested when the reader has taken the one before, so nothing is kept here, and a slow reader costs
+A chunk is requested once the reader has consumed the one before, so nothing is buffered here, and a slow reader costs
 nothing.
 """
 
@@ -24,13 +24,13 @@ from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 from coordinatord.store.interface import Store
 
 FOLLOW_EVERY_S = 1.0
-"""The interval of looks at logs that are followed, as `tail -f` has it."""
+"""The polling interval of followed logs, as in `tail -f`."""
 
 TOTAL_BYTES_MAX = 1024**3
-"""The limit of one reading: somebody who wants more than a gigabyte copies the files on their hosts."""
+"""The size limit of one reading: more than a gigabyte is better copied on the hosts."""
 
 WITHIN_S = 24 * 3_600.0
-"""The limit of one reading in time: somebody who follows for longer than a day has forgotten it."""
+"""The time limit of one reading: a reader of more than a day was forgotten."""
 
 BEGINNING = LogPlace(0, 0)
 """The place before the first byte of the oldest file."""
@@ -42,11 +42,11 @@ class _Log:
 
     source: LogSource
     place: LogPlace | None
-    """Where to go on; None to begin with its last lines."""
+    """Where to continue; None to begin with its last lines."""
     session: int | None
-    """The session that was last known to be its node's."""
+    """The last known session of its node."""
     is_over: bool = False
-    """Whether it is read no further; a note has given the reason."""
+    """Whether reading has stopped, for a reason that was sent as a note."""
     is_read: bool = False
     """Whether it was read to its present end."""
 
@@ -95,7 +95,7 @@ class LogReading:
         self._left = TOTAL_BYTES_MAX
         self._until = driver.now + WITHIN_S
         self._stopped = False
-        """A limit of this reading is reached."""
+        """Whether a limit of this reading is reached."""
 
     @property
     def _earlier(self) -> str:
@@ -113,7 +113,7 @@ class LogReading:
             and query.follow
             and not run.durable.has_had_rounds
         ):
-            return LogSources((), 0)  # they come with the first round
+            return LogSources((), 0)  # the first round brings them
         return log_sources(run, self.round, records, query.choice, earlier=self._earlier, follow=query.follow)
 
     async def _last_round(self) -> int:
@@ -125,15 +125,15 @@ class LogReading:
         return rounds[-1]
 
     async def _rounds(self) -> list[int]:
-        """Return the numbers of the rounds of the run that are kept. Raises `StoreError`."""
+        """Return the stored round numbers of the run. Raises `StoreError`."""
         return [round_.number for round_ in rounds_of(await self._store.read_rounds(self._run.job, self.run))]
 
     async def parts(self, found: LogSources) -> AsyncGenerator[LogPart | None, None]:
-        """Yield what is read of these logs, and None now and then while there is nothing new."""
+        """Yield parts of these logs, and None now and then while there is nothing new."""
         yield LogPart(run=self.run)
         places, place = self._query.after, None
         while True:
-            for note in _notes(found):
+            for note in _notes_of_unread(found):
                 yield note
             logs = [
                 _Log(source, places.get((source.rank, source.stream), place), source.session)
@@ -149,9 +149,9 @@ class LogReading:
             yield LogPart(run=self.run, round=self.round, note=text)
 
     async def _parts_of_round(self, logs: Sequence[_Log]) -> AsyncIterator[LogPart | None]:
-        """Yield what is read of these logs until no more is to come."""
+        """Yield parts of these logs until their end."""
         while not self.is_cut:
-            # This is looked up before the logs are read, so that what was written up to the end is read as well.
+            # This is checked before the logs are read, so that output up to the end is read as well.
             version, is_last = self._change_signal.version, self._is_over or self._has_next
             for log in logs:
                 async for part in self._new_parts(log, is_last=is_last):
@@ -168,25 +168,25 @@ class LogReading:
             await self._wait(version)
 
     async def _find_next(self) -> tuple[str, LogSources]:
-        """Return what to note about the next round, and its logs."""
+        """Return a note about the next round, and its logs."""
         try:
             return f"round {self.round} begins", await self.find()
         except NoLogError as error:
             return str(error), LogSources((), 0)
 
     async def _next_round(self) -> int:
-        """Return the next round that was formed; several may have passed since the last look. Raises `StoreError`."""
+        """Return the next round that was formed; several may have passed since the last poll. Raises `StoreError`."""
         await self._driver.written()
         return min((number for number in await self._rounds() if number > self.round), default=self._run.durable.round)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the daemon ends before a reader who follows has all; that reader goes on at the next coordinator."""
+        """Whether the daemon's end interrupts a reader that follows, who then continues at the next coordinator."""
         return self._query.follow and self._change_signal.closed
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing more will be written that the reader wants."""
+        """Whether no wanted output will follow."""
         durable = self._run.durable
         if not self._query.follow or self._earlier or durable.state.ended:
             return True
@@ -196,18 +196,18 @@ class LogReading:
 
     @property
     def _has_next(self) -> bool:
-        """Whether there is a later round to go on with."""
+        """Whether there is a later round to continue with."""
         later = self._query.round is None and not self._earlier and self._run.durable.round != self.round
         return self._query.follow and later
 
     async def _wait(self, version: int) -> None:
-        """Wait until there may be more: a while, or until something is recorded, such as the end of the run."""
+        """Wait until there may be more: for the interval, or until a record, such as the end of the run."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_EVERY_S):
                 await self._change_signal.beyond(version)
 
     async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
-        """Yield what a log has after its place, and advance the place; with `is_last` there is no later call."""
+        """Yield new parts of a log, and advance its place; with `is_last` there is no later call."""
         more = not log.is_over
         while more and self._left > 0:
             more = False
@@ -236,11 +236,11 @@ class LogReading:
         """Return the next chunk. Raises `NoAnswerError`."""
         source, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
         if member is not None and member.session is not None:
-            log.session = member.session  # the node may have come back; when the run ends, it is no member any more
+            log.session = member.session  # the node may have a new one; after the end of the run it is no member
         if log.session is None:
             raise NoAnswerError("its node is not connected")
         wanted = ReadLog(
-            request=1,  # it is numbered when its turn comes
+            request=1,  # it gets its number when it is sent
             run=source.run,
             round=source.round,
             rank=source.rank,
@@ -253,7 +253,7 @@ class LogReading:
         return await self._reads.read(log.session, wanted)
 
 
-def _notes(found: LogSources) -> Iterator[LogPart]:
+def _notes_of_unread(found: LogSources) -> Iterator[LogPart]:
     """Yield notes about logs that are not read, one for each node."""
     run = next((source.run for source in found.sources), "")
     if found.omitted:

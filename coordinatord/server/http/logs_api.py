@@ -1,6 +1,6 @@
-"""Workers' logs over plain HTTP, read from the nodes that wrote them when somebody asks.
+"""Serves workers' logs, which it reads from the nodes on request.
 
-An answer is JSON of a bounded size, or a stream of server-sent events, which may follow what is written.
+An answer is JSON of a limited size, or a stream of server-sent events, which may follow new output.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.store.interface import Store
 
 READERS_MAX = 16
-"""Readers at one time, each with one piece in memory: few people look at logs, and rarely at once."""
+"""The limit of readers at one time, each with one chunk in memory: few people read logs, and rarely at once."""
 
 QUIET_S = 15.0
-"""The interval of signs of life while nothing is written, as in the stream of events."""
+"""The interval of signs of life without output, as in the stream of events."""
 
 
 class LogsApi:
@@ -107,7 +107,7 @@ def _encoded(part: LogPart) -> bytes:
 
 
 async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
-    """Read as much as one answer may hold."""
+    """Read up to the limit of one answer."""
     logs = {
         (source.rank, str(source.stream)): LogStatus(
             rank=source.rank, node=source.node, host=source.host, stream=source.stream, file=source.file

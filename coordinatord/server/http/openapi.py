@@ -1,6 +1,6 @@
-"""`GET /openapi.json`: the HTTP API as an OpenAPI document, for people, generators of clients and gateways.
+"""Serves `GET /openapi.json`: the HTTP API as an OpenAPI document, for people, generators of clients and gateways.
 
-The file beside this module is made of the records that are sent and received, by `python -m tests.support.openapi`.
+`python -m tests.support.openapi` generates the file beside this module from the API's records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FILE = Path(__file__).with_suffix(".json")
 
 
 def routes() -> list[web.RouteDef]:
-    """Return the route of the document, which is read here and now."""
+    """Read the document, and return its route."""
     body = FILE.read_bytes()
 
     async def serve(_: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
-"""Lets a browser in: `nodeclient page` asks for a link, and the page that it opens gets a session for it.
+"""Signs browsers in: `nodeclient page` asks for a link, and the page that it opens gets a session.
 
-The code of a link stands behind the `#` of an address, which a browser does not send. The page sends the code in a
-body. So no log has the code, and a program that merely opens links does not use it up.
+The code of a link comes after the `#` of the address, which a browser does not send. The page sends the code in a
+body. So no log has the code, and a program that only opens links does not use it up.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def cookie_name(pin: str) -> str:
     """Return the name of the cookie of the coordinator with this key.
 
     Browsers send cookies of one host to all of its ports, and there may be another coordinator. The prefix makes the
-    browser refuse a cookie that was set without TLS, or by a name below this host's (RFC 6265bis, 4.1.3).
+    browser reject a cookie that was set without TLS, or by a subdomain of this host (RFC 6265bis, 4.1.3).
     """
     return f"__Host-coordinatord-{pin[:16]}"
 
 
 def viewer_of(request: web.Request) -> PageViewer:
-    """Return who looks at the page, by the request for its data.
+    """Return the viewer of the page, from the request for its data.
 
-    `browser_guard` lets a page act over TLS, or on the coordinator's own host.
+    `browser_guard` allows a page to act over TLS, or on the coordinator's own host.
     """
     token = CALLER.get().token
     entitled = token is None or token.role.may(Role.ADMIN)
@@ -52,10 +52,10 @@ def viewer_of(request: web.Request) -> PageViewer:
 
 
 class PageAccess:
-    """Hands out links, and opens sessions."""
+    """Makes links, and opens sessions."""
 
     def __init__(self, gatekeeper: Gatekeeper | None, cookie: str) -> None:
-        """Keep sessions in the gatekeeper, and in browsers' cookies of this name; without one everybody is let in."""
+        """Open sessions of a gatekeeper, in browsers' cookies of this name; without one no token is needed."""
         self._gatekeeper = gatekeeper
         self.cookie = cookie
 

@@ -1,4 +1,4 @@
-"""Reads the body of a request, in JSON or msgpack: bounded in length and in time."""
+"""Reads the body of a request, in JSON or msgpack, within limits of length and time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from coordinatord.protocol.schema import ERRORS, SchemaError
 from coordinatord.server.http.responses import RequestRejectedError
 
 BODY_WITHIN_S = 10.0
-"""The limit from the head of a request to its end: it is a sentence, mostly in the same packet."""
+"""The time limit from the head of a request to its end: a body is a sentence, mostly in the same packet."""
 
 PARSERS: dict[str, Callable[[bytes], object]] = {"application/json": json.decode, "application/msgpack": msgpack.decode}
-"""The parsers by Content-Type. A browser asks for permission first (CORS) before another site's page may send one of
-these, and gets none. (`browser_guard` refuses requests of such pages in any case.)"""
+"""The parsers by Content-Type. Another site's page may send these only with permission (CORS), which it does not get.
+(`browser_guard` rejects requests of such pages in any case.)"""
 
 Made = TypeVar("Made")
 
@@ -43,7 +43,7 @@ async def read_body(request: web.Request, make: Callable[[object], Made]) -> Mad
 
 
 def _why(error: Exception) -> str:
-    """Return what is wrong with a body."""
+    """Return the error in a body."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, web.RequestPayloadError):

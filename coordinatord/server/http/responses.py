@@ -1,4 +1,4 @@
-"""Plain HTTP answers: JSON, or msgpack for clients that `Accept` it; errors too, also those of aiohttp."""
+"""Makes HTTP answers and errors, in JSON, or in msgpack for clients that `Accept` it; limits readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STREAM_HEADERS = {
     "X-Accel-Buffering": "no",  # asks nginx to pass events on at once, and to read no faster than its client
     "X-Content-Type-Options": "nosniff",
 }
-"""The headers of an answer that is a stream of events."""
+"""The headers of a stream of events."""
 
 JSON = "application/json"
 
@@ -36,7 +36,7 @@ MSGPACK = "application/msgpack"
 
 
 def wanted(request: web.Request) -> str:
-    """Return the encoding of the answer to a request."""
+    """Return the encoding that a request accepts."""
     return MSGPACK if MSGPACK in request.headers.get("Accept", "") else JSON
 
 
@@ -53,12 +53,12 @@ def respond(request: web.Request, answer: Any, status: int = 200) -> web.Respons
 
 def error_response(request: web.Request, status: int, code: str, message: str) -> web.Response:
     """Answer with an error: a code for programs, and a sentence for people."""
-    # What a request has in its head is repeated here, and may be no text.
+    # The message may repeat invalid text from the head of a request.
     return respond(request, ErrorAnswer(error=code, message=clip(message)), status)
 
 
 class RequestRejectedError(OperationalError):
-    """A request is refused before anything is done for it. State: unchanged."""
+    """A request is rejected before it has any effect. State: unchanged."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class UnknownJobError(RequestRejectedError):
 
 @web.middleware
 async def uniform_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give all errors one form: ours, those that aiohttp finds by itself, such as an unknown path, and bugs."""
+    """Answer all errors in one form: ours, those of aiohttp, such as an unknown path, and bugs."""
     try:
         return await handler(request)
     except RequestRejectedError as error:
@@ -99,12 +99,12 @@ async def uniform_errors(request: web.Request, handler: Handler) -> web.StreamRe
         raise
     except Exception as error:
         if request.writer.output_size > 0:
-            raise  # an answer has begun, and no other one can be given
+            raise  # an answer has begun, and cannot be replaced
         return _explain(request, error)
 
 
 def _explain(request: web.Request, error: Exception) -> web.Response:
-    """Answer a request that met an error for which its handler is not prepared."""
+    """Answer a request whose handler raised an unexpected error."""
     known = operational(error)
     if known is not None:
         return error_response(request, 503, "unavailable", str(known))
@@ -114,7 +114,7 @@ def _explain(request: web.Request, error: Exception) -> web.Response:
 
 
 class ReaderCount:
-    """Counts the readers of one kind of thing, and turns away one too many: each costs memory."""
+    """Limits the readers of one kind: each costs memory."""
 
     def __init__(self) -> None:
         self._readers = 0

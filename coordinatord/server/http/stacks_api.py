@@ -1,4 +1,4 @@
-"""Shows over plain HTTP where the workers of a job stand. Each request reads all nodes of the round at once."""
+"""Serves the stacks of a job's workers. Each request reads all nodes of the round at once."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from coordinatord.server.reads.stack_reads import ask_all, seen_in
 from coordinatord.server.sessions.node_reads import NodeReads
 
 READERS_MAX = 4
-"""Readers at one time, each with the stacks of a whole job in memory: a few people look at a job that hangs."""
+"""The limit of readers at one time, each with the stacks of a whole job in memory: few people look at a hung job."""
 
 AGAIN_WITHIN_S = 3.0
-"""How long a second look waits for a node that answered the first one: both looks, and the pause between them,
-end within the 10 s for which nodeclient waits."""
+"""How long a second sample waits for a node that answered the first one: both samples, and the pause between them, end
+within nodeclient's timeout of 10 s."""
 
 GETS_ON = "no verdict: one look shows a hang, and another one, a second later, that a worker or its data gets on"
-"""The note where a second look has shown that what seemed to hang is slow."""
+"""The note if a second sample has shown slow work instead of a hang."""
 
 
 class StacksApi:

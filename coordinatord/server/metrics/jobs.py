@@ -1,7 +1,7 @@
-"""Metrics of jobs as they are at a scrape: read from the machine, and made into families of series.
+"""Reads the metrics of jobs from the machine at a scrape, and makes families of series.
 
-Labels are the job and values of which there are few, never nodes: a job of 10,000 nodes has as many series as one of
-two. Only plain numbers are read, so that another thread can make the text of them.
+Labels are the job and values with few variants, never nodes: a job of 10,000 nodes has as many series as one of two.
+Only plain numbers are read, so that another thread can format them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from coordinatord.protocol.messages import ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 
 ENDED_SHOWN_S = 900.0
-"""How long a job has series after its end: every scrape sees how it ended, alerts fire, and a coordinator that
-remembers a thousand jobs does not export them for ever."""
+"""How long a job has series after its end: every scrape sees how it ended, and alerts fire, but old jobs are not
+exported for ever."""
 
 
 class JobFigures(Struct, frozen=True):
-    """One job at one moment."""
+    """The figures of one job at one moment."""
 
     job: str
     state: State
     is_shown: bool
-    """It lives, or has ended not long ago."""
+    """Whether it lives, or has ended within `ENDED_SHOWN_S`."""
     nodes: tuple[int, ...]
     """The number of nodes by state."""
     nodes_min: int
@@ -43,26 +43,26 @@ class JobFigures(Struct, frozen=True):
     """The number of rounds by reason."""
     nodes_lost: int
     cold_rounds: tuple[int, ...]
-    """The number of rounds that began cold in spite of `--preload`, by cause."""
+    """The number of rounds that started cold in spite of `--preload`, by cause."""
     restarts: int
     restarts_max: int | None
-    """None where torchrun's agents count for themselves."""
+    """None if torchrun's agents count them."""
     seconds: tuple[float, ...]
     """The seconds by activity."""
     step: int | None
     steps_per_second: float | None
     kept_step: int | None
-    """The newest step that is whole in the nodes' memory."""
+    """The newest whole step in the nodes' memory."""
     copied_step: int | None
-    """The newest step that outlives the loss of any one host."""
+    """The newest step that survives the loss of any one host."""
     disk_step: int | None
-    """The newest step of the run that is whole on the disk."""
+    """The newest whole step of the run on the disk."""
     redone_steps: int | None
-    """How many steps its round did again; None where it resumed from none, or that is not known."""
+    """The number of steps that its round redid; None if not known, or if it resumed from none."""
     disk_failing: bool | None
-    """Whether the last attempt to write a step has failed; None where no node may write any."""
+    """Whether the last attempt to write a step has failed; None if no node may write any."""
     laggard_seconds: float | None
-    """How late the laggard is; 0 if there is none, and None if that is not known."""
+    """The lateness of the laggard; 0 if there is none, and None if not known."""
     health: Health
 
 
@@ -95,11 +95,11 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
 
 
 def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
-    """Return the seconds of a run by activity, none fewer than in the last scrape, and in all as many as have passed.
+    """Return the seconds of a run by activity, none less than in the last scrape, with the true sum.
 
-    The ledger may put the last seconds down to another activity when it turns out that the round had been broken, or
-    had not begun to train. Prometheus takes a counter that falls for one that began anew. So a counter that should fall
-    stands still, and those that have to rise share the time that has passed since, until all have their true values.
+    The ledger may move the last seconds to another activity when it learns that the round had been broken, or had not
+    begun to train. Prometheus takes a counter that falls for a restarted one. So a counter that should fall stops, and
+    those that should rise share the elapsed time, until all have their true values.
     """
     shown = tally.shown if tally.shown_of == run.id else dict.fromkeys(Activity, 0.0)
     present = spent(run, now).by_activity()
@@ -112,7 +112,7 @@ def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
 
 
 class JobsCollector(Collector):
-    """The series of all jobs, as they were when they were last read."""
+    """The series of all jobs, as of the last read."""
 
     def __init__(self) -> None:
         self.jobs: Sequence[JobFigures] = ()
@@ -159,7 +159,7 @@ TRAINING = {
     "disk_failing": "1 if the last attempt to write a step to the disk has failed, where nodes write any.",
     "laggard_seconds": "How late the worker comes to collectives that all others wait for; 0 if there is none.",
 }
-"""The gauges that show how far a live job is, by the figure that each has."""
+"""The gauges of a live job's progress, by figure."""
 
 
 Rows = Iterable[tuple[Sequence[str], float]]
@@ -190,7 +190,7 @@ def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
 
 
 def _plain(jobs: Iterable[JobFigures], name: str) -> Rows:
-    """Return the jobs' values of this name, without jobs that have none."""
+    """Return the jobs' values of this name, without jobs that lack one."""
     return (((job.job,), value) for job in jobs if (value := getattr(job, name)) is not None)
 
 

@@ -1,7 +1,7 @@
-"""Counts durable records: how many rounds ended and why, which nodes were lost, how long rounds took.
+"""Counts durable records for metrics: ended rounds and their reasons, lost nodes, and durations of rounds.
 
-Counts by job last as long as the job is known. Durations are taken from the ledger in the records, so that they are the
-same whether the coordinator was away meanwhile or not.
+The counts of a job are dropped with the job. Durations come from the ledger in the records, so an outage of the
+coordinator does not change them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HUNG = conditions.NAMES[conditions.hung]
 NODE_LOST = conditions.NAMES[conditions.node_lost]
 
 OTHER = "other"
-"""The reason in a record of another version."""
+"""The label of an unknown reason in a record of another version."""
 
 _CONDITIONS = dict.fromkeys(
     conditions.NAMES[row.when]
@@ -54,12 +54,12 @@ def known(condition: str) -> str:
 
 
 FORMATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
-"""Upper bounds in seconds: from survivors that form again at once, over the settle window of 2 s, to its cap of 10 s
+"""Upper bounds in seconds: from survivors that form a round at once, over the settle window of 2 s, to its cap of 10 s
 and beyond."""
 
 START_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0)
-"""Upper bounds in seconds: from warm workers to an import of torch from a slow file system, and a large checkpoint that
-is read."""
+"""Upper bounds in seconds: from warm workers to an import of torch from a slow file system, and to reading a large
+checkpoint."""
 
 RECOVERY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1_800.0)
 """Upper bounds in seconds: from a warm restart, over a lost lease of 5 s and a planned stop of 30 s, to a wait for a
@@ -74,30 +74,30 @@ class JobTally:
     """Rounds that ended, by the name of the reason."""
     nodes_lost: int = 0
     cold: Counter[ColdCause] = field(default_factory=Counter)
-    """Rounds that began with cold workers in spite of `--preload`, by the first cause."""
+    """Rounds that started with cold workers in spite of `--preload`, by the first cause."""
 
     reason: str | None = None
     """Why the current round is being stopped, if it is."""
     in_round: bool = False
     ended: Spent | None = None
-    """What the run had spent when its last round ended, if that was seen."""
+    """The ledger at the end of the run's last round, if that was seen."""
     formed: Spent | None = None
-    """What it had spent when the current round was formed, until its start is counted."""
+    """The ledger at the formation of the current round, until its start is counted."""
     trained: Spent | None = None
-    """What it had spent when training last began."""
+    """The ledger when training last began."""
     planned: bool | None = None
     """Whether the first stop since then was planned."""
     shown: dict[str, float] = field(default_factory=dict)
-    """The seconds in the last scrape, which must never be fewer in the next."""
+    """The seconds of the last scrape, below which the next must not be."""
     shown_of: str = ""
     """The run of these seconds."""
 
 
 class RoundMeter:
-    """Counts by record; it is one of the driver's watchers."""
+    """Counts records, as one of the driver's watchers."""
 
     def __init__(self, restored: Iterable[Run]) -> None:
-        """Begin with the runs that were restored: the end of each one's present round is still counted."""
+        """Begin with the restored runs, to count the end of each one's present round."""
         self.tallies: dict[str, JobTally] = {}
         self.formation = Histogram(
             "coordinatord_round_formation_seconds",
@@ -123,8 +123,8 @@ class RoundMeter:
         for run in restored:
             self.tallies[run.job] = _restored(run)
 
-    def note(self, entries: Sequence[Entry]) -> None:
-        """Count records; each has its durations in it."""
+    def on_records(self, entries: Sequence[Entry]) -> None:
+        """Count records, each of which has its durations."""
         for record in (entry.record for entry in entries):
             match record:
                 case JobForgotten():
@@ -161,7 +161,7 @@ class RoundMeter:
             return  # the workers train from their first step on
         if tally.formed is not None:
             self.start.observe(record.spent.minus(tally.formed).starting)
-            tally.formed = None  # in the first round of a run it may show only later that its workers report steps
+            tally.formed = None  # in the first round of a run, its workers may begin to report steps later
         if tally.trained is not None and tally.planned is not None:
             since = record.spent.minus(tally.trained)
             self._recovery(planned=tally.planned).observe(since.total - since.at_work - since.silent)

@@ -1,6 +1,6 @@
 """`GET /metrics`, for Prometheus: the counters, the jobs and the process in one exposition.
 
-A scrape reads the machine in small pieces, so that heartbeats are answered in between, and makes the text in a thread.
+A scrape reads the machine in small pieces, so that heartbeats are answered in between, and formats in a thread.
 `counters`, `rounds` and `jobs` define the metrics.
 """
 
@@ -28,14 +28,14 @@ from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_
 from coordinatord.server.metrics.rounds import RoundMeter
 
 LEADING, LEADING_MEANS = "coordinatord_leading", "1 for the coordinator that decides, 0 for a standby."
-"""A metric that a standby has too, and its only one."""
+"""The only metric of a standby."""
 
 PIECE = 2_000
 """Nodes of jobs that are read without a pause: about a millisecond."""
 
 
 class Metrics:
-    """The metrics of one server. It has a registry of its own, so that two servers in one process do not mix."""
+    """The metrics of one server, with its own registry: a process may have two servers."""
 
     def __init__(
         self,
@@ -44,19 +44,18 @@ class Metrics:
         gatekeeper: Gatekeeper | None,
         shared: Callable[[], SharedStatus | None],
     ) -> None:
-        """Make it once the driver's machine is restored, and before the driver starts.
+        """Make it after the driver's machine is restored, and before the driver starts.
 
-        Without a gatekeeper nobody is turned away. `shared` returns who shares the store.
+        Without a gatekeeper no request is denied. `shared` returns the coordinators that share the store.
         """
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
-        driver.shown.watchers.append(self._rounds.note)
+        driver.shown.watchers.append(self._rounds.on_records)
         self._lag = LagProbe(counters)
         self._jobs = JobsCollector()
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-        """One thread, so that a client that scrapes again and again without waiting takes no more of the processor than
-        others."""
+        """One thread, which limits the CPU time of clients that scrape all the time."""
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
@@ -70,11 +69,11 @@ class Metrics:
         return [web.get("/metrics", self._show)]
 
     def start(self) -> None:
-        """Begin to measure how late the event loop is."""
+        """Start measuring the lateness of the event loop."""
         self._lag.start()
 
     def close(self) -> None:
-        """Stop measuring and making text."""
+        """Stop measuring and formatting."""
         self._lag.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -93,10 +92,10 @@ class Metrics:
 
 
 def _encode_without_collection(encode: Callable[[Collector], bytes], registry: Collector) -> bytes:
-    """Make the text while Python collects no garbage.
+    """Format metrics without garbage collections.
 
-    A thousand jobs take 100,000 objects for it, which are garbage right after. A collection meanwhile would count some
-    of them as old, and soon go through all old objects: at 10,000 nodes that stops the loop for a third of a second.
+    A thousand jobs take 100,000 short-lived objects. A collection meanwhile would promote some of them, and soon scan
+    all old objects, which blocks the loop for a third of a second at 10,000 nodes.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,7 +1,7 @@
-"""Asks the nodes of each round that trains, now and then, when their workers arrived in their last collectives.
+"""Polls the nodes of training rounds for their workers' last arrivals in collectives.
 
-The arrivals lie in the workers' flight recorders, so a step costs nothing for it. An answer also shows the offset of
-the node's clock: the node gave it between the question and the moment at which it came back.
+The arrivals are in the workers' flight recorders, so they cost a step nothing. An answer also shows the offset of the
+node's clock, which the node read between the question and the receipt of the answer.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from coordinatord.server.driver import Driver, iterate_jobs
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
 LOOK_S = 0.5
-"""How often to look which rounds are due. Those that are due before the next time are asked at their own moment: at a
-fast pace, half a second is many steps."""
+"""How often to check which rounds are due. Those that are due before the next check are asked at their exact time: half
+a second may be many steps."""
 
 PIECE = 1_000
-"""Nodes of jobs that are looked at without a pause, as in `series_sampler`."""
+"""Nodes of jobs that are checked without a pause, as in `series_sampler`."""
 
 ANSWER_WITHIN_S = 5.0
-"""How long to wait for an answer: a node takes two seconds at most."""
+"""How long to wait for an answer: a node takes at most two seconds."""
 
 
 @dataclass(slots=True)
 class _LastAsked:
-    """When the workers of a round were asked."""
+    """When the workers of a round were last asked."""
 
     round: int
     trains_since: float
     asked_at: float | None = None
-    """When the last question was due, which may be in a moment."""
+    """When the last question was due, possibly soon."""
 
 
 class ArrivalReads:
@@ -48,7 +48,7 @@ class ArrivalReads:
         self._asked: dict[str, _LastAsked] = {}
 
     async def watch(self) -> None:
-        """Ask again and again, for as long as the daemon serves."""
+        """Poll for as long as the daemon serves."""
         while True:
             await asyncio.sleep(LOOK_S)
             seen: dict[str, _LastAsked] = {}
@@ -77,7 +77,7 @@ class ArrivalReads:
         self._driver.submit(Compared(run.id, number, given))
 
     async def _ask(self, source: ArrivalSource) -> NodeArrivals | None:
-        """Ask one node; return None if it does not answer. Arrivals of workers that are not its own are dropped."""
+        """Ask one node; return None if it does not answer. Arrivals of other nodes' workers are dropped."""
         asked_at = self._driver.now
         try:
             answer = await self._reads.read(source.session, source.wanted, ANSWER_WITHIN_S)

@@ -1,7 +1,7 @@
-"""Lets readers wait until there is something new to show.
+"""Wakes readers when there is something new to show.
 
-A level, not a queue: a watcher remembers up to which version it has seen, and reads the present state whenever there is
-a later one. A slow watcher thereby skips what it missed, and nothing is kept for it.
+It is a level, not a queue: a reader remembers the last version that it has seen, and reads the present state if there
+is a later one. A slow reader skips what it missed, and costs no memory.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ class ChangeSignal:
     def __init__(self) -> None:
         self.version = 0
         self.closed = False
-        """No further change will come."""
+        """Whether no further change will come."""
         self._waiting: set[asyncio.Future[None]] = set()
 
-    def note(self, entries: Sequence[Entry]) -> None:
-        """Note that records have become durable; to be one of the driver's watchers."""
+    def on_records(self, entries: Sequence[Entry]) -> None:
+        """Count new durable records, as one of the driver's watchers."""
         del entries
         self.version += 1
         self._wake()
 
     def close(self) -> None:
-        """Wake all waiting watchers: the daemon ends."""
+        """Wake all waiting readers: the daemon ends."""
         self.closed = True
         self._wake()
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
-            if not future.done():  # its watcher may have been cancelled
+            if not future.done():  # its reader may have been cancelled
                 future.set_result(None)
 
     async def beyond(self, version: int) -> int:

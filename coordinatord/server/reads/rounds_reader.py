@@ -1,7 +1,7 @@
-"""Finds the rounds of one job: those of a run that has ended are read from the store.
+"""Finds the rounds of one job: those of a live run in the machine, those of an ended run in the store.
 
-The machine keeps the rounds of live runs only. A thousand jobs that are over, with fifty rounds each, would take a
-hundred megabytes, and half a minute at each start of the daemon; they are rarely requested.
+Rounds of ended runs are rarely requested. In the machine, a thousand jobs with fifty rounds each would take a hundred
+megabytes, and half a minute at each start of the daemon.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from coordinatord.server.driver import Driver
 from coordinatord.store.interface import Store
 
 KEPT_MAX = 32
-"""The most runs whose rounds are kept after a request: people who look at a job look again. 50 rounds with long
-reasons are some 150 KiB."""
+"""The size of the cache of runs with their rounds: people who look at a job look again. 50 rounds with long reasons are
+some 150 KiB."""
 
 
 class RoundsReader:
@@ -23,10 +23,10 @@ class RoundsReader:
         self._driver = driver
         self._store = store
         self._kept: dict[str, RoundHistory] = {}
-        """The rounds of runs that have ended, by the run's id; the one that was requested last comes last."""
+        """The rounds of ended runs, by the run's id, the latest request last."""
 
     async def find(self, job: str) -> tuple[Run, RoundHistory] | None:
-        """Return the run of a job as it is now, as far as it is durable, and its rounds; None if there is no such job.
+        """Return the durable state of a job's run, and its rounds; None if there is no such job.
 
         Raises `StoreError`.
         """
@@ -37,7 +37,7 @@ class RoundsReader:
             if run is None:
                 return None
             rounds = await self._read(run) if run.durable.state.ended else run.durable.rounds
-            if jobs.get(job) is run:  # otherwise another run has begun meanwhile
+            if jobs.get(job) is run:  # else another run has begun meanwhile
                 return run, rounds
 
     async def _read(self, run: Run) -> RoundHistory:

@@ -1,7 +1,7 @@
-"""Looks at each job now and then, and so keeps its time series for the charts of the page.
+"""Samples each job for the charts of the page.
 
-A heartbeat costs nothing more for it: the series comes from looks, once a second while a run is young, and half a
-minute apart once it is old. It is not stored. After a restart of the daemon it begins with what the rounds show.
+Samples cost heartbeats nothing: they are taken once a second for a young run, and every half minute for an old one. The
+series is not stored. After a restart of the daemon it begins with the data of the rounds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from coordinatord.core.shown.time_series import Sample, TimeSeries
 from coordinatord.server.driver import Driver, iterate_jobs
 
 LOOK_S = 1.0
-"""The least time between two looks: nodes report once a second."""
+"""The shortest sampling interval: nodes report once a second."""
 
 LOOKS_PER_POINT = 4
-"""How often each point is looked at. The pace is a mean over half a minute, so looks are never further apart."""
+"""The samples for each point. The pace is a mean over half a minute, which limits the interval."""
 
 PIECE = 1_000
-"""Nodes of jobs that are looked at without a pause: with `driver.JOB_COST`, some 25 jobs, a millisecond."""
+"""Nodes of jobs that are sampled without a pause: with `driver.JOB_COST`, some 25 jobs, a millisecond."""
 
 
 @dataclass(slots=True)
@@ -37,14 +37,14 @@ class _RunSeries:
 
 
 class SeriesSampler:
-    """The time series of all runs that are live, or were looked at since."""
+    """The time series of live runs, and of ended ones that are viewed."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._kept: dict[str, _RunSeries] = {}
 
     async def watch(self) -> None:
-        """Look at live runs for as long as the daemon serves."""
+        """Sample live runs for as long as the daemon serves."""
         while True:
             await asyncio.sleep(LOOK_S)
             async for run in iterate_jobs(self._driver, PIECE):
@@ -53,7 +53,7 @@ class SeriesSampler:
                     self.series(run, run.durable.rounds)
 
     def series(self, run: Run, rounds: RoundHistory) -> TimeSeries:
-        """Return the series of a run up to now; a new one begins with what its `rounds` show."""
+        """Return the series of a run up to now; a new one begins with the data of its `rounds`."""
         kept = self._kept.get(run.id)
         if kept is None:
             self._forget_old()
@@ -66,19 +66,19 @@ class SeriesSampler:
         return kept.series
 
     def _forget_old(self) -> None:
-        """Forget runs that the machine no longer knows."""
+        """Drop runs that the machine no longer has."""
         known = {run.id for run in self._driver.machine.jobs.values()}
         self._kept = {run: kept for run, kept in self._kept.items() if run in known}
 
 
 def sample(run: Run, now: float) -> Sample:
-    """Return what is known of a run now."""
+    """Return a sample of a run."""
     so_far = spent(run, now)
     return Sample(so_far.total, so_far.training, run.durable.restarts_used, _pace(run))
 
 
 def _pace(run: Run) -> float | None:
-    """Return the pace of the round; 0 where there is none, and None where it is not known."""
+    """Return the pace of the round; 0 without a round, and None if not known."""
     if not run.durable.reports_steps or run.durable.state.ended:
         return None
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL:
@@ -87,7 +87,7 @@ def _pace(run: Run) -> float | None:
 
 
 def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:
-    """Yield what the rounds that are kept show of the time before now; their pace is not kept."""
+    """Yield samples of the past from the kept rounds, which have no pace."""
     restarts = run.durable.restarts_used - sum(round_.charged for round_ in rounds)
     for round_ in rounds:
         before, after = round_.before, round_.after

@@ -1,4 +1,4 @@
-"""Asks the nodes of a round where their workers stand: for a person, or because no worker does a step."""
+"""Samples the stacks of a round's workers, for a person or because no worker makes a step."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
 ANSWER_WITHIN_S = 5.0
-"""A node takes a second at most; a person at a job that hangs wants to know soon that a node is silent."""
+"""How long to wait for an answer: a node takes at most a second, and a person wants to know soon that it is silent."""
 
 
 class SourceStacks(Struct, frozen=True):
-    """Where the workers of one source stand."""
+    """The stacks of one source's workers."""
 
     source: StackSource
     workers: tuple[WorkerStacks, ...] = ()
     problem: str = ""
-    """Why it is not known where they stand; empty if it is."""
+    """Why there are none; empty if there are."""
 
 
 async def ask_all(
@@ -38,7 +38,7 @@ async def ask_all(
 
 
 def seen_in(answers: Sequence[SourceStacks]) -> list[SeenWorker]:
-    """Return where each worker stands that was asked for, also of nodes that have not answered."""
+    """Return the samples of all requested workers, including those of silent nodes."""
     return seen_workers((answer.source, answer.workers) for answer in answers)
 
 
@@ -53,7 +53,7 @@ async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource, within_
 
 
 class HangLooks:
-    """Carries out the looks that the machine wants."""
+    """Takes the samples that the machine requests."""
 
     def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks], tasks: Tasks) -> None:
         self._driver = driver

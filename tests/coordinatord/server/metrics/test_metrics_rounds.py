@@ -63,18 +63,18 @@ def samples_of(histogram: Histogram) -> dict[str, float]:
 def test_what_took_how_long_is_what_the_ledger_says() -> None:
     meter = RoundMeter([])
     before = {"waiting": 40.0, "rendezvous": 2.0}
-    meter.note(made_at(0.0, opened(), formed(1, **before)))
-    meter.note(made_at(0.0, started(1, steps_awaited=False, **before, starting=3.0)))
+    meter.on_records(made_at(0.0, opened(), formed(1, **before)))
+    meter.on_records(made_at(0.0, started(1, steps_awaited=False, **before, starting=3.0)))
     first = {"waiting": 40.0, "starting": 3.0, "training": 100.0, "detecting": 5.0}
-    meter.note(made_at(0.0, stopped(1, planned=False, **first, rendezvous=2.0)))
-    meter.note(made_at(0.0, ended(1, **first, rendezvous=2.0, stopping=0.5)))
-    meter.note(made_at(0.0, formed(2, **first, rendezvous=3.0, stopping=0.5)))
+    meter.on_records(made_at(0.0, stopped(1, planned=False, **first, rendezvous=2.0)))
+    meter.on_records(made_at(0.0, ended(1, **first, rendezvous=2.0, stopping=0.5)))
+    meter.on_records(made_at(0.0, formed(2, **first, rendezvous=3.0, stopping=0.5)))
     again = {"waiting": 40.0, "training": 100.0, "detecting": 5.0, "rendezvous": 3.0, "stopping": 0.5}
-    meter.note(made_at(0.0, started(2, steps_awaited=True, **again, starting=4.0)))
+    meter.on_records(made_at(0.0, started(2, steps_awaited=True, **again, starting=4.0)))
     assert samples_of(meter.recovery)["countfalse"] == 0, (
         "its workers are there, but train only from their first step on"
     )
-    meter.note(made_at(0.0, TrainingBegan("job", "e-1", "r", 2, Spent(**again, starting=5.0))))
+    meter.on_records(made_at(0.0, TrainingBegan("job", "e-1", "r", 2, Spent(**again, starting=5.0))))
     assert samples_of(meter.formation) == {"count": 2, "sum": 3.0}, "the wait for nodes is no part of it"
     assert samples_of(meter.start) == {"count": 2, "sum": 5.0}
     assert samples_of(meter.recovery) == {"countfalse": 1, "sumfalse": 8.5, "counttrue": 0, "sumtrue": 0}
@@ -82,29 +82,29 @@ def test_what_took_how_long_is_what_the_ledger_says() -> None:
 
 def test_what_breaks_again_before_it_has_recovered_is_one_recovery() -> None:
     meter = RoundMeter([])
-    meter.note(
+    meter.on_records(
         made_at(0.0, opened(), formed(1), started(1, steps_awaited=False), stopped(1, planned=True, training=9.0))
     )
-    meter.note(made_at(0.0, ended(1, training=9.0, stopping=30.0), formed(2, training=9.0, stopping=30.0)))
-    meter.note(made_at(0.0, stopped(2, planned=False, training=9.0, stopping=30.0, starting=1.0)))
-    meter.note(made_at(0.0, ended(2, training=9.0, stopping=31.0, starting=1.0)))
-    meter.note(made_at(0.0, formed(3, training=9.0, stopping=31.0, starting=1.0)))
-    meter.note(made_at(0.0, started(3, steps_awaited=False, training=9.0, stopping=31.0, starting=2.0)))
+    meter.on_records(made_at(0.0, ended(1, training=9.0, stopping=30.0), formed(2, training=9.0, stopping=30.0)))
+    meter.on_records(made_at(0.0, stopped(2, planned=False, training=9.0, stopping=30.0, starting=1.0)))
+    meter.on_records(made_at(0.0, ended(2, training=9.0, stopping=31.0, starting=1.0)))
+    meter.on_records(made_at(0.0, formed(3, training=9.0, stopping=31.0, starting=1.0)))
+    meter.on_records(made_at(0.0, started(3, steps_awaited=False, training=9.0, stopping=31.0, starting=2.0)))
     assert samples_of(meter.recovery) == {"countfalse": 0, "sumfalse": 0, "counttrue": 1, "sumtrue": 33.0}
     assert meter.tallies["job"].rounds == {"node_lost": 2}
 
 
 def test_steps_that_show_only_later_are_no_second_start() -> None:
     meter = RoundMeter([])
-    meter.note(made_at(0.0, opened(), formed(1), started(1, steps_awaited=False, starting=1.0)))
-    meter.note(made_at(0.0, TrainingBegan("job", "e-1", "r", 1, Spent(starting=4.0))))
+    meter.on_records(made_at(0.0, opened(), formed(1), started(1, steps_awaited=False, starting=1.0)))
+    meter.on_records(made_at(0.0, TrainingBegan("job", "e-1", "r", 1, Spent(starting=4.0))))
     assert samples_of(meter.start)["count"] == 1
 
 
 def test_nothing_is_kept_of_a_job_that_is_forgotten() -> None:
     meter = RoundMeter([])
-    meter.note(made_at(0.0, opened(), JobForgotten("job", "e-1", "r")))
-    meter.note(made_at(0.0, NodeDrained("", "", "n drained by ann", "n")))
+    meter.on_records(made_at(0.0, opened(), JobForgotten("job", "e-1", "r")))
+    meter.on_records(made_at(0.0, NodeDrained("", "", "n drained by ann", "n")))
     assert meter.tallies == {}
 
 
@@ -123,7 +123,9 @@ def test_each_row_that_ends_a_round_has_its_condition_as_the_reason(row: Transit
 
 def test_a_round_that_is_stopped_counts_by_the_condition_of_its_record() -> None:
     meter = RoundMeter([])
-    meter.note(made_at(0.0, opened(), formed(1), started(1, steps_awaited=False), stopped(1, planned=True), ended(1)))
+    meter.on_records(
+        made_at(0.0, opened(), formed(1), started(1, steps_awaited=False), stopped(1, planned=True), ended(1))
+    )
     assert meter.tallies["job"].rounds == {"node_lost": 1}
 
 
@@ -135,5 +137,5 @@ def test_a_round_that_hung_counts_as_such() -> None:
     meter = RoundMeter([])
     failure = a_failure(hang=HangKind.STUCK, exit_code=124)
     over = RoundEnded("job", "e-1", "r", 1, True, 1, a_report(failure=failure), Spent(), 0)
-    meter.note(made_at(1.0, opened(), formed(1), stopped(1, planned=False), over))
+    meter.on_records(made_at(1.0, opened(), formed(1), stopped(1, planned=False), over))
     assert meter.tallies["job"].rounds == {"hung": 1}
