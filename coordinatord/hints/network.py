@@ -197,6 +197,7 @@ _NCCL = r"Connection closed by remote peer"
 
 def lost_connection(failure: Failure) -> bool:
     """Whether a worker failed because a peer's connection ended, by its output.
+
     Such a failure is a sign that a process of another worker has ended. A timeout or a network error is none: the peer
     may still live. The user's program writes that output and may write anything, so this is no proof by itself.
     """

@@ -1,4 +1,5 @@
 """Finds the workers for which all others wait, directly or through a chain of other workers.
+
 A worker waits for the members of a process group that are behind it. Those that are not behind may still wait in an
 earlier operation: a GPU executes operations in the order in which they were begun, and with NCCL a worker begins dozens
 ahead. So a worker that is behind is no culprit while it waits for others. It is one if its collective has completed for
