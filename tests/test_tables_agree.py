@@ -4,10 +4,12 @@ import itertools
 
 import pytest
 
+from coordinatord.core.keeping import table as keeping
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.desired_state import GOALS
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.transitions.actions import keep
 from coordinatord.core.rounds.transitions.table import ROWS
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core import table as node
@@ -118,6 +120,10 @@ def test_a_state_of_a_run_can_be_come_to(state: State) -> None:
 def test_no_two_rows_of_a_run_are_the_same_transition() -> None:
     keys = [(row.source, row.when) for row in ROWS]
     assert len(keys) == len(set(keys))
+
+
+def test_the_kernel_has_a_row_for_what_nodes_keep_in_each_state_of_that_table() -> None:
+    assert {row.source for row in ROWS if row.action is keep} == {row.state for row in keeping.ROWS}
 
 
 @pytest.mark.parametrize(("state", "member_state"), [*itertools.product(State, MemberState)])

@@ -54,19 +54,11 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
     return None if at is None or at.round == 0 or (done is not None and at <= done) else at
 
 
-def next_at(kept: KeptState) -> float | None:
-    """Return when the next step is to be written; None if nothing is to be.
+def may_write_at(kept: KeptState) -> float | None:
+    """Return from when the newest step may be written; None if there is none to write, or one is being written.
 
     A coordinator that was started again waits until it has heard all nodes: the small state of each belongs to a step.
     """
-    persisting, every_s = kept.disk, kept.disk.every_s
-    if persisting.work is not None or every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
-        return None
-    return persisting.retry_at if persisting.wanted else max(persisting.since + every_s, persisting.retry_at)
-
-
-def last_step_at(kept: KeptState) -> float | None:
-    """Return from when the newest step is to be written before nodes go; None if it is not, or one is being written."""
     disk = kept.disk
     if disk.work is not None or disk.every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
         return None
@@ -160,21 +152,13 @@ def _in_use(kept: KeptState, member: Member) -> int | None:
     return next((persisted.serial for persisted in found_by(member) if _is_same(persisted, point)), None)
 
 
-def over_at(kept: KeptState) -> float | None:
-    """Return when the attempt is over: it has succeeded or failed, or no node writes a byte for too long."""
-    work = kept.disk.work
-    if work is None:
-        return None
-    return -math.inf if work.committed or work.failed or _gone(kept, work) else work.moved_at + STUCK_S
-
-
 def why_failed(kept: KeptState, work: PersistWork) -> str:
     """Return why an attempt that is over has failed; empty if it has not."""
     if work.committed:
         return ""
     if work.failed is not None:
         return f"node {work.failed[0]}: {work.failed[1]}"
-    gone = _gone(kept, work)
+    gone = gone_writers(kept, work)
     return _gone_text(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
 
 
@@ -193,11 +177,11 @@ def _gone_text(node: str) -> str:
 
 def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
     """Return the pause in seconds after an attempt that failed, or that the nodes which are here cannot make."""
-    has_disk_failed = failed is not None and (failed.failed is not None or not _gone(kept, failed))
+    has_disk_failed = failed is not None and (failed.failed is not None or not gone_writers(kept, failed))
     return BACK_S if kept.run.is_ending and not has_disk_failed else RETRY_S
 
 
-def _gone(kept: KeptState, work: PersistWork) -> list[str]:
+def gone_writers(kept: KeptState, work: PersistWork) -> list[str]:
     """Return the nodes that were to write, and cannot any more."""
     members = {node: kept.run.members.get(node) for node in work.writers}
     return [
@@ -233,14 +217,15 @@ def ends_by(kept: KeptState) -> float:
     """
     disk = kept.disk
     if disk.work is not None:
-        return min(_longest(disk, disk.work), disk.work.moved_at + END_IDLE_S)
-    again_at = last_step_at(kept)
+        return min(longest_until(disk, disk.work), disk.work.moved_at + END_IDLE_S)
+    again_at = may_write_at(kept)
     if again_at is None or disk.ends_at is None or again_at >= disk.ends_at or not _is_in_reach(kept):
         return -math.inf
     return disk.ends_at
 
 
-def _longest(disk: Persisting, work: PersistWork) -> float:
+def longest_until(disk: Persisting, work: PersistWork) -> float:
+    """Return the time until which nodes that go stay for a write, however it goes on."""
     return work.began_at + END_S if disk.ends_at is None else disk.ends_at
 
 
@@ -250,20 +235,6 @@ def _is_in_reach(kept: KeptState) -> bool:
     held = {} if at is None else kept.index.holders(at)
     able = [parts for node, parts in held.items() if _is_able(kept.run.members[node])]
     return are_whole([part for parts in able for part in parts if part.big])
-
-
-def unwritten(kept: KeptState) -> tuple[int, str] | None:
-    """Return the newest step that nodes kept and the disk does not have, and why not; None if there is none."""
-    disk, at = kept.disk, step_to_write(kept)
-    if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
-        at = disk.failed_at if at is None else max(at, disk.failed_at)  # it may be lost with a node that has gone
-    if disk.every_s is None or at is None:
-        return None
-    if disk.work is None:
-        return at.step, disk.problem or "no node could write it"
-    is_slow = _longest(disk, disk.work) <= disk.work.moved_at + END_IDLE_S
-    limit_s = END_S if is_slow else END_IDLE_S
-    return at.step, f"{'it took longer than' if is_slow else 'nothing was written for'} {limit_s:g} s"
 
 
 def found_by(member: Member) -> tuple[PersistedStep, ...]:

@@ -17,7 +17,7 @@ from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint
 from coordinatord.protocol.kept_state import KeptSource, KeptStep, PersistedStep, Restoring, Resume, WantedParts
 from coordinatord.protocol.messages import Goal
@@ -189,8 +189,3 @@ def _sources(
     else:
         plan = None
     return None if plan is None else plan.sources(node, ranks, world_size)
-
-
-def protected_for(kept: KeptState, member: Member) -> tuple[KeptStep, ...] | None:
-    """Return the steps that a node must not overwrite; None where it keeps nothing, or nothing is known."""
-    return None if member.keeper is None or member.state is MemberState.RELEASED else kept.protection.steps

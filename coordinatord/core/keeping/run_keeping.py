@@ -11,7 +11,7 @@ from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import KeptDesired, Stay
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import PROTECTED_MAX
@@ -136,7 +136,7 @@ class RunKeeping(KeptState):
         """Say whether nodes have to be heard, or a step to be written."""
         if persistence.is_unsure(self):
             return "its nodes are heard first, since the coordinator was started again, then "
-        writes_at = persistence.last_step_at(self)
+        writes_at = persistence.may_write_at(self)
         return "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
 
     # What it does by itself
@@ -163,7 +163,7 @@ class RunKeeping(KeptState):
         """Write the last step of a round that was ended on purpose, at once if nodes are about to go."""
         self.disk.wanted |= self.run.durable.planned
         goes = self.run.leaving or self.run.durable.stop_asked
-        if goes and persistence.next_at(self) is not None:  # even if the last attempt has failed just now
+        if goes and table.write_due(self) is not None:  # even if the last attempt has failed just now
             return table.begin_write(self, now)
         return ()
 
@@ -186,7 +186,7 @@ class RunKeeping(KeptState):
             persist,
             alike,
             resumption.resume_for(self, member, goal),
-            resumption.protected_for(self, member),
+            None if member.keeper is None or member.state is MemberState.RELEASED else self.protection.steps,
             copies_for(self, member),
         )
 

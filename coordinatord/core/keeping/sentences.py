@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import unwritten
+from coordinatord.core.keeping.persistence import END_IDLE_S, longest_until, step_to_write
 from coordinatord.core.keeping.resumption import differing_step, disk_obstacle, is_obtainable, resume_point
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptStep
@@ -106,9 +107,17 @@ def lost(kept: KeptState) -> str:
 
 
 def lost_step(kept: KeptState) -> str:
-    """Say which step is lost with the nodes that go, since the disk lacks it; empty if none is."""
-    step = unwritten(kept)
-    return "" if step is None else f"; step {step[0]:,} is not on the disk: {step[1]}"
+    """Say which step is lost with the nodes that go, since the disk lacks it, and why it does; empty if none is."""
+    disk, at = kept.disk, step_to_write(kept)
+    if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
+        at = disk.failed_at if at is None else max(at, disk.failed_at)  # it may be lost with a node that has gone
+    if disk.every_s is None or at is None:
+        return ""
+    why = disk.problem or "no node could write it"
+    if disk.work is not None:
+        is_slow = longest_until(disk, disk.work) <= disk.work.moved_at + END_IDLE_S
+        why = f"it took longer than {END_S:g} s" if is_slow else f"nothing was written for {END_IDLE_S:g} s"
+    return f"; step {at.step:,} is not on the disk: {why}"
 
 
 def last_step(kept: KeptState) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persisting import WriteState
+from coordinatord.core.keeping.persisting import STUCK_S, WriteState
 from coordinatord.core.rounds.queries.conditions import NOW, by_patience
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
@@ -37,7 +37,10 @@ class KeepingRow(Struct, frozen=True):
 
 def write_due(kept: KeptState) -> float | None:
     """The newest whole step is to be written to the disk."""
-    return persistence.next_at(kept)
+    disk, at = kept.disk, persistence.may_write_at(kept)
+    if at is None or disk.every_s is None:
+        return None
+    return at if disk.wanted else max(at, disk.since + disk.every_s)
 
 
 def last_step_due(kept: KeptState) -> float | None:
@@ -46,7 +49,7 @@ def last_step_due(kept: KeptState) -> float | None:
     An older one was still being written as the round ended, or the run is stopped only now. Nodes that wait for others
     may wait until their time is over, and then memory goes with them.
     """
-    at, run = persistence.last_step_at(kept), kept.run
+    at, run = persistence.may_write_at(kept), kept.run
     if at is None or run.is_ending:
         return at
     if run.durable.state is not State.FORMING:
@@ -61,8 +64,14 @@ def write_done(kept: KeptState) -> float | None:
 
 
 def write_over(kept: KeptState) -> float | None:
-    """A step is whole on the disk, or will not be; that is looked at when no worker is about to end."""
-    return persistence.over_at(kept) if _is_calm(kept) else None
+    """A step is whole on the disk, or will not be: a node has failed or is gone, or none writes a byte for too long.
+
+    That is looked at when no worker is about to end.
+    """
+    work = kept.disk.work if _is_calm(kept) else None
+    if work is None:
+        return None
+    return NOW if work.committed or work.failed or persistence.gone_writers(kept, work) else work.moved_at + STUCK_S
 
 
 def all_promised(kept: KeptState) -> float | None:

@@ -176,7 +176,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     )
     for member in run.keeping.end_round(decision.now):
         decision.notify(run, member)
-    releases.release_leaving(run, decision)
+    releases.release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
     for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.expired]:
         decision.close(member)
         run.remove(member)

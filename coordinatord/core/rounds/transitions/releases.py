@@ -36,13 +36,8 @@ def release_left(run: Run, member: Member, decision: Decision, lost: str = "") -
     release(run, member, Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost)), decision)
 
 
-def release_leaving(run: Run, decision: Decision) -> None:
-    """Release the nodes that are to leave when their round is over, or let them stay if they are needed."""
-    release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
-
-
 def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision) -> None:
-    """Release these nodes outside the round, which are to leave, or let them stay if others need what they keep."""
+    """Release nodes outside the round that are to leave, or let them stay if they are needed."""
     needed = run.keeping.hold_back(members, decision.now)
     for member in members:
         if member.node not in needed:
