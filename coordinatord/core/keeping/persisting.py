@@ -93,6 +93,7 @@ class PersistWork:
     reports: dict[str, PersistReport] = field(default_factory=dict)
     """The last report of each writer on this attempt."""
     state: WriteState = WriteState.WRITING
+    """Never `NONE`: an attempt that is over is forgotten."""
 
     @property
     def small_states(self) -> int:
