@@ -384,7 +384,7 @@ class Agent:
         if self._connection.record_report(observed, now):
             self._effects.append(effects.SendObserved(observed))
 
-    _HANDLERS = Table[type[events.Event], Callable[[Any, Any, float], object]]("events of a node")
+    _HANDLERS = Table[type, Callable[[Any, Any, float], object]]("events of a node")
     _HANDLERS |= {
         events.SearchBegan: lambda self, _, now: self._connection.begin(now),
         events.Prepared: lambda self, _, now: self._apply(Stimulus.PREPARED, now),

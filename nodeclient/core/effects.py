@@ -19,14 +19,14 @@ class Level(StrEnum):
     ERROR = "error"
 
 
-class Ranked(Struct, frozen=True):
-    """An effect, with its place among those of the same event."""
+class Effect(Struct, frozen=True):
+    """Something that the shell is to do."""
 
     rank: ClassVar[int] = 1
     """Effects with a lower rank are carried out first; those with the same rank in the order of their decisions."""
 
 
-class Probe(Ranked, frozen=True):
+class Probe(Effect, frozen=True):
     """Find out whether the master of a round can be reached; answered by `Reached` or `Unreached`."""
 
     run: str
@@ -39,7 +39,7 @@ class Probe(Ranked, frozen=True):
     listens, so a node where all stay gives no way."""
 
 
-class Start(Ranked, frozen=True):
+class Start(Effect, frozen=True):
     """Start the workers of a round; answered by `WorkersStarted` or `StartFailed`."""
 
     run: str
@@ -51,7 +51,7 @@ class Start(Ranked, frozen=True):
     """The local ranks that are not started: processes of an earlier round go on with them."""
 
 
-class Restore(Ranked, frozen=True):
+class Restore(Effect, frozen=True):
     """Get what the workers of a round resume from. Another `Restore` follows when more of it is known."""
 
     run: str
@@ -60,7 +60,7 @@ class Restore(Ranked, frozen=True):
     """None if they begin from nothing."""
 
 
-class Protect(Ranked, frozen=True):
+class Protect(Effect, frozen=True):
     """Let no worker overwrite what is kept of these steps, and of no others."""
 
     rank: ClassVar[int] = 0  # workers that save overwrite what is not protected
@@ -68,27 +68,27 @@ class Protect(Ranked, frozen=True):
     steps: tuple[KeptStep, ...]
 
 
-class Persist(Ranked, frozen=True):
+class Persist(Effect, frozen=True):
     """Write parts of a step to the disk, in the background; None ends that."""
 
     run: str
     order: PersistOrder | None
 
 
-class CopyKept(Ranked, frozen=True):
+class CopyKept(Effect, frozen=True):
     """Get these parts of other nodes' state, and no others, and keep them as copies."""
 
     run: str
     copies: tuple[KeptCopy, ...]
 
 
-class TellAlike(Ranked, frozen=True):
+class TellAlike(Effect, frozen=True):
     """Tell the workers of the round whether all ranks had the same state after its first step."""
 
     alike: bool
 
 
-class SaveKept(Ranked, frozen=True):
+class SaveKept(Effect, frozen=True):
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
     planned: bool
@@ -97,7 +97,7 @@ class SaveKept(Ranked, frozen=True):
     """Whether workers have not come to such a step, and half of their time to end is over."""
 
 
-class HaltWorkers(Ranked, frozen=True):
+class HaltWorkers(Effect, frozen=True):
     """Have all workers that keep state stand still after this step and save it; answered by `KeptSaved`."""
 
     step: int | None
@@ -105,37 +105,37 @@ class HaltWorkers(Ranked, frozen=True):
     node reports that step."""
 
 
-class LeaveRound(Ranked, frozen=True):
+class LeaveRound(Effect, frozen=True):
     """Ask all workers of the round to leave it, and to wait for the next one; answered by `WorkerLeft`."""
 
     planned: bool = False
     """Whether nothing has gone wrong."""
 
 
-class Park(Ranked, frozen=True):
+class Park(Effect, frozen=True):
     """Do not end this worker with those of its round: it is out of the round, and waits for the next one."""
 
     local_rank: int
 
 
-class Dismiss(Ranked, frozen=True):
+class Dismiss(Effect, frozen=True):
     """End workers that wait for a round, because they will not be in one."""
 
     local_ranks: tuple[int, ...]
 
 
-class Terminate(Ranked, frozen=True):
+class Terminate(Effect, frozen=True):
     """Send all workers the signal to end."""
 
     signum: int
     """The signal that made this node leave, if one did; SIGTERM otherwise."""
 
 
-class Kill(Ranked, frozen=True):
+class Kill(Effect, frozen=True):
     """End all workers, with SIGKILL."""
 
 
-class Sweep(Ranked, frozen=True):
+class Sweep(Effect, frozen=True):
     """End everything that the workers left behind, then reserve a port; answered by `Swept`."""
 
     looks_at_gpus: bool = True
@@ -143,19 +143,19 @@ class Sweep(Ranked, frozen=True):
     answer."""
 
 
-class SendObserved(Ranked, frozen=True):
+class SendObserved(Effect, frozen=True):
     """Send this to the coordinator if it can be reached. The next message makes up for a lost one."""
 
     observed: Observed
 
 
-class Reconnect(Ranked, frozen=True):
+class Reconnect(Effect, frozen=True):
     """Close the session and connect anew."""
 
     reason: str
 
 
-class Notice(Ranked, frozen=True):
+class Notice(Effect, frozen=True):
     """Show the user a notice, once."""
 
     level: Level
@@ -164,13 +164,13 @@ class Notice(Ranked, frozen=True):
     """What has happened, as an identifier for programs. It stays the same when the text changes."""
 
 
-class Show(Ranked, frozen=True):
+class Show(Effect, frozen=True):
     """Show the user why a round failed."""
 
     report: Report
 
 
-class Waiting(Ranked, frozen=True):
+class Waiting(Effect, frozen=True):
     """Show the user what the node waits for, and until when at most, by the agent's clock."""
 
     reason: str
@@ -180,7 +180,7 @@ class Waiting(Ranked, frozen=True):
     level: Level = Level.INFO
 
 
-class Exit(Ranked, frozen=True):
+class Exit(Effect, frozen=True):
     """End the program."""
 
     code: int
@@ -195,19 +195,3 @@ KeptOrder = Restore | Protect | CopyKept | TellAlike | Persist | SaveKept | Halt
 
 StayOrder = LeaveRound | Park | Dismiss
 """What is done about workers that go into another round as the same processes."""
-
-Effect = (
-    Probe
-    | Start
-    | KeptOrder
-    | StayOrder
-    | Terminate
-    | Kill
-    | Sweep
-    | SendObserved
-    | Reconnect
-    | Notice
-    | Show
-    | Waiting
-    | Exit
-)

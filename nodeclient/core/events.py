@@ -9,39 +9,43 @@ from msgspec import Struct
 from coordinatord.protocol.messages import Degraded, Desired, Refused, WhyCold
 
 
-class SearchBegan(Struct, frozen=True):
+class Event(Struct, frozen=True):
+    """Something that happens to a node."""
+
+
+class SearchBegan(Event, frozen=True):
     """The search for a coordinator begins: before, the node waited for its guard and its disk."""
 
 
-class Prepared(Struct, frozen=True):
+class Prepared(Event, frozen=True):
     """Workers can be started: the modules of `--preload` are imported, or will not be."""
 
 
-class SessionOpened(Struct, frozen=True):
+class SessionOpened(Event, frozen=True):
     """The coordinator was reached, and the node has sent its `Join`."""
 
     coordinator: str
 
 
-class SessionClosed(Struct, frozen=True):
+class SessionClosed(Event, frozen=True):
     """The coordinator cannot be reached, or the session has ended."""
 
     reason: str
 
 
-class DesiredReceived(Struct, frozen=True):
+class DesiredReceived(Event, frozen=True):
     """The coordinator sent the desired state."""
 
     desired: Desired
 
 
-class CoordinatorDegraded(Struct, frozen=True):
+class CoordinatorDegraded(Event, frozen=True):
     """The coordinator lives, but cannot decide anything at present."""
 
     degraded: Degraded
 
 
-class TurnedAway(Struct, frozen=True):
+class TurnedAway(Event, frozen=True):
     """The coordinator refuses this node."""
 
     refused: Refused
@@ -49,14 +53,14 @@ class TurnedAway(Struct, frozen=True):
     """The refusal is final after so many seconds, if it stays the same."""
 
 
-class Reached(Struct, frozen=True):
+class Reached(Event, frozen=True):
     """The master of a round answers at its address."""
 
     run: str
     round: int
 
 
-class Unreached(Struct, frozen=True):
+class Unreached(Event, frozen=True):
     """The workers of a round cannot be started: its master does not answer, or another run uses the disk."""
 
     run: str
@@ -64,7 +68,7 @@ class Unreached(Struct, frozen=True):
     message: str
 
 
-class WorkersStarted(Struct, frozen=True):
+class WorkersStarted(Event, frozen=True):
     """All workers of the round have been started."""
 
     warm: int = 0
@@ -75,7 +79,7 @@ class WorkersStarted(Struct, frozen=True):
     """Their processes, by local rank."""
 
 
-class StartFailed(Struct, frozen=True):
+class StartFailed(Event, frozen=True):
     """A worker could not be started; those with a lower local rank were."""
 
     local_rank: int
@@ -103,7 +107,7 @@ class Diagnosis(Struct, frozen=True):
     """Whether no restart mends the error, by the worker's own word."""
 
 
-class WorkerExited(Struct, frozen=True):
+class WorkerExited(Event, frozen=True):
     """A worker's process ended; `exit_code` is as `subprocess` has it."""
 
     local_rank: int
@@ -113,14 +117,14 @@ class WorkerExited(Struct, frozen=True):
     """How long ago it ended; the diagnosis takes a moment."""
 
 
-class WorkerStays(Struct, frozen=True):
+class WorkerStays(Event, frozen=True):
     """A worker can go into another round as the same process, or no longer can: `able` says which."""
 
     local_rank: int
     able: bool = True
 
 
-class CollectiveFailed(Struct, frozen=True):
+class CollectiveFailed(Event, frozen=True):
     """A collective has failed in a worker that leaves its round for that, and may stay for the next one.
 
     It counts as a failure like an exit with `exit_code`, yet the worker is in its round until `WorkerLeft`: the end of
@@ -135,13 +139,13 @@ class CollectiveFailed(Struct, frozen=True):
     """How long ago it failed: the shell submits earlier exits of this node's workers first."""
 
 
-class WorkerLeft(Struct, frozen=True):
+class WorkerLeft(Event, frozen=True):
     """A worker is out of its round: nothing of the round is left in the process, which waits for the next one."""
 
     local_rank: int
 
 
-class WorkerAborts(Struct, frozen=True):
+class WorkerAborts(Event, frozen=True):
     """A worker aborts its communicators of NCCL so that it can leave its round, or has done so."""
 
     local_rank: int
@@ -149,7 +153,7 @@ class WorkerAborts(Struct, frozen=True):
     """How long it took; None while it goes on."""
 
 
-class WorkerRefuses(Struct, frozen=True):
+class WorkerRefuses(Event, frozen=True):
     """A worker was asked to leave its round, and cannot."""
 
     local_rank: int
@@ -160,7 +164,7 @@ WorkerEnd = StartFailed | WorkerExited | CollectiveFailed
 """The ways in which a worker fails or ends."""
 
 
-class Keeping(Struct, frozen=True):
+class Keeping(Event, frozen=True):
     """Workers of the round keep state in memory of this node, which they are to save before they end."""
 
     save_within_s: float
@@ -169,25 +173,25 @@ class Keeping(Struct, frozen=True):
     """Their script writes a checkpoint of its own before a planned end, which takes longer."""
 
 
-class KeptSaved(Struct, frozen=True):
+class KeptSaved(Event, frozen=True):
     """Every worker that keeps state has saved it, or has reported why it cannot, or has ended."""
 
     put_off: bool = False
     """Whether a script first goes on to a step of its own choice. It may not come to that, and then saves nothing."""
 
 
-class KeptChanged(Struct, frozen=True):
+class KeptChanged(Event, frozen=True):
     """The node no longer holds what it reported of workers' state: a part is withdrawn, or cannot be had."""
 
 
-class Swept(Struct, frozen=True):
+class Swept(Event, frozen=True):
     """No process of the round lives, nor any that its workers left behind."""
 
     port: int
     """The port that is newly reserved for the next round."""
 
 
-class SweepFailed(Struct, frozen=True):
+class SweepFailed(Event, frozen=True):
     """A process of the round outlives SIGKILL."""
 
     message: str
@@ -212,7 +216,7 @@ class GpuUse(Struct, frozen=True):
     """Those that may have the memory, as far as the node sees them."""
 
 
-class GpusInUse(Struct, frozen=True):
+class GpusInUse(Event, frozen=True):
     """Memory of GPUs of this node is in use, though no worker lives: it is not given back yet, or others'.
 
     It comes once before the first round, and then as an answer to `Sweep`.
@@ -221,48 +225,18 @@ class GpusInUse(Struct, frozen=True):
     gpus: tuple[GpuUse, ...]
 
 
-class EmbeddedCoordinatorEnded(Struct, frozen=True):
+class EmbeddedCoordinatorEnded(Event, frozen=True):
     """The coordinator that serves this host alone has ended, and nothing starts another."""
 
     how: str
 
 
-class LeaveRequested(Struct, frozen=True):
+class LeaveRequested(Event, frozen=True):
     """The user or the system wants this node to leave."""
 
     signum: int
     """The signal that asked for it; 0 if none did."""
 
 
-class Tick(Struct, frozen=True):
+class Tick(Event, frozen=True):
     """The time that `next_deadline` named has come."""
-
-
-Event = (
-    SearchBegan
-    | Prepared
-    | SessionOpened
-    | SessionClosed
-    | DesiredReceived
-    | CoordinatorDegraded
-    | TurnedAway
-    | Reached
-    | Unreached
-    | WorkersStarted
-    | StartFailed
-    | WorkerExited
-    | WorkerStays
-    | CollectiveFailed
-    | WorkerLeft
-    | WorkerAborts
-    | WorkerRefuses
-    | Keeping
-    | KeptSaved
-    | KeptChanged
-    | Swept
-    | SweepFailed
-    | GpusInUse
-    | EmbeddedCoordinatorEnded
-    | LeaveRequested
-    | Tick
-)
