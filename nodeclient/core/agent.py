@@ -182,6 +182,10 @@ class Agent:
             self._effects.append(self._sweeping.fail(event.message))
             self._sweep(now)
 
+    def _gpus_in_use(self, event: events.GpusInUse, now: float) -> None:
+        sweeps = self._group.ending.stage is EndStage.SWEEPING
+        self._effects += self._sweeping.on_gpus(event.gpus, now, sweeps=sweeps)
+
     def _ticked(self, _: events.Tick, now: float) -> None:
         for due, act in self._deadlines():
             if due <= now and not self.exited:
@@ -408,7 +412,7 @@ class Agent:
         events.KeptChanged: lambda self, _, now: self._connection.make_beat_due(now),
         events.Swept: _swept,
         events.SweepFailed: _sweep_failed,
-        events.GpusInUse: lambda self, event, now: self._effects.extend(self._sweeping.on_gpus(event.gpus, now)),
+        events.GpusInUse: _gpus_in_use,
         events.EmbeddedCoordinatorEnded: _embedded_coordinator_ended,
         events.LeaveRequested: _leave_requested,
         events.Tick: _ticked,

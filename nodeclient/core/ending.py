@@ -21,9 +21,6 @@ from nodeclient.core.events import Keeping, KeptSaved
 from nodeclient.core.reuse import Reuse
 from nodeclient.core.table import EndStage, Stimulus
 
-_SAVING = frozenset({EndStage.HALTING, EndStage.SAVING})
-"""The stages that end when the workers have saved their state."""
-
 
 class Terms(Struct, frozen=True):
     """What decides how workers end, as of now; durations in seconds."""
@@ -71,11 +68,6 @@ class Ladder:
         """The last request to the workers for the step that all workers of the round keep before they end."""
         self._put_off = False
         """Whether the workers, when asked to save, went on to a step of their own choice first."""
-
-    @property
-    def saves(self) -> bool:
-        """Whether the workers save their state, or are about to; they are asked to end after that."""
-        return self.stage in _SAVING
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
         """Return the deadline of the stage, and that of workers which put off their save, each with its stimulus."""
@@ -174,7 +166,7 @@ class Ladder:
     def record_answer(self, event: KeptSaved) -> bool:
         """Record the answer to a request to save; return whether the end of the workers waits for it."""
         self._put_off |= event.put_off
-        return self.saves
+        return self.stage in {EndStage.HALTING, EndStage.SAVING}
 
     def save_late(self) -> list[Effect]:
         """Return the second request to workers whose script put off the first one. There is no third."""

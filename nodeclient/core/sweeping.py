@@ -54,13 +54,12 @@ class Sweeping:
         """The end of the wait for GPUs; None if the node does not wait."""
         self._latest = math.inf
         """When that wait ends at the latest, so that the end of the round is not overdue."""
-        self._is_under_way = False
         self._usual: dict[str, int] = {}
         """The memory that was in use before the node had workers: nobody waits for that."""
 
     def begin(self, group: WorkerGroup, reuse: Reuse, leaving: Leaving, now: float) -> Sweep:
         """Begin a sweep. Memory of GPUs matters if another round may follow, and no parked worker has some."""
-        self._is_under_way, self.again_at = True, None
+        self.again_at = None
         save_within_s = group.keeping.save_within_s if group.keeping else 0.0
         self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - save_within_s
         reuse.settle(now)
@@ -72,12 +71,12 @@ class Sweeping:
         self.held_up = clip(why, MESSAGE_MAX)
         return Notice(Level.ERROR, why, "sweep_failed")
 
-    def on_gpus(self, gpus: Sequence[GpuUse], now: float) -> list[Notice | Sweep]:
+    def on_gpus(self, gpus: Sequence[GpuUse], now: float, *, sweeps: bool) -> list[Notice | Sweep]:
         """Record that memory of GPUs is in use while no worker lives: wait, or end the sweep all the same.
 
-        Before the first round nobody waits: the memory is others'.
+        Before the first round the node sweeps nothing, and nobody waits: the memory is others'.
         """
-        if not self._is_under_way:
+        if not sweeps:
             self._usual = {gpu.name: gpu.used_bytes for gpu in gpus}
             return [Notice(Level.WARNING, notices.gpus_in_use(gpus), "gpu_memory_in_use")] if gpus else []
         taken = [gpu for gpu in gpus if gpu.used_bytes > self._usual.get(gpu.name, 0) + FREE_BYTES]
@@ -96,4 +95,4 @@ class Sweeping:
     def end(self, port: int) -> None:
         """Record that the sweep is over: nothing is in the way any more. `port` is newly reserved."""
         self.port = port
-        self.held_up, self._until, self._is_under_way = "", None, False
+        self.held_up, self._until = "", None

@@ -210,7 +210,7 @@ class AgentLaws(Laws):
     def _judge_saving(self, host: Host, conduct: Conduct, now: float) -> None:
         agent = host.agent
         assert agent is not None
-        if conduct.saves_since is None or not agent._group.ending.saves:
+        if conduct.saves_since is None or agent._group.ending.stage not in {EndStage.HALTING, EndStage.SAVING}:
             return
         most = HALT_SHARE * self.world.scenario.stop_timeout_s + SAVE_WITHIN_S + SLACK_S
         took = now - max(conduct.saves_since, host.woken_at)
