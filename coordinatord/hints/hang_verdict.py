@@ -30,10 +30,10 @@ from coordinatord.protocol.text import clip
 
 _UNEVEN = ("gather", "scatter", "all_to_all")
 _EVEN = ("all_gather", "allgather", "reduce_scatter")
-"""Collectives whose ranks may have tensors of different sizes, and exceptions from these."""
+"""Parts of the names of collectives whose ranks may have tensors of different sizes; `_EVEN` has the exceptions."""
 
 _ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
-"""Operations from one rank to all, or from all to one, which complete for each rank at another time."""
+"""Operations from one rank to all, or from all to one, which complete at different times on different ranks."""
 
 DEFAULT_GROUP = "default_pg"
 """The group of all workers of a job."""
@@ -64,7 +64,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     """Return which workers block a round; None if a worker makes progress, or none waits.
 
     A slow collective makes progress while its data moves: on a slow network, a large one may outlast two samples. Its
-    workers need not all be in it: a broadcast completes for each of them at another time, and groups differ.
+    workers need not all be in it: a broadcast completes at different times, and groups differ.
     """
     waiting = [worker for worker in seen_workers if state_of(worker) is CollectiveState.WAITS]
     if not waiting or any(state_of(worker) is CollectiveState.MOVES for worker in seen_workers):

@@ -33,7 +33,7 @@ class StateDirectory:
 
     @classmethod
     def claim(cls, path: Path) -> Self:
-        """Make the directory if it is missing, for this user alone, and lock it. Raises `StoreError`."""
+        """Make the directory if missing, only for this user, and lock it. Raises `StoreError`."""
         with explained(path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,7 +1,7 @@
-"""`GET /metrics`, for Prometheus: the counters, the jobs and the process in one exposition.
+"""Serves `GET /metrics` for Prometheus: the counters, the jobs and the process in one exposition.
 
-A scrape reads the machine in small pieces, so that heartbeats are answered in between, and formats in a thread.
-`counters`, `rounds` and `jobs` define the metrics.
+A scrape reads the machine in small pieces, so that heartbeats are answered in between, and formats the text in a
+thread. `counters`, `rounds` and `jobs` define the metrics.
 """
 
 from __future__ import annotations
