@@ -1,6 +1,6 @@
-"""How a node and an operator find the coordinator, and how the two sides authenticate each other.
+"""Finds the coordinator for nodes and operators, and authenticates both sides.
 
-`endpoint` is where a coordinator listens. `contact_points` chooses which of several coordinators is tried next.
-`keyring` finds the tokens that a user was given. `secured_attempt` is one attempt to reach a coordinator: TLS or not,
-the comparison of its key, and the token that may be sent after that. It also makes a node's attempts to join.
+`endpoint` is the address of a coordinator. `contact_points` chooses which of several coordinators to try next.
+`keyring` finds the user's tokens. `secured_attempt` is one attempt to reach a coordinator: it decides on TLS, checks
+the key, and then has the token to send. It also makes a node's attempts to join.
 """

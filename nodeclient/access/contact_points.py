@@ -1,6 +1,6 @@
-"""Which coordinator is tried next: several in turn, each address of a name, and the leader that a standby names.
+"""Chooses which coordinator to try next: several in turn, each address of a name, and the leader that a standby names.
 
-`ContactPoints` chooses for a node, and has neither clock nor network. The rest is for the operators' commands as well.
+`ContactPoints` chooses for a node, without clock and network. The operators' commands use the rest as well.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 
 ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
-"""The status with which a standby answers; the leader's address is in `Location` (RFC 9110, 15.4.8)."""
+"""The status of a standby's answer; the leader's address is in `Location` (RFC 9110, 15.4.8)."""
 
 ADDRESSES_MAX = 16
-"""The most addresses of one name that are tried: three or five coordinators have one or two each."""
+"""The most addresses of one name to try: three or five coordinators have one or two each."""
 
 DOUBTED_S = 4.0
-"""How long a coordinator that fell silent gets less time to answer, in seconds. A node notices a silent leader after
-5 s. The leader's lease of 5 s is over half a second later at most, and then the standby that named it leads."""
+"""How long a coordinator that fell silent gets a shorter timeout, in seconds. A node detects a silent leader after 5 s.
+The leader's lease of 5 s expires at most half a second later, and then the standby that named it leads."""
 
 
 class ContactPoint(Struct, frozen=True):
-    """Where a coordinator may be reached: by its name, or at one of the addresses that the name has."""
+    """A coordinator by its name, or at one of the addresses of the name."""
 
     coordinator: Endpoint
     address: str | None = None
@@ -40,20 +40,20 @@ class ContactPoint(Struct, frozen=True):
 
 
 class ContactPoints:
-    """The coordinators of a node, and which of them is tried next."""
+    """The coordinators of a node, in the order of trying."""
 
     def __init__(self, coordinators: Sequence[Endpoint]) -> None:
         """Begin with the first of these."""
         self._given = [ContactPoint(coordinator) for coordinator in coordinators]
         self._place = 0
         self._addresses: list[ContactPoint] = []
-        """The addresses of the name at this place that are still to be tried one by one."""
+        """The addresses of the name at this index that are still to be tried one by one."""
         self._leader: ContactPoint | None = None
-        """The leader that the coordinator at this place has named."""
+        """The leader that the coordinator at this index has named."""
         self._served = False
         """Whether the current contact point has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}
-        """When coordinators fell silent, `DOUBTED_S` ago at most, that have not served this node since."""
+        """The times in the last `DOUBTED_S` when coordinators fell silent that have not served this node since."""
 
     @property
     def current(self) -> ContactPoint:
@@ -69,10 +69,10 @@ class ContactPoints:
 
     @property
     def doubts(self) -> bool:
-        """Whether the current coordinator fell silent just now, and another one may serve in its place."""
+        """Whether the current coordinator just fell silent, and another one may have replaced it."""
         return not self.alone and self.current.coordinator in self._silent_at
 
-    def note(
+    def record_attempt(
         self,
         now: float,
         *,
@@ -81,17 +81,17 @@ class ContactPoints:
         leader: Endpoint | None = None,
         addresses: Sequence[str] = (),
     ) -> bool:
-        """Note how the attempt at `current` ended; return whether the next one is to follow at once.
+        """Record how the attempt at `current` ended; return whether to make the next one at once.
 
         `served` says that it served this node, `silent` that it did not answer, or fell silent later. `leader` is the
         leader that it named as a standby, and `addresses` are those of its name. `now` is in seconds, by a clock that
         never stops.
 
-        If the named leader stands by as well, no further one is tried: both learn in a moment which one leads. A named
-        leader that fell silent just now is tried, since it may go on. If it does not answer soon, the standby that
-        named it is tried again.
+        If the named leader stands by as well, no further one is tried: both soon learn which one leads. A named leader
+        that just fell silent is tried, because it may still lead. If it does not answer soon, the standby that named it
+        is tried again.
         """
-        self._note_silence(now, served=served, silent=silent)
+        self._record_silence(now, served=served, silent=silent)
         if leader is not None and self._leader is None:
             self._leader, self._served = ContactPoint(leader), False
             return True
@@ -102,7 +102,7 @@ class ContactPoints:
         self._served = False
         return False
 
-    def _note_silence(self, now: float, *, served: bool, silent: bool) -> None:
+    def _record_silence(self, now: float, *, served: bool, silent: bool) -> None:
         self._silent_at = {other: at for other, at in self._silent_at.items() if now < at + DOUBTED_S}
         if silent:
             self._silent_at[self.current.coordinator] = now
@@ -125,12 +125,12 @@ class ContactPoints:
         if not self._addresses:
             self._place = (self._place + 1) % len(self._given)
             if self._given[self._place] == failed:
-                # The failed leader is not tried again at once; of two coordinators, the standby that named it is next.
+                # The failed leader is not retried at once; of two coordinators, the standby that named it is next.
                 self._place = (self._place + 1) % len(self._given)
 
 
 def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:
-    """Return the addresses of a coordinator's name, each once; none for an address, or if the name is not known.
+    """Return the addresses of a coordinator's name, each once; none for an address, or for an unknown name.
 
     This may wait for a name server, so an event loop calls it in a thread.
     """
@@ -148,7 +148,7 @@ def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:
 
 
 def leader_in(location: str) -> Endpoint | None:
-    """Return the coordinator that a `Location` names; None if it names none."""
+    """Return the coordinator that a `Location` names, if any."""
     try:
         found = urlsplit(location)
         host, number = found.hostname or "", found.port or DEFAULT_PORT

@@ -1,4 +1,4 @@
-"""Where a coordinator listens, as text on a command line, in the address of a page, or in that of a leader."""
+"""Parses and formats the address of a coordinator, from a command line, a page's address or a leader's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDPOINT = re.compile(
 
 
 class Endpoint(Struct, frozen=True):
-    """Where a coordinator listens."""
+    """The address of a coordinator."""
 
     host: str
     port: int
@@ -29,7 +29,7 @@ class Endpoint(Struct, frozen=True):
 
 
 def read_endpoint(text: str, least_port: int = 1) -> Endpoint:
-    """Read one `HOST[:PORT]`, also as a browser shows it: `https://HOST:PORT/`. Raises `ArgumentTypeError`."""
+    """Parse one `HOST[:PORT]`, also as a browser shows it: `https://HOST:PORT/`. Raises `ArgumentTypeError`."""
     match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
     port = int((match and match["port"]) or DEFAULT_PORT)
     number = match and (match["bracketed"] or match["bare"])

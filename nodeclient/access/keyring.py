@@ -1,6 +1,6 @@
 """Finds access tokens: in a file that was named, in the environment, from systemd, or in the user's own directory.
 
-They are looked up at each attempt to connect, so a token that is added or replaced later is found without a restart.
+Each attempt to connect looks them up, so a new or replaced token needs no restart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.private_files import PrivateFileError, read_given, read_private, tokens_directory
 
 VARIABLE = "NODECLIENT_TOKEN"
-"""The variable that has a token itself, for schedulers that hand out secrets in variables."""
+"""The variable with a token, for schedulers that pass secrets in variables."""
 
 CREDENTIAL = "nodeclient-token"
 """The name of a credential of systemd (`LoadCredential=`)."""
@@ -25,22 +25,22 @@ CREDENTIAL = "nodeclient-token"
 _PIN = re.compile(r"[a-z2-7]{52}", re.ASCII)
 
 FILES_MAX = 1_000
-"""The most files of a user's directory that are read: one for each coordinator that the user has ever started."""
+"""The limit of files in a user's directory: one for each coordinator that the user has ever started."""
 
 ORDER = {
     Role.JOIN: (Role.JOIN,),
     Role.READ: (Role.READ, Role.ADMIN),
     Role.ADMIN: (Role.ADMIN, Role.READ),
 }
-"""The roles of the tokens that are tried for each purpose, in this order: the fewest rights come first."""
+"""The roles of tokens to try for each purpose, the fewest rights first."""
 
 
 class KeyringError(OperationalError):
-    """A token was found and cannot be used."""
+    """A token cannot be used."""
 
 
 class AccessSettings(Struct, frozen=True):
-    """Where tokens may be, and how to connect to coordinators."""
+    """The places of tokens, and how to connect to coordinators."""
 
     token_file: Path | None = None
     token: str = ""
@@ -48,16 +48,16 @@ class AccessSettings(Struct, frozen=True):
     credentials: str = ""
     """The directory of systemd's credentials; empty if there is none."""
     config_home: str = ""
-    """XDG_CONFIG_HOME; empty for the usual place."""
+    """XDG_CONFIG_HOME; empty for the default."""
     authorities: Path | None = None
     """The file of the certificate authorities to trust, instead of the pin in a token."""
     certificate: Path | None = None
-    """The certificate to show to a coordinator that wants one; with its `key`."""
+    """The client certificate for a coordinator that demands one; with its `key`."""
     key: Path | None = None
     insecure: bool = False
-    """Whether to use no TLS, and to send no token."""
+    """Whether to use neither TLS nor a token."""
     clear_allowed: bool = False
-    """Whether a coordinator may turn out to use no TLS: a node may have started it."""
+    """Whether a coordinator without TLS is acceptable: a node may have started it."""
 
     def __repr__(self) -> str:
         """Show nothing: the token is a secret."""
@@ -65,7 +65,7 @@ class AccessSettings(Struct, frozen=True):
 
     @property
     def is_given(self) -> bool:
-        """Whether this program was given a token, and need not look into the directory of its user."""
+        """Whether this program was given a token, so that the user's directory is not searched."""
         given = self.token_file is not None or bool(self.token)
         return given or (self.credentials != "" and Path(self.credentials, CREDENTIAL).exists())
 
@@ -74,7 +74,7 @@ USUAL = AccessSettings()
 """The settings without any flag or variable."""
 
 CLEAR = AccessSettings(insecure=True)
-"""The settings for a coordinator that serves this host alone."""
+"""The settings for a coordinator that serves only this host."""
 
 
 class Keyring(Struct, frozen=True):
@@ -88,10 +88,10 @@ class Keyring(Struct, frozen=True):
     """Returns the tokens for a pin. Raises `KeyringError`."""
 
     def token_for(self, pin: str, role: Role, *, any_key: bool = False) -> AccessToken:
-        """Return the token for the coordinator with this pin; with `any_key`, one for another coordinator will do.
+        """Return the token for the coordinator with this pin; with `any_key`, or else one for another coordinator.
 
-        If there is none of this role, it is one of another role: the refusal then names the role that is needed.
-        Raises `KeyringError`.
+        Without one of this role, it is one of another role: the coordinator's error then names the needed role. Raises
+        `KeyringError`.
         """
         wanted = pin if pin in self.pins or not any_key else next(iter(self.pins), pin)
         tokens = {token.role: token for token in self.read(wanted)}
@@ -102,7 +102,7 @@ class Keyring(Struct, frozen=True):
 
 
 def find_keyring(settings: AccessSettings) -> Keyring:
-    """Return the tokens of the first place that has any. Raises `KeyringError`."""
+    """Return the tokens of the first place with any. Raises `KeyringError`."""
     try:
         if settings.token_file is not None:
             return _of_text(str(settings.token_file), read_given(settings.token_file))
@@ -116,15 +116,14 @@ def find_keyring(settings: AccessSettings) -> Keyring:
 
 
 def keyring_of(proven: AccessToken) -> Keyring:
-    """Return a token that a coordinator has accepted, without a look at the place that it came from."""
+    """Return a keyring with a token that a coordinator has accepted before."""
     return Keyring("the memory of this process", frozenset({proven.pin}), lambda _: (proven,))
 
 
 def forget_variable(environ: Mapping[str, str] = os.environ) -> None:
     """Remove the token from the environment of this process, so that no child inherits it.
 
-    /proc shows the memory of a process's first environment, and a core file has it as well. So the token is overwritten
-    there.
+    /proc and core files show the memory of a process's first environment, so the token is overwritten there.
     """
     value = environ.get(VARIABLE)
     if environ is not os.environ or value is None:
@@ -148,7 +147,7 @@ def _of_text(source: str, text: str) -> Keyring:
 
 
 def _of_user(settings: AccessSettings) -> Keyring:
-    """Return the tokens in the user's own directory, whose files have the coordinators' pins as names."""
+    """Return the tokens in the user's own directory, whose files are named by the coordinators' pins."""
     try:
         folder = tokens_directory({"XDG_CONFIG_HOME": settings.config_home})
         pins = frozenset(name for name in os.listdir(folder) if _PIN.fullmatch(name))  # noqa: PTH208 - names are wanted
@@ -167,7 +166,7 @@ def _of_user(settings: AccessSettings) -> Keyring:
 
 
 def _tokens_in_file(path: Path) -> tuple[AccessToken, ...] | KeyringError:
-    """Return the tokens for the coordinator that gave the file its name, or why there are none."""
+    """Return the tokens in a file, which is named by its coordinator's pin, or the error."""
     try:
         text = read_private(path)
         tokens = () if text is None else tokens_in(text)

@@ -1,7 +1,7 @@
-"""One attempt to reach a coordinator, with TLS or without: it compares the key, and then has the token to send.
+"""One attempt to reach a coordinator, with or without TLS: it checks the key, and then has the token to send.
 
-Both clients use it, that of a node's session and that of an operator's requests. They share the context, in whose
-handshake the key is compared, and the header, which exists only after that.
+Both clients use it, for a node's session and for an operator's requests. They share the context, whose handshake checks
+the key, and the header, which exists only after that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring, keyring_of
 
 PROBE_WITHIN_S = 3.0
-"""How long a test for TLS may take, after a connection without TLS had no answer."""
+"""How long a test for TLS may take, after a connection without TLS got no answer."""
 
 LOOK_WITHIN_S = 5.0
 """How long to wait for the files of tokens and certificates: a file system that takes longer is as good as gone."""
@@ -27,16 +27,16 @@ LOOK_WITHIN_S = 5.0
 IN_THE_CLEAR = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"}
 )
-"""OpenSSL's names of errors for an answer that is no TLS."""
+"""OpenSSL's names of errors for an answer without TLS."""
 
 OLDER = frozenset(
     {"TLSV1_ALERT_PROTOCOL_VERSION", "SSLV3_ALERT_HANDSHAKE_FAILURE", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}
 )
-"""OpenSSL's names of errors for a server of an older TLS. One that has never heard of TLS 1.3 finds no cipher that both
-sides have, and calls that a failure of the handshake."""
+"""OpenSSL's names of errors for a server with an older TLS. One that does not know TLS 1.3 finds no common cipher, and
+reports a failed handshake."""
 
 WANTS_CERTIFICATE = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-"""OpenSSL's name of the alert of a server to a client that has sent no certificate."""
+"""OpenSSL's name of the alert to a client without a certificate."""
 
 DISTRUSTS_CERTIFICATE = {
     "TLSV1_ALERT_UNKNOWN_CA": "it is of another authority",
@@ -44,7 +44,7 @@ DISTRUSTS_CERTIFICATE = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "it is malformed, or not yet valid",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it is not one for clients",
 }
-"""OpenSSL's names of the alerts of a server that does not trust the client's certificate, and what they mean."""
+"""OpenSSL's names of the alerts of a server that rejects the client's certificate, and their meanings."""
 
 
 class AccessError(OperationalError):
@@ -52,7 +52,7 @@ class AccessError(OperationalError):
 
 
 class WrongTokenError(AccessError):
-    """The tokens that this client was given let it in nowhere, and to look again would not change that."""
+    """No coordinator accepts this client's tokens, and a retry would not change that."""
 
 
 class ClearError(AccessError):
@@ -69,19 +69,19 @@ class SecuredAttempt:
 
         Raises `WrongTokenError`, and `AccessError` if a file about certificates cannot be used.
 
-        A `proven` token, which a coordinator has accepted from this process before, is sent to it again. It may be
-        nowhere else any more, so other tokens are looked for only if a coordinator with another key answers.
+        A `proven` token, which a coordinator has accepted from this process before, is reused, because it may exist
+        nowhere else. Other tokens are looked up only if a coordinator with another key answers.
         """
         self._settings = settings
         self._proven = proven
         self._endpoint = endpoint
         self._role = role
         self._pin = ""
-        """The pin of the coordinator, once its key was compared."""
+        """The pin of the coordinator, once its key was checked."""
         self.context: ssl.SSLContext | None = None
         """The context to connect with; None without TLS."""
         self.shown: AccessToken | None = None
-        """The token that was sent; None before."""
+        """The token that was sent, if any."""
         try:
             self._keyring = find_keyring(settings) if proven is None else keyring_of(proven)
         except KeyringError as error:
@@ -91,7 +91,7 @@ class SecuredAttempt:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of a request, once there is a connection. Raises `AccessError`."""
+        """The headers of a request; valid once connected. Raises `AccessError`."""
         if self.context is None:
             return {}
         any_key = self._settings.authorities is not None
@@ -104,7 +104,7 @@ class SecuredAttempt:
         return {"Authorization": f"{BEARER}{self.shown.text}"}
 
     def explain(self, error: BaseException) -> AccessError | None:
-        """Return the error that explains a failed connection; None if TLS, keys and tokens are not the reason."""
+        """Explain a failed connection by TLS, keys or tokens; return None for any other cause."""
         if isinstance(error, AccessError):
             return error
         if not isinstance(error, ssl.SSLError):
@@ -133,7 +133,7 @@ class SecuredAttempt:
         return AccessError(text)
 
     def locked_out(self) -> AccessError:
-        """Return the error for a coordinator that needs TLS, after this attempt has used none."""
+        """Return the error for a coordinator that needs TLS, after an attempt without TLS."""
         if self._settings.insecure:
             return AccessError(f"{self._endpoint} speaks TLS only: leave --insecure out")
         wanted = "" if self._role is Role.JOIN else f" --role {self._role}"
@@ -143,9 +143,9 @@ class SecuredAttempt:
         )
 
     def speaks_tls(self) -> bool:
-        """Whether the endpoint answers a TLS handshake, if only with an older TLS; nothing else is sent.
+        """Whether the endpoint answers a TLS handshake, possibly with an older TLS; nothing else is sent.
 
-        This waits for `PROBE_WITHIN_S` at most, so an event loop calls it in a thread.
+        This takes at most `PROBE_WITHIN_S`, so an event loop calls it in a thread.
         """
         try:
             with socket.create_connection((self._endpoint.host, self._endpoint.port), PROBE_WITHIN_S) as connection:
@@ -172,7 +172,7 @@ class SecuredAttempt:
         return context
 
     def _compare(self, pin: str) -> None:
-        """Compare the pin of the server's key, within the handshake. Raises `PinError`."""
+        """Check the pin of the server's key, within the handshake. Raises `PinError`."""
         if self._settings.authorities is None and pin not in self._keyring.pins and self._proven is not None:
             try:
                 self._keyring = find_keyring(self._settings)
@@ -187,7 +187,7 @@ class SecuredAttempt:
 
 
 def _trust_all(_: str) -> None:
-    """Compare nothing, since nothing secret is sent."""
+    """Accept any key, since no secret is sent."""
 
 
 class JoinAttempts:

@@ -198,7 +198,9 @@ class CoordinatorConnection:
             by_name = contact.address is None and self._leader is None and (silent or not self._welcome)
             addresses = await asyncio.to_thread(addresses_of, contact.coordinator) if by_name else ()
             now = asyncio.get_running_loop().time()
-            if self._contacts.note(now, served=self._welcome, silent=silent, leader=self._leader, addresses=addresses):
+            if self._contacts.record_attempt(
+                now, served=self._welcome, silent=silent, leader=self._leader, addresses=addresses
+            ):
                 continue
             pause = pause_after(pause, welcome=self._welcome, turned_away=self._turned_away)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret

@@ -56,7 +56,7 @@ class CoordinatorSearch:
         leader, self._leader = self._leader, None
         silent, self._silent = self._silent, False
         self._pause_s = pause_after(self._pause_s, welcome=welcome, turned_away=False)
-        return self._contacts.note(now, served=welcome, silent=silent, leader=leader)
+        return self._contacts.record_attempt(now, served=welcome, silent=silent, leader=leader)
 
     def draw_pause(self) -> float:
         """Draw the pause before the next attempt, in seconds."""

@@ -24,86 +24,86 @@ def test_those_that_do_not_serve_are_tried_in_turn() -> None:
     seen = []
     for _ in range(4):
         seen.append(contacts.current.coordinator)
-        assert not contacts.note(0.0, served=False)
+        assert not contacts.record_attempt(0.0, served=False)
     assert seen == [H1, H2, H1, H2]
 
 
 def test_one_that_has_served_is_asked_again_unless_it_fell_silent() -> None:
     contacts = ContactPoints([H1, H2])
-    contacts.note(0.0, served=True)
+    contacts.record_attempt(0.0, served=True)
     assert contacts.current == ContactPoint(H1)
-    contacts.note(0.0, served=True, silent=True)
+    contacts.record_attempt(0.0, served=True, silent=True)
     assert contacts.current == ContactPoint(H2)
 
 
 def test_a_single_one_is_asked_for_ever() -> None:
     contacts = ContactPoints([H1])
     for served, silent in ((False, False), (True, True), (True, False)):
-        contacts.note(0.0, served=served, silent=silent)
+        contacts.record_attempt(0.0, served=served, silent=silent)
         assert contacts.current == ContactPoint(H1)
     assert contacts.alone
 
 
 def test_the_leader_that_a_standby_names_is_tried_at_once_and_kept() -> None:
     contacts = ContactPoints([H1, H2])
-    assert contacts.note(0.0, served=False, leader=H3)
+    assert contacts.record_attempt(0.0, served=False, leader=H3)
     assert contacts.current == ContactPoint(H3)
-    assert not contacts.note(0.0, served=True)
+    assert not contacts.record_attempt(0.0, served=True)
     assert contacts.current == ContactPoint(H3)
 
 
 def test_when_such_a_leader_is_gone_the_one_that_stood_by_is_asked_first() -> None:
     contacts = ContactPoints([H1, H2, H3])
-    contacts.note(0.0, served=False)
-    assert contacts.note(0.0, served=False, leader=H1)
-    contacts.note(0.0, served=True)
-    assert not contacts.note(0.0, served=False)
+    contacts.record_attempt(0.0, served=False)
+    assert contacts.record_attempt(0.0, served=False, leader=H1)
+    contacts.record_attempt(0.0, served=True)
+    assert not contacts.record_attempt(0.0, served=False)
     assert contacts.current == ContactPoint(H2)
 
 
 def test_when_such_a_leader_never_served_the_next_one_is_asked() -> None:
     contacts = ContactPoints([H1, H2])
-    assert contacts.note(0.0, served=False, leader=H3)
-    assert not contacts.note(0.0, served=False)
+    assert contacts.record_attempt(0.0, served=False, leader=H3)
+    assert not contacts.record_attempt(0.0, served=False)
     assert contacts.current == ContactPoint(H2)
 
 
 def test_a_leader_that_fell_silent_is_doubted_for_a_moment() -> None:
     contacts = ContactPoints([H1, H2])
-    contacts.note(10.0, served=True, silent=True)
+    contacts.record_attempt(10.0, served=True, silent=True)
     tried = []
     for now in (10.1, 11.1):
         tried.append((contacts.current, contacts.doubts))
-        assert contacts.note(now, served=False, leader=H1), "it may go on"
+        assert contacts.record_attempt(now, served=False, leader=H1), "it may go on"
         tried.append((contacts.current, contacts.doubts))
-        assert not contacts.note(now + 1.0, served=False, silent=True)
+        assert not contacts.record_attempt(now + 1.0, served=False, silent=True)
     assert tried == [(ContactPoint(H2), False), (ContactPoint(H1), True)] * 2
     assert contacts.current == ContactPoint(H2)
-    contacts.note(12.1 + DOUBTED_S, served=False, leader=H1)
+    contacts.record_attempt(12.1 + DOUBTED_S, served=False, leader=H1)
     assert (contacts.current, contacts.doubts) == (ContactPoint(H1), False)
 
 
 def test_the_only_coordinator_is_not_doubted() -> None:
     contacts = ContactPoints([H1])
-    contacts.note(10.0, served=True, silent=True)
+    contacts.record_attempt(10.0, served=True, silent=True)
     assert not contacts.doubts
 
 
 def test_when_a_named_leader_does_not_answer_the_standby_is_asked_again() -> None:
     contacts = ContactPoints([H2, H1, H3])
-    assert contacts.note(10.0, served=False, leader=H1)
-    assert not contacts.note(15.0, served=False, silent=True)
+    assert contacts.record_attempt(10.0, served=False, leader=H1)
+    assert not contacts.record_attempt(15.0, served=False, silent=True)
     assert contacts.current == ContactPoint(H2)
 
 
 def test_one_that_serves_again_is_followed_again() -> None:
     contacts = ContactPoints([H1, H2])
-    contacts.note(10.0, served=False, silent=True)
-    contacts.note(10.1, served=False)
-    contacts.note(10.2, served=True)
-    contacts.note(10.3, served=False)
+    contacts.record_attempt(10.0, served=False, silent=True)
+    contacts.record_attempt(10.1, served=False)
+    contacts.record_attempt(10.2, served=True)
+    contacts.record_attempt(10.3, served=False)
     assert contacts.current == ContactPoint(H2)
-    assert contacts.note(10.4, served=False, leader=H1)
+    assert contacts.record_attempt(10.4, served=False, leader=H1)
 
 
 def test_two_that_name_each_other_are_not_followed_round_and_round() -> None:
@@ -111,7 +111,7 @@ def test_two_that_name_each_other_are_not_followed_round_and_round() -> None:
     at_once = []
     for _ in range(9):
         other = H2 if contacts.current.coordinator == H1 else H1
-        at_once.append(contacts.note(0.0, served=False, leader=other))
+        at_once.append(contacts.record_attempt(0.0, served=False, leader=other))
     assert at_once == [True, False, True, False, True, False, True, False, True]
 
 
@@ -120,24 +120,26 @@ def test_of_a_name_each_address_is_tried_and_then_the_name_again() -> None:
     seen = []
     for _ in range(4):
         seen.append(contacts.current)
-        contacts.note(0.0, served=False, addresses=("10.0.0.1", "10.0.0.2") if contacts.current.address is None else ())
+        contacts.record_attempt(
+            0.0, served=False, addresses=("10.0.0.1", "10.0.0.2") if contacts.current.address is None else ()
+        )
     assert seen == [ContactPoint(H1), ContactPoint(H1, "10.0.0.1"), ContactPoint(H1, "10.0.0.2"), ContactPoint(H1)]
     assert list(map(str, seen[:2])) == ["h1:29400", "h1:29400 (10.0.0.1)"]
 
 
 def test_a_name_with_one_address_is_asked_by_its_name() -> None:
     contacts = ContactPoints([H1, H2])
-    contacts.note(0.0, served=False, addresses=("10.0.0.1",))
+    contacts.record_attempt(0.0, served=False, addresses=("10.0.0.1",))
     assert contacts.current == ContactPoint(H2)
 
 
 def test_no_more_than_a_few_addresses_are_tried() -> None:
     contacts = ContactPoints([H1, H2])
-    contacts.note(0.0, served=False, addresses=[f"10.0.0.{number}" for number in range(100)])
+    contacts.record_attempt(0.0, served=False, addresses=[f"10.0.0.{number}" for number in range(100)])
     tried = 0
     while contacts.current.coordinator == H1:
         tried += 1
-        contacts.note(0.0, served=False)
+        contacts.record_attempt(0.0, served=False)
     assert tried == ADDRESSES_MAX
 
 
