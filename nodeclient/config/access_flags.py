@@ -1,6 +1,6 @@
-"""The flags with which a node and an operator authenticate.
+"""The flags with which nodes and operators authenticate.
 
-No flag takes a token itself: everybody on a host can read a command line, and a shell's history keeps it.
+No flag takes a token: everybody on a host can read command lines, and a shell's history stores them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordinatord.runtime.settings import SettingsParser, filled
 from nodeclient.access.keyring import VARIABLE, AccessSettings
 
 PREFIX = "NODECLIENT"
-"""The prefix of the variables of flags that only nodeclient has."""
+"""The prefix of the variables of flags that torchrun does not have."""
 
 IN_COMMAND_LINE = (
     "everybody on this host can read a token in a command line: put it into a file for --token-file, or into the"
@@ -62,7 +62,7 @@ def read_access(
 
 
 def refuse_tokens(parser: SettingsParser, arguments: Sequence[str]) -> None:
-    """Refuse a command line with a token in it. Raises `SettingsError`, which does not show the token."""
+    """Reject a command line with a token in it. Raises `SettingsError`, which does not show the token."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if any(map(holds_token, own)) or any(argument.partition("=")[0] == "--token" for argument in own):
         parser.error(IN_COMMAND_LINE)

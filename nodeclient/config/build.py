@@ -1,4 +1,4 @@
-"""Makes the settings of a node out of parsed flags, for each of the three command lines that start a node."""
+"""Makes the settings of a node from parsed flags, for each of the three command lines that start a node."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from nodeclient.output.output_settings import Choice, OutputSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""The variables that name the interface in the workers' environment, unless the user has set them."""
+"""The variables that set the network interface of gloo and NCCL in the workers' environment, unless the user has set
+them."""
 
 UNHEEDED = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "a node serves no health check, ask coordinatord's /healthz",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nodeclient does not look for workers that hang in the kernel",
 }
-"""Variables of torchrun that ask for what nodeclient does not do, and the remark about each."""
+"""Variables of torchrun without a counterpart here, and the remark about each."""
 
 
 class FrontEnd(Struct, frozen=True):
-    """The settings that one command line derives from flags of its own."""
+    """The settings that one command line derives from its own flags."""
 
     nodes: tuple[int, int]
     """The number of nodes if neither a flag nor a scheduler sets it."""
@@ -50,7 +51,7 @@ class FrontEnd(Struct, frozen=True):
     own_coordinator: bool = False
     remarks: tuple[str, ...] = ()
     remark_if_unnamed: str = ""
-    """A remark for the case that nothing names the job."""
+    """A remark in case nothing names the job."""
 
 
 def join_config(
@@ -95,19 +96,19 @@ def join_config(
         remarks=tuple(remarks),
         file=parser.file,
     )
-    _note(parser, config, from_scheduler)
+    _record_derived(parser, config, from_scheduler)
     return config
 
 
 def check_script(parser: SettingsParser, script: str) -> None:
-    """Check that the file that each worker runs is there. Raises `SettingsError`."""
+    """Check that the file that each worker runs exists. Raises `SettingsError`."""
     if not Path(script).exists():
         folder = "" if Path(script).is_absolute() else f" in {Path.cwd()}"
         parser.error(f"there is no script {script!r}{folder}: is it on this host, and is this the right folder?")
 
 
-def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, SchedulerValue]) -> None:
-    """Note for `--show-config` the values that were derived and not given."""
+def _record_derived(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, SchedulerValue]) -> None:
+    """Record derived values for `--show-config`."""
     least, most = config.spec.nodes_min, config.spec.nodes_max
     sources = {key: value.source for key, value in from_scheduler.items()}
     for dest, value in {
@@ -156,7 +157,7 @@ def _workers(
 def _advertised_address(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], remarks: list[str]
 ) -> str | None:
-    """Return the address that a flag gives for this host; None without such a flag. Raises `SettingsError`."""
+    """Return the address of this host that a flag sets; None without such a flag. Raises `SettingsError`."""
     address: str | None = given.advertise_addr or _address_of_interface(parser, given.interface, environ, remarks)
     if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         flag = "--advertise-addr" if given.advertise_addr else f"--interface {given.interface}:"
@@ -168,7 +169,7 @@ def _advertised_address(
 
 
 def _may_start_coordinator(access: AccessSettings, remarks: list[str]) -> bool:
-    """Whether this node may start a coordinator. That has no TLS, which somebody who gives a token expects."""
+    """Whether this node may start a coordinator, which has no TLS: not with a token, whose user expects TLS."""
     if access.insecure or not access.is_given:
         return True
     remarks.append(
@@ -181,7 +182,7 @@ def _may_start_coordinator(access: AccessSettings, remarks: list[str]) -> bool:
 def _address_of_interface(
     parser: SettingsParser, interface: str | None, environ: Mapping[str, str], remarks: list[str]
 ) -> str | None:
-    """Return the address of the interface that workers are to use, if one is named."""
+    """Return the address of the workers' network interface, if one is named."""
     if interface is None:
         return None
     if interface not in interfaces():
@@ -216,14 +217,14 @@ def _group_rank(
         if given.node_rank >= most:
             parser.error(f"--node-rank is {given.node_rank}, but with --nnodes {most} ranks go from 0 to {most - 1}")
         return int(given.node_rank)
-    # A greater number is that of a spare, or the scheduler counts something else.
+    # A greater number is a spare's, or the scheduler counts something else.
     if "node_rank" in from_scheduler and int(from_scheduler["node_rank"].value) < most:
         return int(_take(from_scheduler, "node_rank", "node rank", remarks) or 0)
     return default
 
 
 def _keep_bytes(given: float, remarks: list[str]) -> int:
-    """Return how much memory there is for kept state."""
+    """Return the memory for kept state, in bytes."""
     if isinstance(given, int):
         return given
     try:
@@ -236,7 +237,7 @@ def _keep_bytes(given: float, remarks: list[str]) -> int:
 def _persist(
     given: argparse.Namespace, job: str | None, command: tuple[str, ...], remarks: list[str]
 ) -> PersistSettings | None:
-    """Return where kept state is written to, and how often; None without `--persist`. `job` is None if unnamed."""
+    """Return where and how often kept state is written; None without `--persist`. `job` is None if unnamed."""
     if given.persist is None:
         return None
     if given.keep_memory == 0:
@@ -280,11 +281,11 @@ def _take(from_scheduler: Mapping[str, SchedulerValue], key: str, noun: str, rem
 
 
 NOWHERE = Path(os.devnull)
-"""The value of `--log-dir` for no files: all output goes to the terminal, as with torchrun."""
+"""The value of `--log-dir` without files: all output goes to the terminal, as with torchrun."""
 
 
 def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:
-    """Make the settings. If files are wanted without `--log-dir`, a directory is chosen, and `remarks` names it."""
+    """Make the settings. If files are needed without `--log-dir`, a directory is chosen, which `remarks` names."""
     redirects, tee = given.redirects, given.tee
     log_dir = given.log_dir
     if log_dir == NOWHERE:

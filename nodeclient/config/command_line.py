@@ -1,4 +1,4 @@
-"""What a module gives `parse` for each of its subcommands, in a dict with the name `COMMAND_LINES`."""
+"""The entry of a subcommand in a module's `COMMAND_LINES`, which `parse` reads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Settings = TypeVar("Settings")
 
 
 class CommandLine(Struct, Generic[Settings], frozen=True):
-    """The flags of one subcommand, and how they become its settings."""
+    """The flags of one subcommand, and the function that makes its settings."""
 
     add_flags: Callable[[SettingsParser], None]
     read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], Settings]
     """Makes the settings; its last argument is the environment. Raises `SettingsError`."""
     explain: Callable[[str], str | None] = lambda _: None
-    """Returns a hint about a flag that is not understood."""
+    """Returns a hint about an unknown flag."""
     env_prefix: str = "NODECLIENT"

@@ -19,7 +19,7 @@ class CrashReplayConfig(Struct, frozen=True):
     PROGRAM: ClassVar[Literal["replay"]] = "replay"
 
     crash: Path
-    """A file that a bug of nodeclient left."""
+    """The crash file of a bug of nodeclient."""
 
 
 def _add_flags(parser: SettingsParser) -> None:

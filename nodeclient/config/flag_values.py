@@ -1,4 +1,4 @@
-"""Reads one value of a flag or a variable. A wrong one raises `argparse.ArgumentTypeError`, which shows a right one."""
+"""Parses the value of a flag or a variable. Raises `argparse.ArgumentTypeError` with an example of a right value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.output.output_settings import Choice, Streams
 
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*", re.ASCII)
-"""The format of torchrun's `--redirects`, whose local ranks have one digit only."""
+"""The format of torchrun's `--redirects`, which allows only local ranks of one digit."""
 
 _SIZE = re.compile(r"(?P<number>\d{1,15}) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?", re.ASCII)
 
@@ -29,41 +29,40 @@ ROTATE_BYTES_MIN = 10_000
 """The smallest size at which a log is rotated: smaller logs would be rotated all the time."""
 
 RATE_MIN = 2_000_000
-"""The lowest rate of transfers between agents: they drop a transfer that is half as fast."""
+"""The lowest rate of transfers between agents, which abort a transfer at half this rate."""
 
 HANG_TIMEOUT_MIN = 1.0
-"""The shortest hang timeout. A hang is found by two looks at the workers, which take longer than a smaller number."""
+"""The shortest hang timeout. Detecting a hang takes two samples of the workers, and so more than a smaller number."""
 
 LAGGARD_FACTOR_MIN = 1.05
-"""The smallest factor of a laggard. A drain costs a stop and a start, and a worker that is late by less may be late by
-chance."""
+"""The smallest slowdown of a laggard. A drain costs a stop and a start, and a smaller delay may be chance."""
 
 _PERCENT_MAX = 90
-"""The largest share of the memory for kept state: workers need memory too."""
+"""The largest percentage of the memory for kept state: workers need memory too."""
 
 _UNSUITABLE = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
-"""Signals that no flag may name. The first two cannot be handled, and the third says that a child has ended."""
+"""Signals that no flag may name: the first two cannot be handled, and the third reports a child's end."""
 
 _NAME_MAX = 128
-"""The longest name, which is the protocol's limit."""
+"""The limit of a name, as in the protocol."""
 
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _NO = frozenset({"0", "false", "f", "no", "n"})
-"""The values that torch's `RendezvousParameters.get_as_bool` knows."""
+"""The values of torch's `RendezvousParameters.get_as_bool`."""
 
 
 def endpoints(text: str) -> tuple[Endpoint, ...]:
-    """Read `HOST[:PORT][,...]`; an IPv6 address with a port stands in brackets."""
+    """Parse `HOST[:PORT][,...]`; an IPv6 address with a port needs brackets."""
     return tuple(read_endpoint(part.strip()) for part in text.split(","))
 
 
 def endpoints_of_torchrun(text: str) -> tuple[Endpoint, ...]:
-    """Read the same as torchrun does: the text may be empty, and a port may be 0, for any free one."""
+    """Parse the same as torchrun does: the text may be empty, and a port may be 0, for any free one."""
     return tuple(read_endpoint(part.strip(), least_port=0) for part in text.split(",")) if text else ()
 
 
 def node_range(text: str) -> tuple[int, int]:
-    """Read `N`, `MIN:MAX` or `MIN:`."""
+    """Parse `N`, `MIN:MAX` or `MIN:`."""
     least, colon, most = text.partition(":")
     try:
         low = int(least)
@@ -76,7 +75,7 @@ def node_range(text: str) -> tuple[int, int]:
 
 
 def duration(text: str) -> float:
-    """Read a duration in seconds, such as `90`, `15m`, `2h`, `3d`."""
+    """Parse a duration in seconds, such as `90`, `15m`, `2h`, `3d`."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 90, 15m, 2h or 3d")
@@ -84,19 +83,19 @@ def duration(text: str) -> float:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read words separated by commas."""
+    """Parse words separated by commas."""
     return tuple(name.strip() for name in text.split(","))
 
 
 def count(text: str) -> int:
-    """Read a number from 0 upward."""
+    """Parse an integer from 0 upward."""
     if not (text.isascii() and text.isdecimal()) or int(text) > COUNTER_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 0 or more")
     return int(text)
 
 
 def rounds_kept(text: str) -> int | None:
-    """Read a number from 1 upward, or `all`, which is None."""
+    """Parse an integer from 1 upward, or `all`, which is None."""
     if text == "all":
         return None
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= COUNTER_MAX:
@@ -105,14 +104,14 @@ def rounds_kept(text: str) -> int | None:
 
 
 def steps_kept(text: str) -> int:
-    """Read a number from 1 upward."""
+    """Parse an integer from 1 upward."""
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= KEEP_STEPS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number of steps, 1 to {KEEP_STEPS_MAX}")
     return int(text)
 
 
 def seconds_or_none(text: str) -> float:
-    """Read a duration in seconds that may be 0."""
+    """Parse a duration in seconds that may be 0."""
     try:
         number = float(text)
     except ValueError:
@@ -123,7 +122,7 @@ def seconds_or_none(text: str) -> float:
 
 
 def hang_timeout(text: str) -> float:
-    """Read how long there may be no step, in seconds; `off` is 0."""
+    """Parse the longest time without a step, in seconds; `off` is 0."""
     try:
         return 0.0 if text == "off" else seconds(text, HANG_TIMEOUT_MIN)
     except argparse.ArgumentTypeError as error:
@@ -131,7 +130,7 @@ def hang_timeout(text: str) -> float:
 
 
 def laggard_factor(text: str) -> float:
-    """Read how many times as long a step must take before the node of a laggard is drained."""
+    """Parse the slowdown of a step above which a laggard's node is drained."""
     try:
         factor = float(text)
     except ValueError:
@@ -145,7 +144,7 @@ def laggard_factor(text: str) -> float:
 
 
 def name(text: str) -> str:
-    """Read a name or an address: visible characters, without blanks, at most 128."""
+    """Parse a name or an address: at most 128 visible characters, without blanks."""
     if not text:
         raise argparse.ArgumentTypeError("'': expected a name")
     if len(text) > _NAME_MAX:
@@ -156,7 +155,7 @@ def name(text: str) -> str:
 
 
 def address(text: str) -> str:
-    """Read an address of this host. A name is looked up here, since it may mean nothing or another host elsewhere."""
+    """Parse an address of this host. A name is resolved here, because it may mean another host elsewhere."""
     try:
         return str(socket.getaddrinfo(name(text), None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
@@ -164,12 +163,12 @@ def address(text: str) -> str:
 
 
 def topology(text: str) -> str:
-    """Read a name, which may be empty."""
+    """Parse a name, which may be empty."""
     return name(text) if text else ""
 
 
 def streams(text: str) -> Choice:
-    """Read which streams of which workers: `3` for all workers, or `0:1,12:3` by local rank."""
+    """Parse a choice of streams: `3` for all workers, or `0:1,12:3` by local rank."""
     if not _STREAMS.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or that by local rank, such as 0:1,12:3"
@@ -181,7 +180,7 @@ def streams(text: str) -> Choice:
 
 
 def local_ranks(text: str) -> frozenset[int] | None:
-    """Read `0,1,2`; an empty text means all of them, and so does the result None."""
+    """Parse `0,1,2`; an empty text means all local ranks, and so does the result None."""
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -191,18 +190,18 @@ def local_ranks(text: str) -> frozenset[int] | None:
 
 
 def needles(text: str) -> tuple[str, ...]:
-    """Read words separated by commas; a comma in a word is written twice. Empty words are left out."""
+    """Parse words separated by commas; a comma in a word is doubled. Empty words are dropped."""
     whole = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     return tuple(part for part in whole if part)
 
 
 def needles_joined(parts: Sequence[str]) -> str:
-    """Write a list of words as `needles` reads it."""
+    """Format a list of words for `needles`."""
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
 def size(text: str, least: int = ROTATE_BYTES_MIN) -> int:
-    """Read a number of bytes, such as `100MB` or `64MiB`."""
+    """Parse a number of bytes, such as `100MB` or `64MiB`."""
     match = _SIZE.fullmatch(text)
     number = 0
     if match is not None:
@@ -213,7 +212,7 @@ def size(text: str, least: int = ROTATE_BYTES_MIN) -> int:
 
 
 def memory_share(text: str) -> int | float:
-    """Read a number of bytes, or a share of what there is, such as `25%`, which is 0.25; 0 is nothing."""
+    """Parse a number of bytes, or a share of the memory such as `25%`, which is 0.25; 0 is none."""
     if text == "0":
         return 0
     share = text.removesuffix("%")
@@ -225,7 +224,7 @@ def memory_share(text: str) -> int | float:
 
 
 def rate(text: str) -> int:
-    """Read a number of bytes a second, such as `100MB`; 0 is none."""
+    """Parse a number of bytes a second, such as `100MB`; 0 is none."""
     match = _SIZE.fullmatch(text)
     number = 0 if text == "0" or match is None else size(text)
     if text != "0" and number < RATE_MIN:
@@ -234,7 +233,7 @@ def rate(text: str) -> int:
 
 
 def modules(text: str) -> tuple[str, ...]:
-    """Read names of Python modules, `torch,my.package`."""
+    """Parse names of Python modules, `torch,my.package`."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for module in found:
         if not all(word.isidentifier() for word in module.split(".")):
@@ -243,7 +242,7 @@ def modules(text: str) -> tuple[str, ...]:
 
 
 def signals(text: str) -> tuple[signal.Signals, ...]:
-    """Read names of signals separated by commas."""
+    """Parse names of signals separated by commas."""
     return tuple(dict.fromkeys(_signal(part.strip()) for part in text.split(",")))
 
 
@@ -258,7 +257,7 @@ def _signal(text: str) -> signal.Signals:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Read `KEY=VALUE,...`; quotes around all of it, which a shell may leave, are removed."""
+    """Parse `KEY=VALUE,...`; quotes around all of it, which a shell may leave, are removed."""
     text = text.strip()
     if text[:1] in {"'", '"'} and text[-1:] == text[:1]:
         text = text[1:-1]
@@ -272,14 +271,14 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def truth(text: str) -> bool:
-    """Read yes or no, as torchrun reads it in `--rdzv-conf`."""
+    """Parse yes or no, as torchrun does in `--rdzv-conf`."""
     if text.lower() not in _YES | _NO:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or 0")
     return text.lower() in _YES
 
 
 def ranks(text: str) -> str:
-    """Check that a text has ranks and ranges of ranks, separated by commas, and return it."""
+    """Check that a text consists of ranks and ranges of ranks, separated by commas, and return it."""
     if not re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r}: expected ranks, such as 3 or 0-7,12")
     return text

@@ -1,7 +1,7 @@
-"""The flags that all three command lines share; each sets their defaults, and adds flags of its own.
+"""The flags that all three command lines share; each sets their defaults, and adds its own flags.
 
-Flags that torchrun has as well have torchrun's names here, and take their default from the variable with the parser's
-own prefix. Flags that only we have take it from `NODECLIENT_*` everywhere.
+Flags of torchrun have torchrun's names here, and take their default from the variable with the parser's own prefix.
+Other flags take it from `NODECLIENT_*` everywhere.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ STOP_TIMEOUT_S = 30.0
 """The same default as torchrun's."""
 
 KEEP_SHARE = 0.25
-"""The share of the memory that may hold kept state. The state of a model on GPUs takes a fraction of the host's memory.
-A training on CPUs needs most of the memory itself."""
+"""The default share of the memory for kept state. A model on GPUs has a state of a fraction of the host's memory, and
+training on CPUs needs most of the memory itself."""
 
 
 def add_size(parser: SettingsParser, *, nodes: str, workers: str, workers_default: str | None = None) -> None:
@@ -74,9 +74,9 @@ def add_workers(
     numa_variables: Sequence[str] | None = None,
     signals_variables: Sequence[str] | None = None,
 ) -> None:
-    """Add the flags for how workers are started, how they see their devices, and which signals end them.
+    """Add the flags for starting workers, for their devices, and for the signals that end them.
 
-    The environment variables of two flags are arguments, since torchrun's names of them follow no common rule.
+    The environment variables of two flags are arguments, because torchrun's names of them follow no rule.
     """
     parser.add_heading("how workers are started")
     add, add_own = parser.add_setting, partial(parser.add_setting, prefix=PREFIX)
@@ -136,7 +136,7 @@ def add_workers(
 
 
 def add_output(parser: SettingsParser, *, template_variable: str) -> None:
-    """Add the flags for where the workers' output goes; `template_variable` is torchrun's variable for the template."""
+    """Add the flags for the workers' output; `template_variable` is torchrun's variable for the template."""
     parser.add_heading("output of workers")
     add, add_own = parser.add_setting, partial(parser.add_setting, prefix=PREFIX)
     add(
@@ -192,7 +192,7 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
 
 
 def add_node(parser: SettingsParser) -> None:
-    """Add the flags that only nodeclient has: names, places and times of a node, and the node's identity."""
+    """Add the flags without a counterpart in torchrun: names, topology, times and identity of a node."""
     parser.add_heading("how the coordinator is spoken to")
     add_access(parser)
     parser.add_heading("this node")
@@ -240,6 +240,6 @@ def add_node(parser: SettingsParser) -> None:
 
 
 def add_file(parser: SettingsParser) -> None:
-    """Add the flags for a file with settings, and for showing the settings."""
+    """Add the flags for a settings file, and for showing the settings."""
     parser.add_heading("settings in a file")
     parser.add_config_file(f"{PREFIX}_CONFIG")

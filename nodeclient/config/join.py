@@ -1,4 +1,4 @@
-"""`nodeclient join`, our own command line: its flags, and the settings that it makes of them."""
+"""`nodeclient join`, our own command line: its flags, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ TORCHRUN_FLAGS = {
     "--print-completion": "nodeclient --print-completion",
     "--logs-specs": "--log-dir, --redirects and --tee",
 }
-"""Flags of torchrun, and what takes their place here."""
+"""Flags of torchrun, and their replacements here."""
 
 MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all nodes"}
-"""Flags that were once ours."""
+"""Former flags of ours."""
 
 
 def add_join(parser: SettingsParser) -> None:
@@ -85,7 +85,7 @@ def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     if not command:
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")
     script = script_of(command)
-    if script is not None and "${" not in script:  # a value of each worker's own is filled in later
+    if script is not None and "${" not in script:  # a value of each worker's own is substituted later
         check_script(parser, script)
     nodes = (1, 1 if given.standalone else RANKS_MAX)
     return join_config(
@@ -94,7 +94,7 @@ def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
 
 
 def explain(flag: str) -> str | None:
-    """Return a hint about a flag that `nodeclient join` does not have; None if torchrun has no such flag either."""
+    """Return a hint about a flag that `nodeclient join` lacks; None if torchrun lacks it, too."""
     if flag in TORCHRUN_FLAGS:
         return f"what torchrun calls {flag} is here {TORCHRUN_FLAGS[flag]}; or see nodeclient run"
     return MOVED.get(flag)

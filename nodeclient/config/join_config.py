@@ -19,16 +19,16 @@ from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import OutputSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
-"""The signals that make the node leave. torchrun handles them except SIGUSR1, which many jobs have Slurm send."""
+"""The signals on which the node leaves: those of torchrun, and SIGUSR1, which many jobs have Slurm send."""
 
 DEFAULT_JOB = "default"
-"""The job id if nothing names the job."""
+"""The job id of an unnamed job."""
 
 
 def command_digest(command: Sequence[str]) -> str:
-    """Return digests by which two nodes' commands can be compared, as `Join.command` has them; empty for no command.
+    """Return digests for comparing two nodes' commands, as in `Join.command`; empty without a command.
 
-    The program counts without its directory, since hosts may differ in that. So does the script in its own digest.
+    The directory of the program is ignored, because hosts may differ in it. The script has a digest of its own.
     """
     if not command:
         return ""
@@ -37,9 +37,9 @@ def command_digest(command: Sequence[str]) -> str:
 
 
 def _script(program: str, arguments: Sequence[str]) -> str:
-    """Return the name of the file or module that Python runs; empty for code on the command line, or another program.
+    """Return the file or module that Python runs; empty for code on the command line, or another program.
 
-    The arguments of another program may all differ from host to host.
+    The arguments of another program may differ from host to host.
     """
     named = (argument for argument in arguments if argument == "-c" or not argument.startswith("-"))
     first = next(named, "-c") if program.startswith("python") else "-c"
@@ -51,15 +51,15 @@ def _digest(*words: str) -> str:
 
 
 class JoinConfig(Struct, frozen=True):
-    """All settings of a node, whichever command line set them; durations in seconds.
+    """All settings of a node, made by any command line; durations in seconds.
 
-    The help of the flag with the same name says what a field is that has no text here.
+    A field without a text here is described in the help of the flag with its name.
     """
 
     PROGRAM: ClassVar[Literal["node"]] = "node"
 
     coordinators: tuple[Endpoint, ...]
-    """They are tried in turn; empty with `standalone`."""
+    """The coordinators, to try in turn; empty with `standalone`."""
     standalone: bool
     job: str
     node: str
@@ -68,14 +68,14 @@ class JoinConfig(Struct, frozen=True):
     role: str
     topology: str
     advertise_address: str | None
-    """The address at which others reach this node: a given one, or that of the `interface`."""
+    """The address of this node for others: a given one, or that of the `interface`."""
     join_timeout_s: float
     stop_timeout_s: float
     log_level: str
     command: tuple[str, ...]
     abort_timeout_s: float = ABORT_TIMEOUT_S
     nccl_abort_timeout_s: float = NCCL_ABORT_TIMEOUT_S
-    """How long workers get to leave a round for another one once they abort NCCL."""
+    """The longest time that workers may take to move to another round once they abort NCCL."""
     group_rank: int | None = None
     output: OutputSettings = OutputSettings()
     signals: tuple[signal.Signals, ...] = SIGNALS
@@ -83,29 +83,28 @@ class JoinConfig(Struct, frozen=True):
     virtual_local_rank: bool = False
     preload: tuple[str, ...] = ()
     keep_bytes: int = 0
-    """How much memory there is for state that workers keep; 0 for none."""
+    """The memory for kept state; 0 for none."""
     keep_rate: float = KEEP_RATE
     keep_timeout_s: float = KEEP_TIMEOUT_S
     persist: PersistSettings | None = None
-    """Where state that workers keep is written to, and how often; None for nowhere."""
+    """Where and how often kept state is written to a disk; None for nowhere."""
     error_file: Path | None = None
-    """The file in which a scheduler expects the root cause (TORCHELASTIC_ERROR_FILE)."""
+    """The file for the root cause, which a scheduler reads (TORCHELASTIC_ERROR_FILE)."""
     own_coordinator: bool = False
-    """Whether to start the coordinator if its address is this host's and nothing listens there yet, as torchrun
-    does."""
+    """Whether to start the coordinator if its address is this host's and nothing listens there, as torchrun does."""
     interface: str | None = None
-    """The network interface that gloo and NCCL use in the workers; None if they choose it."""
+    """The network interface for gloo and NCCL in the workers; None if they choose it."""
     access: AccessSettings = USUAL
-    """Where tokens may be, and how to connect to the coordinator."""
+    """The places of tokens, and how to connect to the coordinator."""
     remarks: tuple[str, ...] = ()
-    """Lines for the start: where values were taken from, and what is done instead of what was asked for."""
+    """Lines to log at the start: sources of values, and ignored settings."""
     log_format: str = "text"
     file: Path | None = None
-    """The file that some of these settings come from, if one was named."""
+    """The settings file, if one was named."""
 
     @property
     def agent_settings(self) -> Settings:
-        """What the agent decides by."""
+        """The settings for the agent's decisions."""
         return Settings(
             self.workers,
             join_timeout_s=self.join_timeout_s,

@@ -1,4 +1,4 @@
-"""The flags of an operator's commands: `status`, `events`, `report`, `drain`, `stop` and so on."""
+"""The flags of operators' commands: `status`, `events`, `report`, `drain`, `stop` and so on."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from nodeclient.config.access_flags import add_access, read_access
 from nodeclient.config.command_line import CommandLine
 
 LAST_LINES = 100
-"""The lines of each log by default: some screens, with a long traceback."""
+"""The default lines of each log: some screens, with a long traceback."""
 
 
 _LAST = "--last --tail -n"
-"""The names of the flag for how many: ours, that of kubectl and docker, and that of tail and journalctl."""
+"""The names of the flag for a number: ours, that of kubectl and docker, and that of tail and journalctl."""
 
 
 class Verb(StrEnum):
@@ -41,20 +41,20 @@ STREAMS = ("stdout", "stderr", "both")
 
 
 class Last(Struct, frozen=True):
-    """How much of the end of a log is wanted: lines, or bytes, or all of it."""
+    """The wanted end of a log: lines, or bytes, or all of it."""
 
     lines: int | None = None
     bytes: int | None = None
 
 
 class _AccessConfig(Struct, frozen=True, kw_only=True):
-    """The settings that may be left out of all commands."""
+    """The optional settings of all commands."""
 
     access: AccessSettings = USUAL
 
 
 class _OperatorConfig(_AccessConfig, frozen=True):
-    """The settings that all commands have."""
+    """The common settings of all commands."""
 
     PROGRAM: ClassVar[Literal["operate"]] = "operate"
 
@@ -65,18 +65,18 @@ Operation = TypeVar("Operation", bound=_OperatorConfig)
 
 
 class _ReadingConfig(_OperatorConfig, frozen=True):
-    """The settings of commands that show something of one job, or of all."""
+    """The settings of commands that show one job, or all."""
 
     job: str | None
     json: bool
 
 
 class StatusConfig(_ReadingConfig, frozen=True):
-    """All settings of `nodeclient status`; without a job it shows all of them."""
+    """All settings of `nodeclient status`; without a job it shows all jobs."""
 
     watch: bool = False
     all: bool = False
-    """Show every node, and every job that has ended, also on a terminal."""
+    """Whether to show every node, and every job that has ended, also on a terminal."""
 
 
 class EventsConfig(_ReadingConfig, frozen=True):
@@ -84,20 +84,20 @@ class EventsConfig(_ReadingConfig, frozen=True):
 
     follow: bool
     last: int | None = None
-    """The number of newest events; None: as many as the coordinator sends at once, or a few with `follow`."""
+    """The number of newest events; None for the coordinator's default, or a few with `follow`."""
     since_s: float | None = None
-    """The age in seconds of the oldest event that is shown."""
+    """The age limit of events, in seconds."""
     kinds: tuple[str, ...] = ()
-    """The kinds of events, as the coordinator calls them; empty: all."""
+    """The kinds of events, named as by the coordinator; empty for all."""
 
 
 class LogsConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient logs`; without a job it reads the logs of the only one."""
 
     ranks: str
-    """The ranks as they are written, such as `0-3,7`; empty: all."""
+    """The ranks as given, such as `0-3,7`; empty for all."""
     nodes: tuple[str, ...]
-    """Names of nodes or hosts; empty: all."""
+    """Names of nodes or hosts; empty for all."""
     run: str | None
     """None for the last one."""
     round: int | None
@@ -108,12 +108,12 @@ class LogsConfig(_ReadingConfig, frozen=True):
 
 
 class StacksConfig(_ReadingConfig, frozen=True):
-    """All settings of `nodeclient stacks`; without a job it asks the only one that has not ended."""
+    """All settings of `nodeclient stacks`; without a job it reads the only one that has not ended."""
 
     ranks: str
-    """The ranks as they are written, such as `0-3,7`; empty: all."""
+    """The ranks as given, such as `0-3,7`; empty for all."""
     dumps: Path | None = None
-    """A folder with files of torch's flight recorder, which are judged instead; no coordinator is asked then."""
+    """A folder with files of torch's flight recorder to judge instead, without a coordinator."""
 
 
 class ReportConfig(_ReadingConfig, frozen=True):
@@ -141,9 +141,9 @@ class CommandConfig(_OperatorConfig, frozen=True):
     """The nodes; empty for a command about a job."""
     reason: str = ""
     dry_run: bool = False
-    """Whether only to say what the command would do."""
+    """Whether only to show the effect of the command."""
     ahead: bool = False
-    """Whether to drain also nodes that join later."""
+    """Whether to drain nodes that join later, too."""
 
 
 OperateConfig = (
@@ -209,7 +209,7 @@ def add_logs(parser: SettingsParser) -> None:
 
 
 def explain_logs(flag: str) -> str | None:
-    """Return a hint about a flag of other programs that `nodeclient logs` cannot have."""
+    """Return a hint about a flag of other programs that `nodeclient logs` does not support."""
     if flag in {"--since", "--since-time", "--until", "--timestamps"}:
         return "the files have no times: --last says how much, and nodeclient events --since has what happened when"
     return None
@@ -291,7 +291,7 @@ def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Map
 def _read(
     kind: type[Operation], parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
 ) -> Operation:
-    """Make the settings of a command, whose fields have the names of its flags."""
+    """Make the settings of a command, whose fields are named as its flags."""
     if vars(given).get("job") == "":
         parser.error("'' cannot be the name of a job: is a variable empty?")
     return filled(kind, given, access=read_access(parser, given, environ))
@@ -353,7 +353,7 @@ def _line(
     *,
     needs_coordinator: bool = True,
 ) -> CommandLine[OperateConfig]:
-    """Return a command line with the flags that all commands have behind its own."""
+    """Return a command line with the common flags after its own."""
 
     def add(parser: SettingsParser) -> None:
         add_flags(parser)

@@ -1,4 +1,4 @@
-"""The command line of nodeclient: chooses the subcommand and reads its settings."""
+"""Parses the command line of nodeclient: chooses the subcommand and makes its settings."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ SUBCOMMANDS = {
         "0 the bug comes again, 65 it does not, 66 the file cannot be read",
     ),
 }
-"""The subcommands, each with the module of this package whose `COMMAND_LINES` has it, and for its help what it does,
-the rest of an example and its exit codes.
+"""The subcommands, each with its module of this package, a summary, the rest of an example, and its exit codes.
 
-A module is imported when one of its subcommands is used: people wait for `nodeclient status`, and a node needs ten
-times as many imports."""
+A module is imported only for its subcommands: people wait for `nodeclient status`, and a node needs ten times as many
+imports.
+"""
 
 _OF_COORDINATORD = frozenset({"state", "store", "token"})
-"""Subcommands that people look for here, and that coordinatord has: they need its state directory."""
+"""Subcommands of coordinatord that people try here; they need its state directory."""
 
 _FOREIGN = {
     **dict.fromkeys(("ls", "list", "ps", "get", "describe", "show", "inspect", "info", "jobs", "nodes"), "status"),
@@ -95,17 +95,17 @@ _FOREIGN = {
     "uncordon": "undrain",
     "version": "--version",
 }
-"""Commands of kubectl, docker, systemctl and Ray, each with what does the same here."""
+"""Commands of kubectl, docker, systemctl and Ray, and their counterparts here."""
 
 _LINE_MAX = 300
-"""The most characters that an error shows of a command line."""
+"""The limit of a command line in an error, in characters."""
 
 _OF_TORCHRUN = frozenset({"run", "launch"})
-"""Subcommands that take all flags of torchrun."""
+"""Subcommands that accept all flags of torchrun."""
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read the command line and the environment (default: this process's), and a settings file if one is named.
+    """Parse the command line and the environment (by default this process's), and a settings file if one is named.
 
     Raises `SettingsError`.
     """
@@ -127,9 +127,9 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
 
 
 def _refuse_what_is_no_command(parser: SettingsParser, arguments: Sequence[str]) -> None:
-    """Refuse a command line that begins with no command, as torchrun's own does. Raises `SettingsError`.
+    """Reject a command line that begins with no command, such as torchrun's. Raises `SettingsError`.
 
-    It is called before anything is parsed: for `--nnodes 2 train.py`, argparse would report that 2 is no command.
+    Call it before parsing: for `--nnodes 2 train.py`, argparse would report that 2 is no command.
     """
     word = next(iter(arguments), "--help")
     if word in SUBCOMMANDS or parser.has_flag(word):
@@ -154,7 +154,7 @@ def _refuse_what_is_no_command(parser: SettingsParser, arguments: Sequence[str])
 
 
 def _command_behind(arguments: Sequence[str]) -> str | None:
-    """Return the command that stands behind flags and their values, if it has the first of these flags."""
+    """Return the command after flags and their values, if it has the first of these flags."""
     for before, word in pairwise(arguments):
         if word in SUBCOMMANDS:
             _, commands = _make_parser([word], {})
@@ -188,12 +188,12 @@ def _make_parser(
     parser.add_argument("--version", action="version", version=f"nodeclient {__version__}")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
     add_completion(parser, _whole_parser)
-    # Making the parsers of all subcommands would take a tenth of the time of `nodeclient status`.
+    # The parsers of all subcommands would take a tenth of the time of `nodeclient status`.
     wanted = SUBCOMMANDS.keys() & words or SUBCOMMANDS.keys()
     for subcommand, (_, summary, example, exit_codes) in SUBCOMMANDS.items():
         if subcommand not in wanted:
             continue
-        # The others get no flags, so that a wrong value in a variable of theirs is no error.
+        # The others get no flags, so that a wrong value in one of their variables is no error.
         chosen = _command_line(subcommand) if subcommand in words else None
         prefix = "NODECLIENT" if chosen is None else chosen.env_prefix
         texts = help_texts(summary, f"nodeclient {subcommand} {example}", exit_codes)
@@ -210,7 +210,7 @@ def _whole_parser() -> SettingsParser:
 
 
 def _flag_in_command(given: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
-    """Return a flag that argparse took for the workers' command, as it does if its value has a blank: `--wrong=a b`."""
+    """Return flags that argparse took for the workers' command, because their values have blanks: `--wrong=a b`."""
     program = getattr(given, "script", None) or next(iter(getattr(given, "command", ())), "")
     is_flag = program.startswith("--") and program in arguments and "--" not in arguments[: arguments.index(program)]
     return [program] if is_flag else []

@@ -1,7 +1,7 @@
 """`nodeclient run` and `nodeclient launch`: the command lines of torchrun and torch.distributed.launch.
 
-Their flags are translated into those of `nodeclient join`, and from there on nothing differs. TORCHRUN.md has the
-table, and the reasons for all that differs from torchrun.
+Their flags are translated into those of `nodeclient join`, and nothing differs after that. TORCHRUN.md lists all
+differences from torchrun with their reasons.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOG_LEVELS = {
 
 
 def add_run(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient run`: all of torchrun's, and ours that torchrun lacks."""
+    """Add the flags of `nodeclient run`: all of torchrun's, and ours without a counterpart there."""
     _add_both(parser)
     parser.usage = "nodeclient run [flags] SCRIPT [ARGUMENTS ...]"
     parser.set_defaults(use_env=True)
@@ -61,7 +61,7 @@ def add_launch(parser: SettingsParser) -> None:
 
 
 def _add_both(parser: SettingsParser) -> None:
-    """Add the flags that the two have in common."""
+    """Add the common flags of both."""
     parser.epilog = (
         f"{parser.epilog}\n"
         "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets,"
@@ -120,12 +120,12 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
 
 
 def explain(flag: str) -> str | None:
-    """Return a hint about a flag that `nodeclient run` does not have; None if no other command had it either."""
+    """Return a hint about a flag that `nodeclient run` lacks; None if no other command has it."""
     return {**MOVED, "--use-env": "it is a flag of nodeclient launch; run always sets LOCAL_RANK"}.get(flag)
 
 
 def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Rendezvous) -> None:
-    """Translate torchrun's flags into those of `nodeclient join`; the latter win if both are given."""
+    """Translate torchrun's flags into those of `nodeclient join`, which win if both are given."""
     given.coord = rendezvous.coordinators
     given.standalone = not rendezvous.coordinators
     if given.job_id == "none":
@@ -141,7 +141,7 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Re
 
 
 def _left_alone(environ: Mapping[str, str]) -> list[str]:
-    """Return a remark if the scheduler has more nodes for this job than torchrun's default, which is one."""
+    """Return a remark if the scheduler has more nodes for this job than torchrun's default of one."""
     try:
         nodes = scheduler_values(environ).get("nnodes")
     except SchedulerError:
@@ -152,7 +152,7 @@ def _left_alone(environ: Mapping[str, str]) -> list[str]:
 
 
 def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
-    """Read LOGLEVEL as torchrun does; other programs use the name too, so an unknown value is no error."""
+    """Parse LOGLEVEL as torchrun does; an unknown value is no error, because other programs use the name too."""
     name = environ.get("LOGLEVEL")
     level = LOG_LEVELS.get(name.lower()) if name else None
     if name and level is None:
@@ -169,7 +169,7 @@ def _add_program(parser: SettingsParser) -> None:
 
 
 def _add_without_effect(parser: SettingsParser) -> None:
-    """Add the flags that torchrun needs and we do not; their values are checked all the same."""
+    """Add the flags of torchrun that have no effect here; their values are checked all the same."""
     parser.add_heading("flags of torchrun that have no effect here")
     add = parser.add_setting
     add("--monitor-interval S", "no effect: the end of a worker is seen at once", float)
@@ -183,14 +183,13 @@ def _add_without_effect(parser: SettingsParser) -> None:
 
 
 RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-"""A program that does what torchrun's `run_script_path` does, in a process of its own."""
+"""A program with the effect of torchrun's `run_script_path`, in a process of its own."""
 
 LOCAL_RANK = "=${local_rank}"
-"""The argument that torch.distributed.launch gives a script, before its own arguments; each worker has its own
-value."""
+"""The argument that torch.distributed.launch puts before a script's own arguments, with each worker's own value."""
 
 SCRIPT_BYTES_MAX = 1024 * 1024
-"""The most that is read of a script to see how it spells the flag: more than a person writes into a script."""
+"""The limit of a script that is searched for the spelling of the flag: larger than any written by a person."""
 
 
 def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -211,7 +210,7 @@ def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: M
 
 
 def _local_rank_flag(given: argparse.Namespace) -> str:
-    """Return the flag in the script's spelling, if the script shows it; torch wrote it with `_` up to 1.13."""
+    """Return the flag in the script's spelling, if found; torch wrote it with `_` up to 1.13."""
     text = b""
     if not given.module and Path(given.script).is_file():
         with Path(given.script).open("rb") as file:

@@ -1,4 +1,4 @@
-"""The flags of torchrun's rendezvous, and the coordinator that takes its place."""
+"""Translates the flags of torchrun's rendezvous into a coordinator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACKENDS = (OURS, "c10d", "static", "etcd", "etcd-v2")
 """The values of `--rdzv-backend`."""
 
 HOSTED = frozenset({"c10d", "static"})
-"""The backends whose store one of the nodes serves under torchrun. Here that node starts the coordinator."""
+"""The backends whose store one of the nodes serves under torchrun. Here that node starts the coordinator instead."""
 
 MASTER_ADDRESS = "127.0.0.1"
 MASTER_PORT = 29_500
@@ -46,30 +46,30 @@ CONF = {
         "of etcd, not needed",
     ),
 }
-"""Each key of `--rdzv-conf` that a backend of torchrun reads, and what it is here."""
+"""The keys of `--rdzv-conf` that a backend of torchrun reads, and their counterparts here."""
 
 WITHOUT_TIMEOUT = frozenset({"c10d", "etcd-v2"})
-"""The backends of torchrun that read the key `timeout` and forget it."""
+"""The backends of torchrun that read the key `timeout` and ignore it."""
 
 _SAME = frozenset({"join_timeout", "is_host"})
-"""The keys that have the same effect as under torchrun."""
+"""The keys with the same effect as under torchrun."""
 
 _STORE_TYPE = "tcp"
-"""The only accepted store type: the other one, `file`, has no address where a coordinator could be."""
+"""The only accepted store type: the other one, `file`, has no address for a coordinator."""
 
 
 class Rendezvous(Struct, frozen=True):
-    """Where this node meets the others; without coordinators it is a job of one host."""
+    """The coordinators of this node; without any it is a job of one host."""
 
     coordinators: tuple[Endpoint, ...] = ()
     own_coordinator: bool = False
     static: bool = False
-    """Whether users give nodes their ranks; a node without one has rank 0, as under torchrun."""
+    """Whether users set the ranks of nodes; a node without one has rank 0, as under torchrun."""
     remarks: tuple[str, ...] = ()
 
 
 def add_rendezvous(parser: SettingsParser) -> None:
-    """Add the flags for where and how nodes meet, and under which names."""
+    """Add the flags for the rendezvous of nodes."""
     parser.add_heading("where nodes meet")
     add = parser.add_setting
     add(
@@ -101,7 +101,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
 
 
 def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rendezvous:
-    """Choose where a job of at most `most` nodes meets. Raises `SettingsError`."""
+    """Choose the coordinators of a job of at most `most` nodes. Raises `SettingsError`."""
     backend = given.rdzv_backend or OURS
     if backend not in BACKENDS:
         parser.error(f"--rdzv-backend {backend} is not known here, only {', '.join(BACKENDS)}")

@@ -1,4 +1,4 @@
-"""Finds out why a worker failed, by the end of its stderr, its error file and the kernel's counters."""
+"""Finds out why a worker failed, from the end of its stderr, its error file and the kernel's counters."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, w
 from nodeclient.output.output import Output
 
 CONTEXT_LINES = 8
-"""How many lines before a traceback are shown: they often have a library's warning about the cause."""
+"""How many lines before a traceback to show: they often have a library's warning about the cause."""
 
 OUTER_LINES = 9
-"""How many lines are shown of the beginning of a traceback that is too long: there are the frames of the script."""
+"""How many of the first lines of a long traceback to show: they have the frames of the script."""
 
 _NOT_OOM = "it was not the kernel's OOM killer"
 
@@ -65,7 +65,7 @@ def diagnose(
     """Find out how a worker ended. Never raises; reads a few small files.
 
     `exit_code` is that of `subprocess`. `stderr` is the end of the worker's stderr, long enough for the stacks that C++
-    writes after a traceback. `oom_before` was counted before the worker was started.
+    writes after a traceback. `oom_before` was counted before the start of the worker.
     """
     if exit_code == 0:
         return Diagnosis(pid=pid)
@@ -76,7 +76,7 @@ def diagnose(
     if trace is not None:
         error, shown = trace.error, _shortened(_around(written, trace))
     elif signum == signal.SIGKILL:
-        # After SIGKILL a worker writes nothing, and earlier warnings of libraries have nothing to do with its end.
+        # After SIGKILL a worker writes nothing, and earlier warnings of libraries are unrelated to its end.
         error, shown = "", own_lines(written)[-CONTEXT_LINES:]
     else:
         error, shown = "", without_native_frames(written)[-LAST_LINES_MAX:]
@@ -94,7 +94,7 @@ def diagnose(
 
 
 def _last_line(written: Sequence[str]) -> str:
-    """Quote the last line of a program that ended by itself, without an exception: it may be that of `sys.exit`."""
+    """Quote the last line of a program that ended by itself without an exception: it may be that of `sys.exit`."""
     lines = [line for line in own_lines(written) if not _PROGRESS.match(line)]
     return f"its last line: {lines[-1].strip()}" if lines else ""
 
@@ -108,7 +108,7 @@ def _recorded_error(record: Recorded, call_stack: Sequence[str]) -> str:
 
 
 def _around(written: Sequence[str], trace: tracebacks.Trace) -> list[str]:
-    """Return an error with the lines around it; an error that was also logged is shown once."""
+    """Return an error with its context; an error that was also logged is shown once."""
     repeated = {at for earlier in tracebacks.repeated(written, trace) for at in earlier}
     others = [line for at, line in enumerate(written[: trace.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line]
@@ -118,7 +118,7 @@ def _around(written: Sequence[str], trace: tracebacks.Trace) -> list[str]:
 
 
 def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    """Leave out the middle of a text that is too long."""
+    """Cut the middle out of a long text."""
     if len(lines) > LAST_LINES_MAX:
         lines = [line for line in lines if line.strip(" ^~|")]  # the marks below a line of source
     if len(lines) <= LAST_LINES_MAX:
@@ -128,7 +128,7 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _killer(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg: Path) -> str:
-    """Return what killed the worker, as far as that can be known; empty if nothing did."""
+    """Return what killed the worker, if known; empty if nothing did."""
     kill = oom.kill_since(before, root)
     if signum != signal.SIGKILL:
         if kill is None or not kill.certain:
@@ -142,24 +142,24 @@ def _killer(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg
 
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
-"""The largest file that is read: a call stack takes some KiB, and an exception may quote data."""
+"""The limit of a file: a call stack takes some KiB, and an exception may quote data."""
 
 
 class Recorded(Struct, frozen=True):
-    """The content of the file; each part may be empty."""
+    """The content of an error file; each part may be empty."""
 
     message: str
-    """The exception, on as many lines as it has."""
+    """The exception, on all of its lines."""
     call_stack: str
-    """The traceback as Python writes it."""
+    """The traceback, as by Python."""
     final: bool = False
-    """Whether no restart mends the error, as `workerlib` says of it."""
+    """Whether `workerlib` declares that no restart mends the error."""
 
 
 def read_error_file(path: Path) -> Recorded | None:
-    """Return the content of an error file, as `workerlib.record` and torch's `@record` write it; None if it has none.
+    """Parse an error file of `workerlib.record` or torch's `@record`; return None without content.
 
-    The file is not trusted: it may be of any kind, size and content. Never raises, never waits for a writer.
+    The file is not trusted: it may have any type, size and content. Never raises, never waits for a writer.
     """
     try:
         content = json.loads(_read_bounded(path))
@@ -176,7 +176,7 @@ def read_error_file(path: Path) -> Recorded | None:
 
 
 def _read_bounded(path: Path) -> str:
-    """Return the whole of a plain file. Raises `OSError` or `ValueError` for all else."""
+    """Return the whole of a regular file. Raises `OSError` or `ValueError` for all else."""
     if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a device may have side effects
         raise ValueError(f"{path} is not a plain file")
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Writes the root cause into the file TORCHELASTIC_ERROR_FILE, which a scheduler reads, in torch's format."""
+"""Writes the root cause into the file TORCHELASTIC_ERROR_FILE for a scheduler, in torch's format."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from coordinatord.protocol.messages import Report
 
 
 def write(path: Path, report: Report, now: float) -> str | None:
-    """Write the file, replacing an older one; `now` is in seconds since 1970.
+    """Write the file, or replace an older one; `now` is in seconds since 1970.
 
-    Never raises: returns one line about a problem, or None.
+    Never raises: returns a line about a problem, or None.
     """
     text = json.dumps(content(report, now))
     try:
@@ -53,7 +53,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
     }
     return {
         "message": {
-            # The finding needs the exit code in front: after a SIGKILL, it only names the sender.
+            # The finding needs the exit code before it: after a SIGKILL, it only names the sender.
             "message": failure.error or ": ".join(filter(None, (how, failure.message))),
             "errorCode": failure.exit_code,
             "extraInfo": extra,
@@ -62,7 +62,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file in one step, or in place where only the file itself may be written (/dev/termination-log)."""
+    """Replace a file atomically, or in place if only the file itself is writable (/dev/termination-log)."""
     try:
         fd, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     except OSError:

@@ -1,8 +1,8 @@
-"""Finds out, without privileges, whether the kernel's OOM killer ended a worker: by its counters before and after.
+"""Finds out, without privileges, whether the kernel's OOM killer ended a worker, by comparing its counters.
 
-The counters are those of this process's own cgroup, which its workers share (cgroup v2, or the memory controller of
-v1), and those of the whole host. The kernel counts before it kills, so once a worker has ended, its kill is counted.
-The log of the kernel has how much memory the worker held, if this process may read it.
+The counters are those of this process's cgroup, which its workers share (cgroup v2, or the memory controller of v1),
+and those of the whole host. The kernel counts before it kills, so the kill of a worker that has ended is counted. The
+kernel log has the memory of the worker, if this process may read it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from nodeclient.host.devices import Host
 from nodeclient.host.process_state import read_if_there
 
 UNLIMITED = 2**60
-"""More bytes than any host has. cgroup v1 writes 2^63 less a page if there is no limit."""
+"""More bytes than any host has: without a limit, cgroup v1 reports 2^63 less a page."""
 
 
 class OomKills(Struct, frozen=True):
-    """How many processes the OOM killer has ended so far; None if that is not known."""
+    """How many processes the OOM killer has ended so far; None if not known."""
 
     cgroup: int | None = None
-    """The kills in this process's cgroup, for whatever limit."""
+    """The kills in this process's cgroup, for any limit."""
     host: int | None = None
     limit_hits: Mapping[Path, int] = {}
-    """How often the limit of a cgroup, this process's or one above it, made the kernel call the OOM killer."""
+    """How often the limit of this process's cgroup, or of one above it, triggered the OOM killer."""
 
 
 class OomKill(Struct, frozen=True):
     """A process that the OOM killer ended."""
 
     reason: str
-    """What was exhausted."""
+    """The exhausted resource."""
     certain: bool
-    """Whether the process was of this process's cgroup; if not, it may be any process of this host."""
+    """Whether the process was in this process's cgroup; otherwise it may be any process of this host."""
 
 
 def count(root: Path = Path("/")) -> OomKills:
@@ -55,7 +55,7 @@ def count(root: Path = Path("/")) -> OomKills:
 
 
 def kill_since(before: OomKills, root: Path = Path("/")) -> OomKill | None:
-    """Return the kill by the OOM killer since `before` that may have hit a worker, if there was one. Never raises."""
+    """Return the OOM kill since `before` that may have hit a worker, if any. Never raises."""
     now = count(root)
     if now.cgroup is not None and before.cgroup is not None:
         return OomKill(_exhausted(before, now, root), certain=True) if now.cgroup > before.cgroup else None
@@ -70,7 +70,7 @@ def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
         if hits > before.limit_hits.get(group, 0) and limit is not None:
             return f"memory limit of its cgroup: {gibibytes(limit)}"
     limits = [limit for group in _memory_cgroups(root) if (limit := _limit(group)) is not None]
-    if limits and not now.limit_hits:  # an older kernel, or cgroup v1, does not count hits
+    if limits and not now.limit_hits:  # an older kernel, or cgroup v1, counts no hits
         return f"memory limit of its cgroup: {gibibytes(min(limits))}"
     total = _number(root / "proc/meminfo", "MemTotal:")
     has = "" if total is None else f", which has {gibibytes(total * 1024)}"
@@ -78,7 +78,7 @@ def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
 
 
 def _memory_cgroups(root: Path) -> Iterator[Path]:
-    """Yield the cgroup that limits this process's memory, and those above it as far as they count kills."""
+    """Yield the memory cgroup of this process, and those above it that count kills."""
     for group, _ in control_groups("memory", Host(system=root / "sys", processes=root / "proc")):
         if any((group / file).exists() for file in ("memory.events", "memory.oom_control")):
             yield group
@@ -91,7 +91,7 @@ def _limit(group: Path) -> int | None:
 
 
 def _number(path: Path, name: str) -> int | None:
-    """Return the number after a name at the beginning of a line."""
+    """Return the number after a name at the start of a line."""
     for line in read_if_there(path).splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdecimal():
@@ -102,13 +102,13 @@ def _number(path: Path, name: str) -> int | None:
 KMSG = Path("/dev/kmsg")
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The namespace whose process ids the log has (PROC_PID_INIT_INO in the kernel)."""
+"""The namespace of the process ids in the log (PROC_PID_INIT_INO in the kernel)."""
 
 RECORDS_MAX = 100_000
-"""The most records that are read, more than the largest ring buffer of a kernel holds."""
+"""The limit of records to read, more than the largest ring buffer of a kernel has."""
 
 RECORD_BYTES = 8_192
-"""The size of one read, which must have room for a whole record (CONSOLE_EXT_LOG_MAX in the kernel)."""
+"""The size of one read, which fits a whole record (CONSOLE_EXT_LOG_MAX in the kernel)."""
 
 _KILLED = re.compile(
     r"Killed process (?P<pid>\d+) \(.*?anon-rss:(?P<anon>\d+)kB(?:, file-rss:\d+kB, shmem-rss:(?P<shmem>\d+)kB)?"
@@ -116,7 +116,7 @@ _KILLED = re.compile(
 
 
 def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int | None:
-    """Return the bytes that a process held when the OOM killer ended it; None if the log does not show that."""
+    """Return the memory of a process when the OOM killer ended it, in bytes; None if the log does not show it."""
     try:
         if str((root / "proc/self/ns/pid").readlink()) != FIRST_PID_NAMESPACE:
             return None
@@ -134,13 +134,13 @@ def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int
 
 
 def _records(fd: int) -> list[str]:
-    """Return the lines that the log holds now, the oldest first."""
+    """Return the present lines of the log, oldest first."""
     read = bytearray()
     for _ in range(RECORDS_MAX):
         try:
             record = os.read(fd, RECORD_BYTES)
         except BrokenPipeError:
-            continue  # the next record was overwritten; reading goes on after it
+            continue  # the next record was overwritten, so reading continues after it
         except OSError:
             break  # there are no more records, or this process may not read them
         if not record:

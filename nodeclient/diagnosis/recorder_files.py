@@ -1,7 +1,7 @@
-"""Reads the files that torch's flight recorder writes when a collective times out, one a rank, of any launcher's job.
+"""Reads dumps of torch's flight recorder, which it writes when a collective times out, one a rank, for any launcher.
 
 Their names end in the rank: `_dump_3`, `nccl_trace_rank_3` or `3.json`. They are JSON, or pickles of plain data. No
-file is trusted: of a pickle only the instructions for plain data are carried out, and only what is expected is taken.
+file is trusted: of a pickle, only instructions for plain data are executed, and only expected data is used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from nodeclient.diagnosis.stack_text import locate
 from workerlib.contract import recorders
 
 FILES_MAX = 16_384
-"""The same number as that of the workers that `nodeclient stacks` asks at once."""
+"""The limit of files: as many as the workers that `nodeclient stacks` reads at once."""
 
 FILE_BYTES_MAX = 64 * 1024**2
-"""2,000 entries have a megabyte, and with their stacks some ten."""
+"""The limit of a file: 2,000 entries have a megabyte, or some ten with their stacks."""
 
 _NAME = re.compile(r"(?:.*\D)?(\d{1,6})(?:\.json|\.pkl|\.pickle)?")
 
@@ -39,7 +39,7 @@ _PLAIN = (
     *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT, pickle.SETITEM, pickle.SETITEMS),
     *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
 )
-"""The instructions of a pickle that make plain data: none of them imports, calls or allocates by a number."""
+"""The pickle instructions that make plain data: none of them imports, calls or allocates by a number."""
 
 
 class UnreadableDumpError(OperationalError):
@@ -47,23 +47,23 @@ class UnreadableDumpError(OperationalError):
 
 
 class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 - the one in Python has a table
-    """Reads plain data, and refuses everything else."""
+    """Reads plain data, and rejects everything else."""
 
     dispatch = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _PLAIN}  # noqa: RUF012, SLF001
 
 
 class Dump(Struct, frozen=True):
-    """What one rank has recorded."""
+    """The recording of one rank."""
 
     entries: tuple[dict[str, Any], ...]
     groups: Mapping[str, tuple[str, tuple[int, ...]]]
-    """The description and the ranks of each process group that the rank has, by name."""
+    """The description and the ranks of each of the rank's process groups, by name."""
 
 
 def dumps_in(folder: Path) -> tuple[dict[int, Dump], list[str]]:
-    """Return the dumps in a folder by rank, and why others could not be read.
+    """Return the dumps in a folder by rank, and why others cannot be read.
 
-    Raises `UnreadableDumpError` if there is no file that can be read.
+    Raises `UnreadableDumpError` if no file can be read.
     """
     dumps: dict[int, Dump] = {}
     problems: list[str] = []
@@ -81,7 +81,7 @@ def dumps_in(folder: Path) -> tuple[dict[int, Dump], list[str]]:
 
 
 def seen_in_dumps(dumps: Mapping[int, Dump]) -> list[SeenWorker]:
-    """Return where each rank stands; one that has no entries does not answer, if others know of it.
+    """Return a sample of each rank; one without entries is silent, if others know of it.
 
     Raises `UnreadableDumpError` if there are too many ranks.
     """
@@ -133,7 +133,7 @@ def _group(group: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
 
 
 def _entry(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry that are used, if they are what they should be. Raises any error if not."""
+    """Return the used fields of an entry. Raises any error if one is invalid."""
     name, description = entry["process_group"]
     return {
         "process_group": (_text(name), _text(description)),
@@ -162,7 +162,7 @@ def _whole(value: object) -> int:
 
 
 def _stands(rank: int, dump: Dump) -> WorkerStacks:
-    """Return where a rank stands. A recorder may leave out what is over, and then all groups in which nothing waits."""
+    """Return a sample of a rank. A recorder may omit completed collectives, and so groups in which nothing waits."""
     found = recorders.by_group(dump.entries, lambda name: dump.groups.get(name, ("", ()))[1], now_ns=0)
     groups = ((name, description, ranks) for name, (description, ranks) in dump.groups.items())
     place = locate(recorders.in_order(found, groups, dump.entries))

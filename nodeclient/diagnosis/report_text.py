@@ -1,6 +1,6 @@
-"""The root cause of a failed round, for a person at a terminal: a short block of plain lines. Pure.
+"""Formats the root cause of a failed round for a terminal: a short block of plain lines. Pure.
 
-The failure comes first, and the hint last, where a person looks who comes back to the prompt.
+The failure comes first, and the hint last, next to the prompt.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from coordinatord.protocol.text import name_ranks
 from coordinatord.runtime.local_time import moment
 
 WIDTH = 110
-"""The width in columns: longer sentences are wrapped. Lines that a worker wrote are not, so that they can be searched
-for."""
+"""The width in columns, to which long sentences are wrapped. Lines of workers are not wrapped, so that they can be
+searched for."""
 
 LABEL_WIDTH = 13
-"""The width of the names of facts, with the space after them."""
+"""The width of the labels, with the space after them."""
 
 NOW_S = 1.5
-"""The age up to which a failure counts as of now."""
+"""The age below which no age is shown."""
 
 RULE = "-" * 80
 
 LINES_MAX = 55
-"""The most lines of the whole block: a terminal that fills a screen."""
+"""The limit of the whole block: a terminal that fills a screen."""
 
 
 def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
-    """Return the block; `seen_at` is when the failure was reported, in local time."""
+    """Return the block; `seen_at` is the local time of the report."""
     started = failure.pid is not None or bool(failure.hang)
     process = "" if failure.pid is None else f", pid {failure.pid}"
-    error = "" if failure.last_lines[-1:] == (failure.error,) else failure.error  # the line above shows it already
+    error = "" if failure.last_lines[-1:] == (failure.error,) else failure.error  # the line above it is the same
     facts = [
         ("root cause", _root_cause(failure) if started else f"the workers on {_place(failure)} were not started"),
         ("since" if failure.hang else "when", _when(failure.age_s, seen_at)),
@@ -89,7 +89,7 @@ def _when(age_s: float, seen_at: datetime) -> str:
 
 
 def _age(seconds: float) -> str:
-    """Return an age in the largest unit of which it has two or more."""
+    """Return an age in the largest unit that gives two or more."""
     for unit, length in (("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -111,7 +111,7 @@ def _log(failure: FailureStatus) -> str:
 
 
 def _fact(label: str, text: str) -> list[str]:
-    """Return the lines of a fact; an error and a path stay on one line, so that they can be searched for and copied."""
+    """Return the lines of a fact; an error and a path stay on one line, for searching and copying."""
     if label in {"error", "log"}:
         return [f"{label:<{LABEL_WIDTH}}{text}"]
     return textwrap.wrap(
@@ -125,7 +125,7 @@ def _fact(label: str, text: str) -> list[str]:
 
 
 def log_fields(report: Report) -> dict[str, object]:
-    """Return the whole report as the fields of one log line, for programs."""
+    """Return the whole report as the fields of one JSON log line."""
     failure, shown = report.failure, failure_status(report)
     return {
         "round": report.round,

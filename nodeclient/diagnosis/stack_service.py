@@ -1,8 +1,8 @@
-"""Asks this node's workers, on request of the coordinator, where they stand and when they came to collectives.
+"""Samples this node's workers for the coordinator: their stacks, and their arrivals in collectives.
 
-Of a worker that does not answer, /proc still shows something. `workerlib.responder` is the other end, and describes the
-connection. An answer takes a quarter of a second, most of it to measure the use of the CPU, and half a second for a
-worker that does not answer. The alarm for hangs looks twice, and both looks together take less than a second.
+For a worker that does not answer, /proc still shows something. `workerlib.responder` is the other end, and describes
+the connection. A sample takes a quarter of a second, most of it to measure CPU use, and half a second for a silent
+worker. The hang watch takes two samples, which together take less than a second.
 """
 
 from __future__ import annotations
@@ -52,18 +52,17 @@ from workerlib.contract.env import STACKS
 from workerlib.responder import ARRIVALS, DESCRIPTORS_MAX, PACKET_BYTES, WHERE
 
 ANSWER_WITHIN_S = 0.35
-"""How long to wait for an answer. A worker that trains answers in some 20 ms, and one that stands still in a tenth of a
-second."""
+"""The timeout of an answer. A training worker answers in some 20 ms, and an idle one in a tenth of a second."""
 
 DUMP_WITHIN_S = 0.5
-"""How long to wait for faulthandler. It begins at once, unless the process is stopped or waits for a disk."""
+"""The timeout of faulthandler. It begins at once, unless the process is stopped or waits for a disk."""
 
 QUIET_S = 0.05
-"""The pause in the output of faulthandler after which it is complete: faulthandler writes without pauses."""
+"""The pause after which faulthandler's output is complete: it writes without pauses."""
 
 MEASURED_S = 0.2
-"""The least time over which the use of the CPU is measured: the kernel counts it in hundredths of a second. It is also
-how long a second request waits for the answer to a question that has waited for `ANSWER_WITHIN_S` already."""
+"""The shortest time over which CPU use is measured: the kernel counts it in hundredths of a second. It is also the
+timeout of a second request while an earlier question is unanswered."""
 
 NO_RESPONDER = "it does not answer: its script has called nothing of workerlib, and was started without --preload"
 
@@ -72,10 +71,10 @@ DUMP_BYTES_MAX = 256 * 1024
 CPUS_DIGITS = 2
 
 ARRIVALS_WITHIN_S = 2.0
-"""How long to wait for arrivals. A worker that trains answers in a tenth of a second, and nothing waits for them."""
+"""The timeout of arrivals. A training worker answers in a tenth of a second, and nothing waits for them."""
 
 QUESTIONS_MAX = 4
-"""The most questions that a worker may leave unanswered: a stopped worker is not asked any more."""
+"""The limit of a worker's unanswered questions: a stopped worker gets no more."""
 
 Respond = Callable[[Stacks], None]
 
@@ -90,16 +89,16 @@ class _Responder:
     pid: int
     pidfd: int
     signum: int
-    """The signal that makes the process write its stacks; 0 if it has none."""
+    """The signal that makes the process dump its stacks; 0 without one."""
     pipe: FileIO
-    """The pipe that the process writes its stacks to."""
+    """The pipe of the process's dumps."""
     questions: deque[tuple[bytes, asyncio.Future[bytes], float]] = field(default_factory=deque)
-    """The questions that it has not answered, each with its future answer and the time when it was asked, in the order
-    in which it answers them. If it ends, each gets an empty answer."""
+    """The unanswered questions, in the order of its answers, each with its future answer and the time of sending. If
+    the process ends, each gets an empty answer."""
 
 
 class _Inspection(Struct, frozen=True):
-    """The stacks of a worker, or why there are none."""
+    """The stacks of a worker, or the reason why there are none."""
 
     origin: StackOrigin = StackOrigin.NONE
     answer: WorkerAnswer = WorkerAnswer()
@@ -107,7 +106,7 @@ class _Inspection(Struct, frozen=True):
 
 
 class StackService:
-    """The workers of one round at a time; all methods are for the running event loop."""
+    """Samples the workers of one round at a time; all methods are for the running event loop."""
 
     def __init__(self, pid_of: Callable[[int], int], tasks: Tasks) -> None:
         """Begin without workers; `pid_of` returns the process id for a local rank, 0 if there is none."""
@@ -120,11 +119,11 @@ class StackService:
         self._store_port = 0
         self._socket: WorkerSocket | None = None
         self._unidentified: set[socket.socket] = set()
-        """Connections that have not sent their first packet, which names the worker."""
+        """Connections without a first packet yet, which names the worker."""
         self._responders: dict[int, _Responder] = {}
         """The processes that answer, by local rank."""
         self._readings: dict[int, asyncio.Future[str]] = {}
-        """What is being read of processes in threads, by process id."""
+        """The reads of processes in threads, by process id."""
 
     def listen(self, folder: Path, run: str, number: int, ranks: range, store_port: int = 0) -> dict[str, str]:
         """Begin a round with these ranks; return the variable that lets workers answer, if they can.
@@ -136,20 +135,20 @@ class StackService:
         self._round, self._first_rank, self._workers = (run, number), ranks.start, len(ranks)
         try:
             self._socket = WorkerSocket(folder, "stacks", self._accept)
-        except OSError:  # without the socket, only /proc shows the workers
+        except OSError:  # without the socket, there is only /proc
             return {}
         return {STACKS: self._socket.path}
 
     def read(self, wanted: AskStacks, respond: Respond) -> None:
-        """Find out where some workers stand, and respond later."""
+        """Sample some workers, and respond later."""
         self._tasks.spawn(self._read(wanted, respond), name="stacks")
 
     def read_arrivals(self, wanted: AskArrivals, respond: RespondArrivals) -> None:
-        """Find out when some workers arrived in their last collectives, and respond later."""
+        """Read some workers' last arrivals in collectives, and respond later."""
         self._tasks.spawn(self._read_arrivals(wanted, respond), name="arrivals")
 
     def close(self) -> None:
-        """Forget the workers of the round."""
+        """Drop the workers of the round."""
         for local_rank in list(self._responders):
             self._forget(local_rank)
         for connection in list(self._unidentified):
@@ -224,7 +223,7 @@ class StackService:
             respond(Stacks(wanted.request, (), "this node has no workers of that round"))
             return
         local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
-        first = self._first_rank  # another round may begin meanwhile, in which the same processes have other ranks
+        first = self._first_rank  # the same processes have other ranks if another round begins meanwhile
         found = await asyncio.gather(*(self._look(rank, first + rank, brief=wanted.brief) for rank in local_ranks))
         respond(Stacks(wanted.request, tuple(found), ""))
 
@@ -257,7 +256,7 @@ class StackService:
         packet: bytes | None = None
         if responder is not None and before is not None and before.state not in HALTED:
             packet = await self._packet(responder, WHERE, ANSWER_WITHIN_S)
-            if packet is not None:  # measure from here on, since the answer has used the CPU
+            if packet is not None:  # measure from here on, because the answer has used CPU time
                 began_at, before = self._loop.time(), look_at(pid)
         await asyncio.sleep(began_at + MEASURED_S - self._loop.time())
         after = look_at(pid) if before is not None else None
@@ -287,9 +286,9 @@ class StackService:
         )
 
     async def _awaited_by(self, pid: int, state: ProcessState) -> str:
-        """Return what a process waits for that is no part of the job; empty if the kernel does not tell in time.
+        """Return the thing outside its job that a process waits for; empty if the kernel does not answer in time.
 
-        A process that hangs in the kernel may hold the lock of its memory, and then a thread that reads it hangs too.
+        A process that hangs in the kernel may have locked its memory, and then a thread that reads it hangs too.
         """
         responders = {responder.pid for responder in self._responders.values()}
         started = {self._pid_of(local_rank) for local_rank in range(self._workers)} - {0}
@@ -297,7 +296,7 @@ class StackService:
             look = partial(awaited_outside, pid, state.waits_in, responders | started, self._store_port)
             try:
                 reading = self._readings[pid] = in_thread(look, "what is awaited")
-            except OSError:  # the system has no thread to give
+            except OSError:  # the system has no free thread
                 return ""
             reading.add_done_callback(lambda _: self._readings.pop(pid))
         done, _ = await asyncio.wait({reading}, timeout=ANSWER_WITHIN_S)
@@ -306,7 +305,7 @@ class StackService:
     async def _inspect(
         self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None
     ) -> _Inspection:
-        """Return the stacks in the packet; without one, send the signal on which the worker writes its stacks."""
+        """Return the stacks in the packet; without one, send the signal that makes the worker dump its stacks."""
         if responder is None:
             return _Inspection(problem=NO_RESPONDER)
         if packet == b"":
@@ -322,10 +321,10 @@ class StackService:
         return _Inspection(StackOrigin.SIGNAL, answer) if answer.threads else _Inspection(problem="it does not answer")
 
     async def _packet(self, responder: _Responder, question: bytes, within_s: float) -> bytes | None:
-        """Return the answer to a packet; None if there is none in time.
+        """Return the answer to a question; None if it times out.
 
-        A question that waits for its answer is not sent again, and its time counts from when it was sent. So a second
-        look at a worker that cannot answer takes less time than the first one.
+        A question that waits for its answer is not repeated, and its time counts from when it was sent. So a second
+        sample of a worker that cannot answer takes less time than the first one.
         """
         pending = next(((answer, at) for other, answer, at in responder.questions if other == question), None)
         if pending is None:
@@ -345,7 +344,7 @@ class StackService:
             return None
 
     async def _dump(self, responder: _Responder) -> bytes:
-        """Send the signal, and return the text that faulthandler writes; an empty one if none comes in time."""
+        """Send the signal, and return faulthandler's text; empty if it times out."""
         signum = responder.signum
         if (
             responder.pipe.closed
@@ -367,7 +366,7 @@ class StackService:
 
 
 def _folder() -> str:
-    """Return the working directory, which the workers share; the root if it was removed."""
+    """Return the workers' working directory; the root if it was removed."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -375,5 +374,5 @@ def _folder() -> str:
 
 
 def _read_all(pipe: FileIO) -> bytes:
-    """Return the bytes in a pipe; none if it was closed because its worker has ended."""
+    """Return the bytes in a pipe; none if it was closed at its worker's end."""
     return b"" if pipe.closed else pipe.read(DUMP_BYTES_MAX) or b""

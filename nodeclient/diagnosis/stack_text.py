@@ -1,4 +1,4 @@
-"""Reads the answers of workers, and the text of faulthandler, and makes them fit for a message.
+"""Parses the answers of workers and the output of faulthandler for messages.
 
 Pure. No input is trusted: it may come from any program of this user.
 """
@@ -36,14 +36,14 @@ _DEBUGGER = re.compile(
     r"|(?:remote_pdb|rpdb/__init__)\.py (?:.*\.)?__init__"
     r"|(?:code|IPython/terminal/\w+)\.py (?:.*\.)?interact"
 )
-"""The files and functions in which a thread stands that a debugger or a prompt of Python holds, of the standard library
-(pdb, bdb, code), of IPython, of pydevd (debugpy, PyCharm), and of those that wait for somebody to connect. A debugger
-that only watches a script is in none of these."""
+"""The files and functions where a thread stands in a debugger or a prompt: of the standard library (pdb, bdb, code), of
+IPython, of pydevd (debugpy, PyCharm), and of those that wait for a client. A debugger that only watches a script is in
+none of these."""
 
 _RESPONDER = "workerlib/responder.py"
 
 _WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:keeping|reuse)/[^/]*")
-"""The modules of workerlib whose threads wait for word from nodeclient."""
+"""The module of workerlib whose thread waits for nodeclient."""
 
 
 class MalformedAnswerError(OperationalError):
@@ -51,7 +51,7 @@ class MalformedAnswerError(OperationalError):
 
 
 def read_hello(packet: bytes) -> tuple[int, int]:
-    """Return the local rank and the signal that a worker names in its first packet. Raises `MalformedAnswerError`."""
+    """Parse a worker's first packet: its local rank and its signal. Raises `MalformedAnswerError`."""
     try:
         hello = json.loads(packet)
         return int(hello["local_rank"]), int(hello["signal"])
@@ -60,25 +60,25 @@ def read_hello(packet: bytes) -> tuple[int, int]:
 
 
 class WorkerAnswer(Struct, frozen=True):
-    """The answer of a worker to the question where it stands."""
+    """The answer of a worker to a sample."""
 
     threads: tuple[Thread, ...] = ()
     collective: Collective | None = None
-    """The first one that it has begun of those that it waits in, or else the last one that is over."""
+    """The first collective that it waits in, or else the last one that is over."""
     members: int = 0
-    """How many ranks the group of that collective has; 0 if that is not known."""
+    """The number of ranks in the group of that collective; 0 if not known."""
     places: bytes = b""
-    """Where it is in its other groups, as `pack_places` writes it."""
+    """Its places in its other groups, encoded by `pack_places`."""
     network_bytes: int = 0
-    """The bytes that its connections have sent and received; 0 if they are not known."""
+    """The bytes that its connections have sent and received; 0 if not known."""
     stands_at: str = ""
-    """Where the script is in its main thread; empty if it is not known."""
+    """The place of the script in its main thread; empty if not known."""
     is_debugged: bool = False
-    """Whether a debugger or a prompt of Python holds one of its threads."""
+    """Whether one of its threads is in a debugger or a prompt of Python."""
 
 
 def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
-    """Read a worker's answer; paths within `folder` become relative to it. Raises `MalformedAnswerError`."""
+    """Parse a worker's answer; paths within `folder` become relative to it. Raises `MalformedAnswerError`."""
     try:
         answer = json.loads(packet)
         given = answer["threads"] or ()
@@ -94,7 +94,7 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
 
 
 def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
-    """Return where a worker is by its collectives, without its stacks. Raises any error if they are malformed."""
+    """Return a worker's places by its collectives, without its stacks. Raises any error if they are malformed."""
     found = [(_collective(entry), min(_whole(entry.get("members", 0)), COUNTER_MAX)) for entry in collectives]
     if not found:
         return WorkerAnswer()
@@ -104,7 +104,7 @@ def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
 
 
 def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
-    """Read how long before `now_s`, by the host's clock, a worker arrived in the last collectives of its groups.
+    """Parse the ages at `now_s`, by the host's clock, of a worker's last arrivals in the collectives of its groups.
 
     Raises `MalformedAnswerError`.
     """
@@ -116,7 +116,7 @@ def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
 
 
 def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
-    """Return the arrivals of one group that fit a message: the last ones, of the last hour."""
+    """Return the arrivals of one group that fit a message: the last ones within an hour."""
     ages = [now_s - float(at) / 1e9 for at in entry["times_ns"]]
     excess = max(0, len(ages) - ARRIVALS_MAX)
     dropped = next((index for index in range(excess, len(ages)) if ages[index] * 1e6 <= AGE_US_MAX), len(ages))
@@ -125,7 +125,7 @@ def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
 
 
 def read_dump(text: str, folder: str) -> WorkerAnswer:
-    """Return the stacks that faulthandler has written, with that of the main thread, the last one, put first."""
+    """Parse faulthandler's stacks, and move that of the main thread from the end to the front."""
     threads: list[tuple[str, list[tuple[str, str, str]]]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
@@ -141,17 +141,17 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
 
 
 def _is_debugged(places: Iterable[Sequence[object]]) -> bool:
-    """Whether a debugger holds a thread, by its frames."""
+    """Whether a thread is in a debugger, by its frames."""
     return any(_DEBUGGER.fullmatch(f"{_LIBRARIES.sub('', str(place[0]))} {place[2]}") for place in places)
 
 
 def _awaits_nodeclient(places: Sequence[Sequence[object]]) -> bool:
-    """Whether a thread of workerlib waits for word from nodeclient: it does so in all workers, and says nothing."""
+    """Whether this is workerlib's thread that waits for nodeclient, which is irrelevant in all workers."""
     return len(places) > 1 and places[0][2] == "recv_fds" and _WORKERLIB.fullmatch(str(places[1][0])) is not None
 
 
 def _frames(places: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
-    """Return the frames as text; those of the import system are left out, as in tracebacks."""
+    """Return the frames as text, without those of the import system, as in tracebacks."""
     return tuple(_shown(place, folder) for place in places if not str(place[0]).startswith(_IMPORTS))
 
 
@@ -165,7 +165,7 @@ def _shorter(path: str, folder: str) -> str:
 
 
 def _stands_at(places: Iterable[Sequence[object]], folder: str) -> str:
-    """Return where the script is; `find_place` needs paths that begin with a library's name for libraries alone."""
+    """Return the place of the script; `find_place` needs paths that begin with a library's name only for libraries."""
     frames = [(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in places]
     found = find_place(frames)
     if found is None:

@@ -1,4 +1,4 @@
-"""Turns the end of a program's stderr into the lines that a terminal would show, and recognises lines of libraries.
+"""Renders the end of a program's stderr as a terminal would, and recognises lines of libraries.
 
 Pure. `tracebacks` finds errors in these lines.
 """
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from nodeclient.output.lines import plain
 
 LINES_MAX = 1_000
-"""How many lines are searched: the cause of a program's end is near the end of its output."""
+"""How many lines to search: the cause of a program's end is near the end of its output."""
 
 LINE_LENGTH_MAX = 4_000
-"""The most characters of a line: no report shows more, and a search in a line of a megabyte would take long."""
+"""The limit of a line in characters: no report shows more, and searching a line of a megabyte would take long."""
 
 _RANK = re.compile(r"(?:\[rank\d+\]:(?: |$))+")
-"""What torch puts before each line of a traceback, once for each process group that was made; reports have the rank."""
+"""torch's prefix of each line of a traceback, once for each process group; reports have the rank."""
 
 _NATIVE_FRAME = re.compile(
     r"""(?: \[rank\d+\]: \s? )?
@@ -39,17 +39,17 @@ _LOG_LINE = re.compile(
           | wandb:\  | \S+ : \d+ : \d+ \  \[\d+\] \  (?: NCCL | \S+ \  NCCL )\  )""",
     re.VERBOSE,
 )
-"""The beginning of a line that a library logged, and that is no part of an exception's text."""
+"""The beginning of a line that a library logged, which is no part of an exception's text."""
 
 _LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*.*\b(?:ERROR|CRITICAL)\b")
-"""An error that Python's logging wrote; the program may have ended because of it."""
+"""An error that Python's logging wrote, which may have ended the program."""
 
 _WARNED_SOURCE = re.compile(r"  +\S*\bwarn(?:ings\.warn|_once)?\(")
 """The line of source that Python shows below a warning."""
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the last lines as a terminal shows them in the end, without torch's ranks and blank lines at the end."""
+    """Return the last lines as a terminal finally shows them, without torch's ranks and blank lines at the end."""
     lines = text.rsplit("\n", LINES_MAX)[-LINES_MAX:]
     shown = [plain(line.rstrip("\r").rpartition("\r")[2][:LINE_LENGTH_MAX]).rstrip() for line in lines]
     shown = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in shown]
@@ -59,7 +59,7 @@ def last_lines(text: str) -> list[str]:
 
 
 def is_native_frame(line: str) -> bool:
-    """Whether a line belongs to a stack of C++, which is of no use to a user."""
+    """Whether a line belongs to a C++ stack, which is useless to a user."""
     return _NATIVE_FRAME.match(line) is not None
 
 
@@ -69,17 +69,17 @@ def is_log_line(line: str) -> bool:
 
 
 def without_native_frames(lines: Iterable[str]) -> list[str]:
-    """Return the lines except stacks of C++."""
+    """Return the lines without C++ stacks."""
     return [line for line in lines if not is_native_frame(line)]
 
 
 def own_lines(lines: Iterable[str]) -> list[str]:
-    """Return the lines of the program itself: no blank lines, no stacks of C++, and of log lines only errors."""
+    """Return the lines of the program itself: no blank lines, no C++ stacks, and of log lines only errors."""
     kept = (line for line in lines if line.strip() and not is_native_frame(line) and not _WARNED_SOURCE.match(line))
     return [line for line in kept if _LOGGED_ERROR.match(line) or not is_log_line(line)]
 
 
 def gibibytes(size: int) -> str:
-    """Return a size in bytes as text, in GiB or MiB."""
+    """Format a size in bytes, in GiB or MiB."""
     number, unit = (size / 2**30, "GiB") if size >= 2**30 else (size / 2**20, "MiB")
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"  # noqa: PLR2004  # three digits

@@ -1,7 +1,7 @@
-"""Finds the error that ended a worker in its stderr: a Python traceback, an error of C++, a fatal error of Python.
+"""Finds the error that ended a worker in its stderr: a Python traceback, a C++ error, or a fatal error of Python.
 
 Pure; the lines are those of `stderr_text.last_lines`. A program may have logged other tracebacks before, and much may
-follow the one that counts: warnings, stacks of C++, output of threads while Python shuts down.
+follow the relevant one: warnings, C++ stacks, output of threads while Python shuts down.
 """
 
 from __future__ import annotations
@@ -17,33 +17,32 @@ from coordinatord.protocol.fields import MESSAGE_MAX
 from nodeclient.diagnosis.stderr_text import is_log_line, is_native_frame
 
 FOLLOWING_LINES_MAX = 20
-"""The most lines of its own that a program writes after the error that ends it. If there are more, it went on."""
+"""The most lines of its own that a program writes after its fatal error. If there are more, it continued."""
 
 FOLLOWING_LINES_MAX_KILLED = 2
 """The same for a program that a signal ended: an exception does not end Python with a signal."""
 
 FOLDED_LINES_MAX = 6
-"""The longest text of an exception, in lines: errors of NCCL have four, and in a longer one the program's next output
-would be included."""
+"""The limit of an exception's text in lines: errors of NCCL have four, and more may be the program's next output."""
 
 _HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )*Traceback \(most recent call last\):")
 """The header of a traceback; a progress bar may be on the same line."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
 _BOX_HEADER = re.compile(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]+[╮+]")
-"""The header that the library rich writes, which typer uses too."""
+"""The header of the library rich, which typer uses too."""
 _INNER_HEADER = re.compile(r".*Traceback \(most recent call last\):")
-"""A header within the text of an exception, such as one that was raised in a DataLoader's worker."""
+"""A header within the text of an exception, such as one raised in a DataLoader's worker."""
 _SYNTAX_HEADER = re.compile(r'  File "[^"]+", line \d+')
-"""The header of the error of a script that Python cannot compile."""
+"""The header of a script that Python cannot compile."""
 _FRAME = re.compile(r'  File "[^"]+", line \d+, in ')
 _CHAINED = re.compile(
     r"The above exception was the direct cause of the following exception:"
     r"|During handling of the above exception, another exception occurred:"
     r"|-- Process \d+ terminated with the following error:"
 )
-"""Lines between chained exceptions, by Python and by torch.multiprocessing.spawn."""
+"""Lines between chained exceptions, of Python and of torch.multiprocessing.spawn."""
 _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*[^\W\d]\w*(?::(?: .*)?)?")
-"""`module.Name: text`, or the name alone."""
+"""`module.Name: text`, or only the name."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: .*")
 _GROUP_END = re.compile(r" {4}\+-{20,}")
 _GROUP_LINE = re.compile(r".* \(\d+ sub-exceptions?\)")
@@ -51,29 +50,28 @@ _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+
 _TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
 _FATAL = re.compile(r"Fatal Python error: .*")
 _ABORT = re.compile(r"terminate called without an active exception")
-"""The message of C++ when Python ends, for any reason, while native threads still run, such as those of a process
-group."""
+"""The message of C++ when Python ends, for any reason, while native threads run, such as those of a process group."""
 _NOT_RUN = re.compile(
     r"(?:.*/[^/:]*|python[\d.]*): "
     r"((?:No module named|Error while finding module specification for|can't open file|can't find '__main__') .*)"
 )
-"""The one line that Python writes, after its own path, if it does not find the program."""
+"""Python's line, after its own path, if it does not find the program."""
 
 _HARMLESS = re.compile(
     r"Exception ignored (?:in|on)\b|Error in (?:atexit|sys\.)|--- Logging error ---|Task exception was never retrieved"
 )
-"""A line above the traceback of an error that ends no program."""
+"""A line above the traceback of an error that does not end a program."""
 _GOES_ON = re.compile(r'  File "[^"]*multiprocessing/resource_sharer\.py", line \d+, in _serve')
-"""The first frame of a thread that goes on after each error that it shows. It runs in each process of a DataLoader, and
-shows one when the worker of that process was killed."""
+"""The first frame of a thread that continues after each error that it prints. It runs in each process of a DataLoader,
+and prints one when the worker of that process was killed."""
 _ELSEWHERE = re.compile(r"Exception in thread\b|Process [\w-]+(?::\d+)*:$")
-"""A line above the traceback of a thread or of a child process, which may have ended the program or not."""
+"""A line above the traceback of a thread or a child process, which may or may not have ended the program."""
 
 _ADVICE_OF_CUDA = re.compile(
     r"CUDA kernel errors might be asynchronously|For debugging consider passing CUDA_LAUNCH_BLOCKING"
     r"|Compile with `TORCH_USE_CUDA_DSA`|Search for `cuda\w+' in https?:"
 )
-"""Advice that follows each error of CUDA, whatever the error is."""
+"""Advice that follows every error of CUDA."""
 
 
 class _ErrorOrigin(IntEnum):
@@ -84,27 +82,27 @@ class _ErrorOrigin(IntEnum):
 
 
 class Trace(Struct, frozen=True):
-    """One error with all that belongs to it, as a range of lines."""
+    """One error with its lines, as a range."""
 
     error: str
     """The error in one line."""
     first: int
     """The index of its first line."""
     exception: int
-    """The index at which its text begins."""
+    """The index of the first line of its text."""
     end: int
-    """The index after its text; the lines from there may belong to it or not."""
+    """The index after its text; the lines from there may belong to it."""
     kind: int = _ErrorOrigin.PYTHON
 
 
 def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
-    """Return the error that ended a program; None if the lines do not show it. `killed`: a signal ended the program."""
+    """Return the error that ended a program, if the lines show it. `killed`: a signal ended the program."""
     if killed:
         # After this message, Python's fault handler may write a traceback, which shows nothing new.
         lines = lines[: max((at for at, line in enumerate(lines) if _ABORT.fullmatch(line)), default=len(lines))]
     traces = list(_traces(lines))
     if killed:
-        # C++ and Python's fault handler write only if the process is about to die of a signal.
+        # C++ and Python's fault handler write only before the process dies of a signal.
         native = next((trace for trace in traces if trace.kind == _ErrorOrigin.NATIVE), None)
         if native is not None:
             return native
@@ -117,7 +115,7 @@ def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
 
 
 def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
-    """Yield the places of the same error further up: a program may log an exception and then end because of it."""
+    """Yield the places of the same error before: a program may log an exception and then end because of it."""
     innermost = _innermost(lines, trace)
     for other in _traces(lines[: trace.first]):
         if _innermost(lines, other) == innermost:
@@ -127,7 +125,7 @@ def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
 
 
 def fold(lines: Sequence[str]) -> tuple[str, int]:
-    """Join an exception's text, which begins at `lines[0]`, into one line; return also how many lines it takes."""
+    """Join an exception's text, from `lines[0]` on, into one line; return also its number of lines."""
     parts: list[str] = []
     index = 0
     while index < len(lines) and len(parts) < FOLDED_LINES_MAX and sum(map(len, parts)) < MESSAGE_MAX:
@@ -166,7 +164,7 @@ def _traces(lines: Sequence[str]) -> Iterator[Trace]:
 
 
 def _trace_at(lines: Sequence[str], index: int) -> Trace | None:
-    """Return the error that begins with this line, if one does."""
+    """Return the error that begins with this line, if any."""
     for pattern, read in _READERS.items():
         if pattern.fullmatch(lines[index]):
             return read(lines, index)
@@ -176,7 +174,7 @@ def _trace_at(lines: Sequence[str], index: int) -> Trace | None:
 
 
 def _python(lines: Sequence[str], header: int) -> Trace | None:
-    """Read a traceback; other output may stand between it and its exception."""
+    """Parse a traceback; other output may come between it and its exception."""
     at = _skip_indented(lines, header + 1)
     while at < len(lines) and not _EXCEPTION.fullmatch(lines[at]):
         if _begins(lines[at]):
@@ -196,7 +194,7 @@ def _syntax_error(lines: Sequence[str], header: int) -> Trace | None:
 
 
 def _native(lines: Sequence[str], header: int) -> Trace | None:
-    """Read what the runtime of C++ writes about an exception that was not caught."""
+    """Parse the message of the C++ runtime about an uncaught exception."""
     match = _TERMINATE.fullmatch(lines[header])
     name = match[1] if match else ""
     texts = [at for at in range(header + 1, min(header + 3, len(lines))) if _TERMINATE_TEXT.match(lines[at])]
@@ -211,13 +209,13 @@ def _fatal(lines: Sequence[str], header: int) -> Trace | None:
 
 
 def _not_run(lines: Sequence[str], header: int) -> Trace | None:
-    """Read why Python did not find the program that it was to run: the last line that it writes."""
+    """Parse why Python did not find the program: the last line that it writes."""
     match = _NOT_RUN.fullmatch(lines[header])
     return None if match is None or any(lines[header + 1 :]) else Trace(match[1], header, header, header + 1)
 
 
 def _innermost(lines: Sequence[str], trace: Trace) -> Sequence[str]:
-    """Return an exception with the frame that raised it; the outer frames depend on where it was caught."""
+    """Return an exception with the frame that raised it, because the outer frames depend on the handler."""
     frames = (at for at in range(trace.exception - 1, trace.first, -1) if _FRAME.match(lines[at]))
     return lines[next(frames, trace.first) : trace.exception + 1]
 
@@ -252,14 +250,14 @@ def _kind(lines: Sequence[str], header: int) -> _ErrorOrigin:
 
 
 def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
-    """Return the index at which the next exception of a chain begins; None if this one is the last."""
+    """Return the index of the next exception of a chain, if any."""
     following = [at for at in range(end, len(lines)) if lines[at] and lines[at] != '"""'][:2]
     chained = len(following) == 2 and _CHAINED.fullmatch(lines[following[0]])  # noqa: PLR2004  # then the next header
     return following[1] if chained and _begins(lines[following[1]]) else None
 
 
 def _following(lines: Sequence[str], trace: Trace, traces: Sequence[Trace]) -> int:
-    """Count the lines that the program itself wrote after an exception; indented ones belong to its text."""
+    """Count the lines of the program after an exception; indented ones belong to its text."""
     others = {at for other in traces if other.kind < trace.kind for at in range(other.first - 1, other.end)}
     return sum(
         bool(line) and line[0] != " " and at not in others and not is_native_frame(line) and not is_log_line(line)
@@ -268,7 +266,7 @@ def _following(lines: Sequence[str], trace: Trace, traces: Sequence[Trace]) -> i
 
 
 def _begins(line: str) -> bool:
-    """Whether a line begins something else than an exception's text."""
+    """Whether a line begins something other than an exception's text."""
     patterns = (_HEADER, _GROUP_HEADER, _BOX_HEADER, _TERMINATE, _FATAL, _CHAINED)
     return any(pattern.fullmatch(line) for pattern in patterns) or any(
         pattern.match(line) for pattern in (_HARMLESS, _ELSEWHERE)
@@ -290,4 +288,4 @@ _READERS = {
     _FATAL: _fatal,
     _NOT_RUN: _not_run,
 }
-"""The function that reads an error, by the pattern of its first line."""
+"""The functions that parse errors, by the pattern of the first line."""

@@ -1,7 +1,7 @@
-"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: send a command to a coordinator, and print the result.
+"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: sends a command to a coordinator, and prints the result.
 
-No request is sent twice, and nothing is decided here. If a job or node is as wanted already, the result says so: that
-is no error.
+No request is sent twice, and nothing is decided here. If a command changes nothing, the result says so, which is no
+error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PERSON_MAX = 128
 
 
 def carry_out(config: CommandConfig) -> int:
-    """Carry out a command for each name in turn; return the exit code of the first that failed, or 0."""
+    """Send a command for each name in turn; return the exit code of the first failure, or 0."""
     client = Client(config.coordinators, config.access)
     body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
@@ -58,7 +58,7 @@ def _command_job(client: Client, verb: Verb, job: str, body: AdminBody | DrainBo
 
 
 def person() -> str:
-    """Return the user and host of this process, for the events; a container may have no name for its user."""
+    """Return the user and host of this process, for the events; the user may have no name in a container."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -1,6 +1,6 @@
 """Runs an operator's command: from its settings to an exit code.
 
-It imports what the command needs, and no more: a person waits for it.
+It imports only the modules of the command, because a person waits for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeclient.config.operate import (
 def run(config: OperateConfig) -> int:  # noqa: C901, PLR0911 - one plain case a command
     """Run the command, and return the exit code. Raises `RequestError` and `OutputError`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # an encoding that lacks a letter still shows the others
+        sys.stdout.reconfigure(errors="replace")  # a limited encoding still shows the other letters
     match config:
         case StatusConfig():
             from nodeclient.operate import status  # noqa: PLC0415

@@ -1,9 +1,8 @@
 """Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
-Several addresses are tried in turn: those of each name, and that of the leader that a standby names. A coordinator that
-does not answer is passed over (`_sort_by_answers`). So is a leader that does not answer: the standby that names it
-leads in a moment. Every failure is a `RequestError`, one line with the address and the reason. `protocol.http` defines
-the answers.
+It fails over between addresses: those of each name, and that of the leader that a standby names. It skips a silent
+coordinator (`_sort_by_answers`), and a silent leader: the standby that names it will soon lead. Every failure is a
+`RequestError`, one line with the address and the reason. `protocol.http` defines the answers.
 """
 
 from __future__ import annotations
@@ -33,32 +32,32 @@ from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
 from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 
 ANSWER_WITHIN_S = 10.0
-"""A person waits no longer; a coordinator answers in milliseconds."""
+"""The timeout of a request: a person waits no longer, and a coordinator answers in milliseconds."""
 
 REACH_WITHIN_S = 2.0
-"""How long to wait until a host's kernel takes a connection, where another coordinator may be tried."""
+"""The timeout of a connection, if there is another coordinator to try."""
 
 TAKEOVER_WITHIN_S = 10.0
-"""How long all coordinators are asked again and again if the leader does not answer: twice a lease."""
+"""How long all coordinators are retried if the leader does not answer: twice a lease."""
 
 AGAIN_S = 0.5
-"""The pause before all coordinators are asked again."""
+"""The pause before all coordinators are retried."""
 
 RESUME_AFTER_S = 1.0
-"""The pause before a lost stream is requested again: a coordinator that was restarted serves within a second."""
+"""The pause before a lost stream is requested again: a restarted coordinator serves within a second."""
 
 HEALTH_PATH = "/healthz"
-"""The path at which a coordinator answers without a token, also while it stands by."""
+"""The path that needs no token, even on a standby."""
 
 SILENT_S_MAX = 45.0
 """How long a stream may be silent before its connection counts as lost. A coordinator sends a comment every 15 s, so
-two of them may be missing."""
+two of them may be lost."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""Some 300 bytes a node: ten times what 20,000 nodes take, the coordinator's own limit."""
+"""The limit of an answer: ten times that of 20,000 nodes, the coordinator's own limit, with some 300 bytes each."""
 
 EVENT_BYTES_MAX = 256 * 1024
-"""The length of one line of a stream: ten times a reason of 4,096 characters, each escaped as in JSON."""
+"""The limit of one line of a stream: ten times a reason of 4,096 characters, each escaped as in JSON."""
 
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
@@ -70,15 +69,15 @@ CODES: dict[int, ExitCode] = {
     HTTPStatus.CONFLICT: ExitCode.REFUSED,
     HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL,
 }
-"""The exit codes by the HTTP status of a refusal: a wrong value of a flag, a refused request, or one that cannot be
-granted now."""
+"""The exit codes by the HTTP status of an error: a wrong value of a flag, a rejected request, or a temporary
+conflict."""
 
 MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"
 
 
 def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
-    """Return decoded data as a record of `protocol.http`. Raises `AnswerError`, which names the field."""
+    """Convert decoded data to a record of `protocol.http`. Raises `AnswerError`, which names the field."""
     try:
         return check(data, kind, where)
     except SchemaError as error:
@@ -86,28 +85,28 @@ def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
 
 
 class _WrongAnswerError(OperationalError):
-    """What answers is no coordinatord, or the answer is malformed."""
+    """The server is no coordinatord, or its answer is malformed."""
 
 
 class _StandbyError(OperationalError):
-    """The coordinator stands by, and has done nothing."""
+    """The coordinator stands by. State: it has done nothing."""
 
     def __init__(self, leader: Endpoint | None, reason: str = "stands by, and names no leader") -> None:
-        """Take the leader that the standby names, if it knows one, and else the reason why nobody leads."""
+        """Make the error with the leader that the standby names, or else the reason why nobody leads."""
         super().__init__(reason)
         self.leader = leader
 
 
 class _SilentLeaderError(OperationalError):
-    """A coordinator stands by, has done nothing, and names a leader that does not answer."""
+    """A coordinator stands by, and names a leader that does not answer. State: it has done nothing."""
 
 
 class _UnknownOutcomeError(RequestError):
-    """A command was sent, at least in part, and there is no answer."""
+    """A command was sent, at least in part, without an answer."""
 
 
 _ADDRESS_ERRORS = (OSError, UnicodeError, http.client.HTTPException, _WrongAnswerError, _StandbyError)
-"""Errors that concern one address only, so the next one is tried."""
+"""Errors of one address, after which the next one is tried."""
 
 
 class Client:
@@ -117,10 +116,10 @@ class Client:
         """Send requests to the first of these `coordinators` that answers, with a token from `access`."""
         self._given = tuple(coordinators)
         self._contacts = [ContactPoint(coordinator) for coordinator in coordinators]
-        """Where to send the next request, in this order."""
+        """The addresses for the next request, in this order."""
         self._access = access
         self.certificate: bytes | None = None
-        """The certificate of the coordinator that was asked last, in DER; None without TLS."""
+        """The certificate of the last coordinator, in DER; None without TLS."""
 
     @property
     def where(self) -> str:
@@ -138,7 +137,7 @@ class Client:
         return self._in_turn(ask)
 
     def post(self, path: str, body: AdminBody | DrainBody | PageLinkBody) -> Any:
-        """Carry out a command, at most once; return the decoded answer."""
+        """Send a command, at most once; return the decoded answer."""
 
         def ask(contact: ContactPoint) -> Any:
             with self._connected(contact, Role.ADMIN) as (connection, token):
@@ -179,7 +178,7 @@ class Client:
     def _connected(
         self, contact: ContactPoint, role: Role, silent_s_max: float = ANSWER_WITHIN_S
     ) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str]]]:
-        """Yield a connection to a coordinator whose key was compared, and the headers to send. Raises `AccessError`."""
+        """Yield a connection to a coordinator with a checked key, and the headers to send. Raises `AccessError`."""
         coordinator = contact.coordinator
         attempt = SecuredAttempt(self._access, coordinator, role)
         connection = http.client.HTTPConnection(coordinator.host, coordinator.port, timeout=ANSWER_WITHIN_S)
@@ -202,15 +201,15 @@ class Client:
 
     @staticmethod
     def _about_access(attempt: SecuredAttempt, error: Exception) -> AccessError | None:
-        """Return the error that explains a failed connection, if TLS, a key or a certificate is the reason."""
+        """Explain a failed connection by TLS, a key or a certificate; return None for any other cause."""
         if attempt.context is None and attempt.speaks_tls():
             return attempt.locked_out()
         return attempt.explain(error)
 
     def _in_turn(self, ask: Callable[[ContactPoint], Result]) -> Result:
-        """Try one address after the other; in the next request, the address that answered comes first.
+        """Try one address after the other, first the one that answered last.
 
-        If the leader is silent, a standby leads once the leader's lease is over. All are tried again until then.
+        If the leader is silent, a standby leads once the leader's lease is over. All are retried until then.
         """
         ends_at = time.monotonic() + TAKEOVER_WITHIN_S
         while True:
@@ -226,7 +225,7 @@ class Client:
             select.select([], [], [], AGAIN_S)
 
     def _is_healthy(self, contact: ContactPoint) -> bool:
-        """Whether a coordinator answers, and leads or knows which one does."""
+        """Whether a coordinator answers, and leads or knows the leader."""
         client = Client([contact.coordinator], self._access)
         try:
             with client._connected(contact, Role.READ) as (connection, _):
@@ -261,7 +260,7 @@ class Client:
 def _ask_leader(
     ask: Callable[[ContactPoint], Result], contact: ContactPoint, silent: Sequence[ContactPoint]
 ) -> tuple[ContactPoint, Result]:
-    """Ask one coordinator, or the leader that it names if it stands by; return which one answered, and the result.
+    """Send a request to one coordinator, or to its leader if it stands by; return which one answered, and the result.
 
     Raises `_SilentLeaderError` if the leader is one of the `silent`.
     """
@@ -280,7 +279,7 @@ def _ask_leader(
 
 
 def _addresses_in(contact: ContactPoint) -> list[ContactPoint]:
-    """Return a contact point for each address of a name; the contact point itself if there is no more than one."""
+    """Return a contact point for each address of a name; the contact point itself if there is at most one."""
     addresses = addresses_of(contact.coordinator) if contact.address is None else ()
     if len(addresses) <= 1:
         return [contact]
@@ -288,7 +287,7 @@ def _addresses_in(contact: ContactPoint) -> list[ContactPoint]:
 
 
 def _decoded(answer: http.client.HTTPResponse) -> Any:
-    """Return the data of an answer. Raises the exception that a coordinatord's error stands for."""
+    """Return the data of an answer. Raises the exception that corresponds to a coordinatord's error."""
     body = answer.read(ANSWER_BYTES_MAX)
     if answer.status == ELSEWHERE:
         raise _StandbyError(leader_in(answer.getheader("Location") or ""))
@@ -338,13 +337,13 @@ def _why(error: Exception) -> str:
 
 
 NEXT_AFTER_S = 1.0
-"""How long a coordinator may take before the next one is asked too: a hundred times as long as an answer takes."""
+"""How long a coordinator may take before the next one is asked too: a hundred times the usual time of an answer."""
 
 
 def _sort_by_answers(
     contacts: Sequence[ContactPoint], is_healthy: Callable[[ContactPoint], bool], within_s: float
 ) -> tuple[list[ContactPoint], list[ContactPoint]]:
-    """Return the coordinators to send a request to, a healthy one first, and those that have not answered in time.
+    """Return the coordinators to send a request to, a healthy one first, and those that have timed out.
 
     A paused coordinator accepts connections, and then sends nothing. So they are asked in turn: if one does not answer
     soon, the next one is asked too, and the earlier ones may still answer.

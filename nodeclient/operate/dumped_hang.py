@@ -1,4 +1,4 @@
-"""`nodeclient stacks --dumps`: whom all others wait for, by the files of torch's flight recorder. It asks nobody."""
+"""`nodeclient stacks --dumps`: finds the workers that block all others, from files of torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NONE_NAMED = 1
 
 
 def show(config: StacksConfig) -> int:
-    """Print who is named and return the exit code: 0 if somebody is. Raises `RequestError`."""
+    """Print the culprits and return the exit code: 0 if there are any. Raises `RequestError`."""
     try:
         dumps, problems = dumps_in(config.dumps or Path())
         seen = seen_in_dumps(dumps)

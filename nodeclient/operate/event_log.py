@@ -1,7 +1,7 @@
-"""`nodeclient events`: what happened to a job, when and why, as lines for people or as JSON lines for programs.
+"""`nodeclient events`: prints the events of a job, as lines for people or as JSON lines for programs.
 
-With `--follow` it goes on with new events, also across a restart of the coordinator. It requests the events after the
-id of the last one shown, so none comes twice and none is left out. Only the coordinator interprets that id.
+With `--follow` it continues with new events, even after a restart of the coordinator. It requests the events after the
+id of the last one, so none is duplicated or lost. Only the coordinator interprets that id.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
 WHAT_WIDTH = 18
-"""The width of the column of events: the longest one is `training caught up`."""
+"""The width of the column of events, by the longest one: `training caught up`."""
 
 ROUND_WIDTH = len("round 100")
 
 REASON_WIDTH_MIN = 40
-"""Where a terminal leaves less beside the other columns, a reason goes on below them."""
+"""The least width of reasons: below it, a reason starts on a new line."""
 
 COLOURS = {"NodeLost": Colour.BAD, "NodeLeftBehind": Colour.BAD, "RoundStopped": Colour.CHANGING}
 """The colours of events that stand out in a long list."""
 
 FOLLOWED_FIRST = 10
-"""How many events `--follow` begins with: as many as `tail -f`."""
+"""How many events `--follow` begins with, as in `tail -f`."""
 
 JOB_WIDTH_MAX = 24
-"""The most that the column of jobs takes: a longer name widens its own lines only."""
+"""The limit of the column of jobs: a longer name widens only its own lines."""
 
 LAST = "JobForgotten"
-"""The last event of a job, unless the job was opened anew meanwhile."""
+"""The last event of a job, unless the job was opened again meanwhile."""
 
 TIME_MAX = 250_000_000_000.0
-"""The year 9892. Python's dates end with the year 9999, and a time zone adds some hours."""
+"""The limit of a time, in the year 9892. Python's dates end with the year 9999, and a time zone adds some hours."""
 
 ALL = "/v1/events"
-"""The path of all events, also those that belong to no job."""
+"""The path of all events, including those of no job."""
 
 
 def show(config: EventsConfig) -> int:
@@ -66,7 +66,7 @@ def show(config: EventsConfig) -> int:
 
 
 def _query(config: EventsConfig, last: int | None) -> str:
-    """Return the query that narrows the answer. `last` is the number of events if the settings name none."""
+    """Return the query for the settings; `last` is the default number of events."""
     query = {
         "last": last if config.last is None else config.last,
         "since": config.since_s,
@@ -77,7 +77,7 @@ def _query(config: EventsConfig, last: int | None) -> str:
 
 
 def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
-    """Yield the events so far, and then those that come, until the job is forgotten."""
+    """Yield the events so far, and then new ones, until the job is forgotten."""
     path = f"{ALL if job is None else f'{job_path(job)}/events'}{query}"
     last: str | None = None
     is_over, is_warned = False, False
@@ -105,7 +105,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
 
 
 class _EventPrinter:
-    """Writes events, each below the one before."""
+    """Prints events."""
 
     def __init__(self, output: TerminalInfo, *, as_json: bool, with_job: bool) -> None:
         self._output = output
@@ -135,6 +135,6 @@ class _EventPrinter:
 
 
 def _text(event: ApiEvent) -> str:
-    """Return the reason, with the name of the node that it is about."""
+    """Return the reason, with the name of the event's node."""
     named = event.node is None or re.search(rf"(?<![\w-]){re.escape(event.node)}(?![\w-])", event.reason)
     return event.reason if named else f"{event.node}: {event.reason}"

@@ -1,4 +1,4 @@
-"""Numbers, names and tables as people read them. Pure."""
+"""Formats numbers, names and tables for people. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from coordinatord.protocol.http.api import RestartsStatus, WorkerStartsStatus
 from nodeclient.operate.terminal_info import TerminalInfo, cut, width
 
 NAMES_MAX = 8
-"""How many names a sentence has; the rest is counted."""
+"""How many names a sentence has; the others are counted."""
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as one short word: 0s, 59s, 3m12s, 2h03m, 4d07h."""
+    """Format a duration as one short word: 0s, 59s, 3m12s, 2h03m, 4d07h."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3_600, whole // 86_400
     if days:
@@ -25,29 +25,29 @@ def duration(seconds: float) -> str:
 
 
 def brief(seconds: float) -> str:
-    """Return how long something short took: 12.5ms, 1.9s, and from ten seconds on as `duration` has it."""
+    """Format a short duration: 12.5ms, 1.9s, and from ten seconds on as `duration` does."""
     if seconds < 0.999:  # noqa: PLR2004 - of the unit
         return f"{1000 * seconds:.3g}ms"
     return f"{seconds:.2g}s" if seconds < 9.95 else duration(seconds)  # noqa: PLR2004 - there, tenths matter
 
 
 def lasting(seconds: float, *, ended: bool) -> str:
-    """Return how long a state lasts, ` for 3m12s`, or how long ago the end was that it stands for, ` 3m12s ago`."""
+    """Format how long a state lasts, ` for 3m12s`, or how long ago it ended, ` 3m12s ago`."""
     return f" {duration(seconds)} ago" if ended else f" for {duration(seconds)}"
 
 
 def count(number: int, thing: str) -> str:
-    """Return a number with its noun: 1 node, 2 nodes."""
+    """Format a number with its noun: 1 node, 2 nodes."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def budget(restarts: RestartsStatus) -> str:
-    """Return how many restarts were used, and the budget if there is one: restarts 1 of 3."""
+    """Format the used restarts, and the budget if there is one: restarts 1 of 3."""
     return f"restarts {restarts.used}" + ("" if restarts.max is None else f" of {restarts.max}")
 
 
 def starts(status: WorkerStartsStatus | None) -> str:
-    """Return how workers were started: 3 in place, 1 warm. Empty if that is not known, or none was."""
+    """Format how workers were started: 3 in place, 1 warm. Empty if not known, or without workers."""
     if status is None:
         return ""
     ways = ((status.in_place, "in place"), (status.warm, "warm"), (status.cold, "cold"))
@@ -55,7 +55,7 @@ def starts(status: WorkerStartsStatus | None) -> str:
 
 
 def listed(names: Sequence[str], total: int | None = None) -> str:
-    """Return a list of names as text; `total` counts those that are not given as well: a, b and 3 more."""
+    """Format a list of names; `total` counts also the names that are not given: a, b and 3 more."""
     total = len(names) if total is None else max(total, len(names))
     shown = names[:NAMES_MAX]
     more = total - len(shown)
@@ -63,28 +63,28 @@ def listed(names: Sequence[str], total: int | None = None) -> str:
 
 
 def nearest(wrong: str, known: Collection[str]) -> str | None:
-    """Return the known name that is most like a wrong one; None if none is."""
+    """Return the known name that is most similar to a wrong one, if any."""
     import difflib  # noqa: PLC0415 - few names are wrong
 
     return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)
 
 
 GAP = "  "
-"""The gap between columns: no cell has two blanks in a row, so programs can split there."""
+"""The gap between columns: no cell has two adjacent blanks, so programs can split there."""
 
 LAST_MIN = 16
-"""The least width of the last column, which has sentences, before other columns are left out."""
+"""The least width of the last column, which has sentences, before other columns are dropped."""
 
 NAME_MIN = 8
-"""The least width of any other column when no more can be left out."""
+"""The least width of any other column when no more can be dropped."""
 
 
 class Column(Struct, frozen=True):
-    """One column; the last one of a table takes what is left of a line."""
+    """One column; the last one of a table gets the rest of a line."""
 
     title: str
     gives_way: int = 0
-    """If a table is too wide, the column with the highest number is left out first; a column with 0 never is."""
+    """The rank in which columns of a wide table are dropped, the highest first; 0 for never."""
 
 
 def table(
@@ -94,7 +94,7 @@ def table(
     paint: Callable[[int, str, str], str] = lambda _row, _title, cell: cell,
     indent: str = "  ",
 ) -> list[str]:
-    """Return the lines of a table with its titles; `paint` colours a cell of a row, the titles being row -1."""
+    """Return the lines of a table with its titles; `paint` colours a cell of a row, and the titles are row -1."""
     kept = list(range(len(columns)))
     lines = [[column.title for column in columns], *rows]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
@@ -132,7 +132,7 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> lis
 
 
 def _shrunk(widths: Sequence[int], kept: Sequence[int], room: int) -> list[int]:
-    """Return widths that fit: the last column shrinks first, then the widest of the others, again and again."""
+    """Return widths that fit: the last column shrinks first, then always the widest of the others."""
     shrunk = list(widths)
     last = kept[-1]
     excess = _total(shrunk, kept) - room

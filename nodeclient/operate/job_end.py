@@ -1,6 +1,6 @@
-"""`nodeclient wait`: waits until the present run of a job is over, and ends with the exit code of its nodes.
+"""`nodeclient wait`: waits for the end of a job's present run, and exits with the code of its nodes.
 
-It asks each second, so it goes on over a restart of the coordinator.
+It polls each second, so it survives a restart of the coordinator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nodeclient.operate.watch import LOOK_AGAIN_S
 
 
 def show(config: WaitConfig) -> int:
-    """Print how the job has ended, and return the exit code of its nodes. Raises `RequestError` after the timeout."""
+    """Print how the job ended, and return the exit code of its nodes. Raises `RequestError` after the timeout."""
     client = Client(config.coordinators, config.access)
     timeout_s = math.inf if config.timeout_s is None else config.timeout_s
     ends_at = time.monotonic() + timeout_s
@@ -51,7 +51,7 @@ def show(config: WaitConfig) -> int:
 
 
 def _same_run(job: JobStatus, run: str) -> JobStatus | EarlierRunStatus:
-    """Return the run of this id, though the job may have begun another one since. Raises `RequestError`."""
+    """Return the run of this id, even after the job has begun another one. Raises `RequestError`."""
     runs: tuple[JobStatus | EarlierRunStatus, ...] = (job, *job.earlier)
     for known in runs:
         if known.run == run:

@@ -1,4 +1,4 @@
-"""Looks up the jobs of a coordinator: all, one, or the only one; explains a name that is unknown."""
+"""Looks up a coordinator's jobs: all, one, or the only one; explains unknown names."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Status(Struct, frozen=True):
     drained: tuple[DrainedStatus, ...]
     """Empty if only one job was requested."""
     data: dict[str, Any]
-    """The same as the coordinator sent it, for programs."""
+    """The coordinator's data, for programs."""
     insecure: bool = False
     """Whether the coordinator accepts requests without a token; False as well if only one job was requested."""
     shared: SharedStatus | None = None
-    """Which coordinators share a store; None as well if only one job was requested."""
+    """The coordinators that share a store; None as well if only one job was requested."""
 
 
 def get_status(client: Client, job: str | None) -> Status:
@@ -48,17 +48,17 @@ def get_of_job(client: Client, job: str, subpath: str) -> Any:
 
 
 def job_path(job: str) -> str:
-    """Return the path of a job, whatever its name."""
+    """Return the path of a job, quoted."""
     return f"/v1/jobs/{_quoted(job)}"
 
 
 def node_path(node: str) -> str:
-    """Return the path of a node, whatever its name."""
+    """Return the path of a node, quoted."""
     return f"/v1/nodes/{_quoted(node)}"
 
 
 def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
-    """Return the job that was named, or else the only one. With `live`, jobs that have ended count only if all have.
+    """Return the named job, or else the only one. With `live`, ended jobs count only if all have ended.
 
     Raises `RequestError` if there is no job, or more than one.
     """
@@ -76,7 +76,7 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
 
 
 def unknown_job(client: Client, job: str) -> UnknownNameError:
-    """Return the error for a job that the coordinator does not know; it suggests known ones."""
+    """Return the error for an unknown job, with a suggestion."""
     known = [status.job for status in read(JobsAnswer, client.get("/v1/jobs")).jobs]
     return UnknownNameError(f"the coordinator knows no job {job!r}{_suggestion(job, known)}")
 
@@ -89,5 +89,5 @@ def _suggestion(wrong: str, known: Collection[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Quote a name as one segment of a path, `.` and `..` too: a proxy would take them for folders."""
+    """Quote a name as one segment of a path, `.` and `..` too, which a proxy would take for folders."""
     return quote(name, safe="").replace(".", "%2E")

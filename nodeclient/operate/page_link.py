@@ -13,7 +13,7 @@ from nodeclient.operate.terminal_info import write
 
 
 def show(config: PageConfig) -> int:
-    """Print the link alone on standard output, and notes for the user on standard error."""
+    """Print only the link on standard output, and notes for the user on standard error."""
     client = Client(config.coordinators, config.access)
     link = read(PageLinkAnswer, client.post("/v1/page/link", PageLinkBody()))
     if client.certificate is None:

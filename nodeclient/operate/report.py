@@ -1,4 +1,4 @@
-"""`nodeclient report`: shows the report of a job's last failed round again, as its nodes have shown it."""
+"""`nodeclient report`: prints the report of a job's last failed round, as its nodes have printed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of a request to a coordinator, each one line for the person who sent it."""
+"""The errors of a request to a coordinator, each one line for its sender."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RequestError(OperationalError):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the same read may succeed later, as when the coordinator is started again."""
+        """Whether the same read may succeed later, such as after a restart of the coordinator."""
         return self.exit_code is ExitCode.TEMPFAIL
 
 
@@ -25,7 +25,7 @@ class UnknownNameError(RequestError):
 
 
 class LostError(RequestError):
-    """No coordinator answers, or the connection was lost; a read may be tried again."""
+    """No coordinator answers, or the connection was lost; a read may be retried."""
 
     is_temporary = True
 

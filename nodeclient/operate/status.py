@@ -1,8 +1,8 @@
-"""`nodeclient status`: the jobs of a coordinator, as a table for people or as JSON for programs.
+"""`nodeclient status`: prints the jobs of a coordinator, as a table for people or as JSON for programs.
 
-Jobs that have not ended come first. On a terminal only some of the ended ones follow, empty columns are left out, and
-nodes that do not run come first and may be the only ones shown. In a pipe or file each node has one line with all
-columns, the first of which is its job.
+Live jobs come first. On a terminal only some of the ended ones follow, empty columns are dropped, and nodes that do not
+run come first, possibly without the others. In a pipe or file each node has one line with all columns, the first of
+which is its job.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
 
 ROWS_MAX = 24
-"""The rows of a job's table on a terminal, unless all are asked for: a screen."""
+"""The rows of a job's table on a terminal without `--all`: a screen."""
 
 ENDED_MAX = 3
-"""The ended jobs shown on a terminal, unless all are asked for. More would push the live jobs off the screen."""
+"""The ended jobs on a terminal without `--all`. More would push the live jobs off the screen."""
 
 LOST_MAX = 8
-"""Lost nodes shown on a terminal, unless all nodes are asked for."""
+"""The lost nodes on a terminal without `--all`."""
 
 DRAINS_MAX = 8
-"""Drained names shown on a terminal, unless all are asked for."""
+"""The drained names on a terminal without `--all`."""
 
 COLUMNS = (
     Column("JOB"),
@@ -104,10 +104,10 @@ def show(config: StatusConfig) -> int:
 def page(
     status: Status, output: TerminalInfo, rows_max: int | None, ended_max: int | None, hint: str = ""
 ) -> list[str]:
-    """Return the lines that show the jobs of a coordinator.
+    """Return the lines about the jobs of a coordinator.
 
-    On a terminal, `rows_max` limits the table of each job, and `ended_max` the number of ended jobs. Where rows or jobs
-    are left out, `hint` follows.
+    On a terminal, `rows_max` limits the table of each job, and `ended_max` the number of ended jobs. `hint` follows if
+    rows or jobs are omitted.
     """
     jobs = _in_order(status.jobs, ended_max if output.is_terminal else None)
     blocks = [_job_lines(job, output, rows_max, hint) for job in jobs] or [["no jobs"]]
@@ -124,7 +124,7 @@ def page(
 
 
 def coordinators(shared: SharedStatus) -> str:
-    """Return a line about which coordinator leads, and which stand by."""
+    """Return a line about the leader and the standbys."""
     standbys = f"standing by: {', '.join(standby.endpoint for standby in shared.standbys)}" if shared.standbys else ""
     if shared.problem:
         standbys = f"it is not known who stands by: {shared.problem}"
@@ -132,7 +132,7 @@ def coordinators(shared: SharedStatus) -> str:
 
 
 def _in_order(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobStatus]:
-    """Return the live jobs, and then at most `ended_max` ended ones, the last one first."""
+    """Return the live jobs, and then at most `ended_max` ended ones, the latest first."""
     ended = sorted((job for job in jobs if job.ended), key=lambda job: job.state_s or 0.0)
     return [job for job in jobs if not job.ended] + ended[:ended_max]
 
@@ -182,7 +182,7 @@ def _facts(job: JobStatus) -> Iterable[str]:
 
 
 def _earlier(run: EarlierRunStatus) -> str:
-    """Return how an earlier run ended, and how far it had come."""
+    """Return how an earlier run ended, and its last step."""
     step = "" if run.step is None else f" at step {run.step}"
     return f"run {run.run} {run.state} {duration(run.ended_s)} ago{step}, after {duration(run.opened_s)}"
 
@@ -203,7 +203,7 @@ def _count_nodes(job: JobStatus) -> str:
 
 
 def _work(job: JobStatus) -> str:
-    """Return how far the job has got, and how much of its time was training."""
+    """Return the job's progress, and the share of training in its time."""
     parts = []
     step, pace = job.progress.step, job.progress.steps_per_s
     if step is not None:
@@ -219,7 +219,7 @@ def _work(job: JobStatus) -> str:
 
 
 def _kept(kept: KeptStatus, reason: str) -> str:
-    """Return what the round resumed from and what is on the disk, unless `reason` says it, and what nodes keep."""
+    """Return the source of the round's state and the step on the disk, unless in `reason`, and the kept state."""
     parts = []
     resumed = "" if kept.resumed is None else f"at step {kept.resumed:,} from {kept.resumed_from or 'memory'}"
     if resumed and resumed not in reason:
@@ -346,7 +346,7 @@ def _steps(node: NodeStatus) -> str:
 
 
 def _late(late: LateStatus | None) -> str:
-    """Return how late a node's latest worker is, and in how many collectives it is the last of all."""
+    """Return the lateness of a node's latest worker, and the share of collectives in which it is the last."""
     if late is None:
         return "-"
     return f"{late.last:.0%} {brief(late.late_s)}"
@@ -358,7 +358,7 @@ def _known_steps(node: NodeStatus) -> list[int]:
 
 
 def _version(node: NodeStatus) -> str:
-    """Return a node's release, or else the version of its protocol; empty if neither is known."""
+    """Return a node's release, or else its version of the protocol; empty if neither is known."""
     return node.release or ("" if node.protocol is None else f"protocol-{node.protocol}")
 
 
@@ -389,7 +389,7 @@ def _screen(status: Status, output: TerminalInfo, rows: int) -> list[str]:
 
 
 def _gist(status: Status) -> object:
-    """Return the part of a status whose change is worth a new block: ages, steps and paces always change."""
+    """Return the part of a status whose change causes a new block: ages, steps and paces always change."""
     return (
         [
             (

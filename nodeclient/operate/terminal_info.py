@@ -1,6 +1,6 @@
-"""The standard output of an operator's command: a terminal of some size, or a pipe or file.
+"""Describes the standard output of an operator's command: a terminal of some size, or a pipe or file.
 
-On a terminal, lines fit its width, and a few words have a colour, unless NO_COLOR is set or TERM is dumb. In a pipe or
+On a terminal, lines fit its width, and a few words are coloured, unless NO_COLOR is set or TERM is dumb. In a pipe or
 file nothing is cut, wrapped or coloured.
 """
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OutputError
 
 NARROW = 20
-"""The least width in columns that lines are made for, also on a narrower terminal."""
+"""The least width in columns for formatting, even on a narrower terminal."""
 
 
 class Colour(StrEnum):
@@ -33,7 +33,7 @@ class Colour(StrEnum):
 
 
 class TerminalInfo(Struct, frozen=True):
-    """What standard output is."""
+    """The properties of standard output."""
 
     columns: int | None
     """None if it is no terminal, or the terminal does not know its width."""
@@ -46,7 +46,7 @@ class TerminalInfo(Struct, frozen=True):
         return f"\x1b[{colour}m{text}\x1b[0m" if self.coloured and colour and text else text
 
     def wrapped(self, text: str, indent: str = "  ") -> list[str]:
-        """Break a line that is too wide into several, all but the first indented."""
+        """Wrap a long line, and indent all but the first."""
         if self.columns is None or width(text) <= self.columns:
             return [text]
         import textwrap  # noqa: PLC0415 - few lines are too wide
@@ -73,12 +73,12 @@ def terminal() -> TerminalInfo:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Write lines to stdout at once, as `write_text` does."""
+    """Write lines to stdout and flush, as `write_text` does."""
     write_text("".join(f"{line}\n" for line in lines))
 
 
 def write_text(text: str) -> None:
-    """Write a text to stdout at once. If its reader has closed it, this program ends silently, as `cat` does.
+    """Write a text to stdout and flush. If its reader has closed it, this program ends silently, as `cat` does.
 
     Raises `OutputError` for any other error.
     """
@@ -93,12 +93,12 @@ def write_text(text: str) -> None:
 
 
 def width(text: str) -> int:
-    """Return how many columns a text takes on a terminal."""
+    """Return the width of a text on a terminal, in columns."""
     return len(text) if text.isascii() else sum(map(_width_of, text))
 
 
 def cut(text: str, columns: int) -> str:
-    """Shorten a text to so many columns, with a mark where it was cut."""
+    """Cut a text to a width in columns, with a mark at the cut."""
     if width(text) <= columns:
         return text
     kept = ""

@@ -1,6 +1,6 @@
 """Repeats a request every second. A terminal shows the result in place; a pipe or file gets a block at each change.
 
-The caller decides what is shown. A coordinator that has answered once may be out of reach for a while.
+The caller formats the result. A coordinator that has answered once may be unreachable for a while.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOK_AGAIN_S = 1.0
 """The interval of requests; nodes report once a second."""
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""Switches to the alternate screen, which has no history, hides the cursor, and lets no long line wrap."""
+"""Switches to the alternate screen, which has no history, hides the cursor, and prevents long lines from wrapping."""
 
 LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
@@ -39,13 +39,13 @@ HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 QUIT = "q"
 
 ROWS_UNKNOWN = 24
-"""The height of a terminal that does not know its own: that of the VT100, and of most since."""
+"""The default height of a terminal: that of the VT100, and of most since."""
 
 Seen = TypeVar("Seen")
 
 
 def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gist: Callable[[Seen], object]) -> int:
-    """Write a block whenever the gist of what `look` returns has changed, until this program is ended."""
+    """Write a block whenever the gist of `look`'s result has changed, until this program is ended."""
     seen = look()
     write(page(seen))
     last_error = ""
@@ -65,9 +65,9 @@ def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gis
 
 
 def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, int], list[str]], client: Client) -> int:
-    """Draw what `look` returns, anew each second, until Ctrl-C or the key q.
+    """Draw the result of `look` each second, until Ctrl-C or the key q.
 
-    `draw` takes the terminal and the number of lines that fit on it.
+    `draw` gets the terminal and its number of lines.
     """
     seen = look()  # the first error, such as that of a wrong command line, is shown on the normal screen
     seen_at = time.monotonic()
@@ -90,7 +90,7 @@ def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, i
 
 
 class _InterruptedError(OperationalError):
-    """A signal ends this program; it may interrupt a long wait for an answer."""
+    """A signal ends this program, possibly during a long wait for an answer."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -108,7 +108,7 @@ class _Screen:
         self._settings = termios.tcgetattr(self._keys) if self._keys is not None else None
 
     def enter(self) -> None:
-        """Switch to the alternate screen; keys are neither shown nor wait for the end of a line."""
+        """Switch to the alternate screen, without echo of keys and without line buffering."""
         if self._keys is not None:
             tty.setcbreak(self._keys)
         self._write(ENTER)
@@ -122,7 +122,7 @@ class _Screen:
                 termios.tcsetattr(self._keys, termios.TCSADRAIN, self._settings)
 
     def show(self, title: str, colour: Colour, draw: Callable[[TerminalInfo, int], list[str]]) -> None:
-        """Draw everything anew in one write, over what is there, so that nothing flickers."""
+        """Redraw everything in one write, without flicker."""
         output = terminal()
         rows = output.rows or ROWS_UNKNOWN
         lines = draw(output, rows - 2)
@@ -136,7 +136,7 @@ class _Screen:
         self._write(f"{HOME}{drawn}{END_OF_SCREEN}{last}")
 
     def wait(self, seconds: float) -> str:
-        """Wait until a key is hit or a signal comes, such as a change of size, or the time is up; return the key."""
+        """Wait for a key, a signal such as a change of size, or the timeout; return the key."""
         ready, _, _ = select.select(self._inputs, [], [], seconds)
         if self._waking in ready:
             os.read(self._waking, 4_096)
@@ -148,7 +148,7 @@ class _Screen:
         return keys.decode(errors="replace")
 
     def suspend(self, *_: object) -> None:
-        """Restore the terminal and stop this process (Ctrl-Z); take the terminal again when it is continued."""
+        """Restore the terminal and suspend this process (Ctrl-Z); take the terminal again on continuation."""
         self.leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)

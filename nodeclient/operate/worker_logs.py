@@ -1,7 +1,7 @@
-"""`nodeclient logs`: what the workers of a job have written, from the nodes that keep it, by way of the coordinator.
+"""`nodeclient logs`: prints the output of a job's workers, read from their nodes through the coordinator.
 
-The logs of several workers have each line behind its rank, as on the terminal of a node. Notes, such as why a log
-cannot be read, go to standard error.
+With several workers, each line follows its rank, as on the terminal of a node. Notes, such as why a log cannot be read,
+go to standard error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 from nodeclient.output.lines import LineCutter, as_lines, as_overwritten, prefixed
 
 _CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)(?:\[[0-?]*[ -/]*[@-~])?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
-"""What could control a terminal: all escape sequences but colours, and control characters but ends of lines."""
+"""Text that could control a terminal: all escape sequences but colours, and control characters but ends of lines."""
 
 Key = tuple[int | None, str]
 """The rank and the stream of a log."""
 
 
 def show(config: LogsConfig) -> int:
-    """Print the logs and return the exit code: 0 if any could be read, or workers have written nothing."""
+    """Print the logs and return the exit code: 0 if any could be read, or if workers have written nothing."""
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job)
     printer = _LogPrinter(terminal(), single=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
@@ -47,7 +47,7 @@ def show(config: LogsConfig) -> int:
 
 
 class _Reading:
-    """The logs as they are read; a stream that breaks off is resumed at the place up to which it was read."""
+    """A reading of logs; a broken stream is resumed at the place of its last part."""
 
     def __init__(self, client: Client, job: str, config: LogsConfig) -> None:
         self._client = client
@@ -57,9 +57,9 @@ class _Reading:
         self._first_round: int | None = None
         self._round: int | None = None
         self._places: dict[Key, str] = {}
-        """The place up to which each log of that round was read."""
+        """The place of the last part of each log of that round."""
         self._noted: set[LogPart] = set()
-        """The notes that were read: the coordinator sends them again with each new stream."""
+        """The notes so far: the coordinator repeats them with each new stream."""
 
     def parts(self) -> Iterator[LogPart]:
         """Yield the parts until the last one. With `--follow` this outlasts a restart of the coordinator.
@@ -85,7 +85,7 @@ class _Reading:
             select.select([], [], [], RESUME_AFTER_S)
 
     def _is_new(self, part: LogPart) -> bool:
-        """Note a part; return whether it has something to show that was not shown before."""
+        """Record a part; return whether it has anything new."""
         self._run = part.run or self._run
         if part.place and part.rank is not None:
             if part.round != self._round:
@@ -100,7 +100,7 @@ class _Reading:
 
     def _query(self) -> str:
         config = self._config
-        # After the first round, the whole of each log is wanted, also where nothing of it was read yet.
+        # After the first round, each whole log is wanted, even if nothing of it was read yet.
         last = config.last if self._round == self._first_round else Last()
         query: list[tuple[str, object]] = [("stream", config.stream), ("follow", str(config.follow).lower())]
         query += [("rank", config.ranks)] * bool(config.ranks)
@@ -114,10 +114,10 @@ class _Reading:
 
 
 class _LogPrinter:
-    """Writes parts of logs, each line whole."""
+    """Prints parts of logs, in whole lines."""
 
     def __init__(self, output: TerminalInfo, *, single: bool, follow: bool, as_json: bool) -> None:
-        """Write to a terminal, pipe or file; `single` if one worker alone was chosen, whose lines have no prefix."""
+        """Write to a terminal, pipe or file; `single` if only one worker was chosen, whose lines have no prefix."""
         self._output = output
         self._single = single
         self._follow = follow
@@ -133,7 +133,7 @@ class _LogPrinter:
         return bool(self._noted) and not self._read
 
     def print(self, part: LogPart) -> None:
-        """Write what is complete of a part, and its note."""
+        """Write the complete lines of a part, and its note."""
         if part.text:
             self._read += 1
         if self._as_json:
@@ -160,7 +160,7 @@ class _LogPrinter:
         self._write(key, cutter.feed(part.text.encode()))
 
     def end(self) -> None:
-        """Write last lines that have no end."""
+        """Write incomplete last lines."""
         for key, cutter in self._cutters.items():
             if unfinished := cutter.take_unfinished():
                 self._write(key, unfinished + b"\n")
@@ -172,5 +172,5 @@ class _LogPrinter:
             write_text(self._harmless(prefixed(self._labels[key], lines).decode(errors="replace")))
 
     def _harmless(self, text: str) -> str:
-        """Remove from the workers' text what could control this terminal."""
+        """Remove text of the workers that could control this terminal."""
         return _CONTROLS.sub("", text) if self._output.is_terminal else text

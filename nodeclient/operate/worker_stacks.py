@@ -1,4 +1,4 @@
-"""`nodeclient stacks`: where the workers of a job stand; workers with equal stacks are shown once."""
+"""`nodeclient stacks`: prints the stacks of a job's workers; equal stacks are printed once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nodeclient.operate.job_lookup import get_of_job, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
 BUSY_CPUS = 0.05
-"""The least use of the CPU that is shown. Threads that wait and poll now and then use less."""
+"""The least CPU use that is shown. Threads that poll now and then use less."""
 
 
 def show(config: StacksConfig) -> int:
@@ -66,7 +66,7 @@ def _group(group: StackGroup) -> Iterator[str]:
 
 
 def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
-    """Yield a line for each collective in which some of these workers are, with the longest time that one waits."""
+    """Yield a line for each collective of these workers, with the longest wait."""
     places: dict[CollectiveStatus, list[StackedWorker]] = {}
     for worker in sorted(workers, key=lambda worker: -worker.collective.age_s if worker.collective else 0.0):
         if worker.collective is not None:
@@ -83,7 +83,7 @@ def _ranks_and_hosts(workers: Sequence[StackedWorker]) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Return ranks in order, those that follow each other as a range: ranks 0-3, 7."""
+    """Format sorted ranks, with ranges: ranks 0-3, 7."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][1] + 1:
@@ -95,7 +95,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _process_states(workers: Sequence[StackedWorker]) -> str:
-    """Return the processes' states and the function in which they wait, as the kernel shows them, and the CPU use."""
+    """Return the processes' states and kernel functions, and the CPU use."""
     states = list(dict.fromkeys(worker.state or "state not known" for worker in workers))
     waits = list(dict.fromkeys(worker.waits_in for worker in workers if worker.waits_in))
     most = max(worker.cpus for worker in workers)
