@@ -1,6 +1,6 @@
-"""Decides which command lines can be started warm: those that begin with a Python which runs `sitecustomize`.
+"""Decides which command lines can be started warm: those that begin with a Python that runs `sitecustomize`.
 
-Nothing is started here. The grammar is that of Python's own command line (`config_parse_cmdline` in initconfig.c).
+It starts nothing. The grammar is that of Python's command line (`config_parse_cmdline` in initconfig.c).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PYTHON = re.compile(r"python[0-9.]*[a-z]?")
 """The file names of interpreters: python, python3, python3.13t."""
 
 _ELF = b"\x7fELF"
-"""The first bytes of a binary program. A script begins with `#!`, and may do anything before it starts Python."""
+"""The first bytes of a binary program. A script begins with `#!`, and may do anything before Python starts."""
 
 _MAIN = "cm"
 """The options after which the program follows."""
@@ -26,11 +26,11 @@ _MAIN = "cm"
 _WITH_VALUE = "WX"
 
 _WITHOUT_HOOK = {"I": "isolated", "E": "set to ignore PYTHONPATH", "S": "set not to import site"}
-"""Options with which Python does not find the hook."""
+"""Options that prevent Python from finding the hook."""
 
 
 class ColdError(OperationalError):
-    """Workers cannot be started warm; the text says why, and what to do if there is a remedy."""
+    """Workers cannot be started warm; the text says why, with the remedy if there is one."""
 
     def __init__(self, text: str, cause: ColdCause = ColdCause.COMMAND) -> None:
         super().__init__(text)
@@ -79,7 +79,7 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
             index += 2 if word == "--check-hash-based-pycs" else 1
             continue
         for place, option in enumerate(word[1:], start=2):
-            follows = place == len(word)  # the value is the next word, or else the last part of this one
+            follows = place == len(word)  # the value is the next word, or the rest of this one
             if option in _WITHOUT_HOOK:
                 raise ColdError(f"Python is {_WITHOUT_HOOK[option]} (-{option})")
             if option in _MAIN:

@@ -1,6 +1,6 @@
-"""One parent interpreter, from the node's side: its start, its progress, its forks, its end.
+"""One parent interpreter, on the node's side: its start, its progress, its forks and its end.
 
-`starter` decides when there is one, and starts workers cold without one. `hook` is the code that runs inside it.
+`starter` decides when to run one, and starts workers cold without one. `hook` is the code that runs inside it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from nodeclient.workers.spawn import WorkerCommand, die_with_parent
 from nodeclient.workers.syscalls import pidfd_open
 
 FORKED = b"forked"
-"""The line with which the parent interpreter says that the process in between has ended."""
+"""The parent interpreter's line that the intermediate process has ended."""
 
 ANSWER_BYTES_MAX = 1_024
 
 
 class ForkServerError(OperationalError):
-    """The parent interpreter cannot do its work; the text says why."""
+    """The parent interpreter has failed; the text says why."""
 
 
 class WaitingFork:
-    """A fork that was requested over `link`, the connection to the parent interpreter. It ends when this is closed.
+    """A fork that was requested over `link`, the connection to the parent interpreter; closing this ends it.
 
     Its process id and any error arrive over a socket of its own, so nobody has to wait for them meanwhile.
     """
@@ -57,15 +57,15 @@ class WaitingFork:
             raise
 
     def become(self, command: WorkerCommand, streams: Sequence[int], until: float) -> int:
-        """Let the fork be a worker; return its process id, as that of a child.
+        """Turn the fork into a worker; return its process id, as that of a child.
 
-        `streams` are its stdin, stdout and stderr. It has `until`, in the monotonic clock, to be there. Raises
-        `OSError`, `EOFError` and `ForkServerError`; close this object then, and there is no worker.
+        `streams` are its stdin, stdout and stderr. `until`, in the monotonic clock, is the deadline. Raises `OSError`,
+        `EOFError` and `ForkServerError`; close this object then, and there is no worker.
         """
         pid = self._await_pid(until)
         look = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         if os.waitid(os.P_PID, pid, look) is not None:  # raises unless it is our child
-            # A frozen fork would take the request, and never begin. It would not end with its socket either.
+            # A frozen fork would accept the request, and never begin. It would not end with its socket either.
             os.kill(pid, signal.SIGKILL)
             raise EOFError("it ended or is frozen")
         request = {
@@ -82,7 +82,7 @@ class WaitingFork:
         return pid
 
     def close(self) -> None:
-        """Close the socket: a fork that was not told everything by then ends."""
+        """Close the socket: a fork without its whole request ends."""
         self._socket.close()
 
     def _await_pid(self, until: float) -> int:
@@ -119,24 +119,24 @@ SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The same name as in `hook/preload_parent.py`."""
 
 CHECKS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TRITON_NVML_BASED_CUDA_CHECK": "1"}
-"""Variables with which torch and Triton look for GPUs without CUDA. Some modules look for them when they are imported,
-and after CUDA no fork could use a GPU. Workers see these variables only if the user has set them."""
+"""Variables that make torch and Triton look for GPUs without CUDA. Some modules do so at their import, and after CUDA
+no fork could use a GPU. Workers have these variables only if the user has set them."""
 
 IMPORT_WITHIN_S = 300.0
-"""How long all imports may take. They take seconds, and a minute or two on a network file system under the load of a
-whole cluster."""
+"""The timeout of all imports. They take seconds, or a minute or two on a network file system under the load of a whole
+cluster."""
 
 FORK_WITHIN_S = 2.0
-"""How long a fork may take; it takes 10 ms with torch. The node waits for it, and sends nothing meanwhile: two
-heartbeats of the five of its lease."""
+"""The timeout of a fork, which takes 10 ms with torch. The node blocks meanwhile: two heartbeats of the five of its
+lease."""
 
 ROOM_BYTES = 16_384
-"""How much longer a worker's environment in /proc may be than the parent's: the worker also has ranks, addresses, and
-the reason of its round."""
+"""The extra room for a worker's environment in /proc: a worker also has ranks, addresses, and the reason of its
+round."""
 
 END_WITHIN_S = 5.0
-"""How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, as on a network
-file system that is gone."""
+"""How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, such as on a
+dead network file system."""
 
 AHEAD_AFTER_S = 0.5
 """How long after the start of the last worker the forks for the next round are made. A round that begins needs the
@@ -151,20 +151,20 @@ class ForkServer:
     def __init__(self, command: WorkerCommand, modules: Sequence[str] | None, along: Sequence[str] = ()) -> None:
         """Start the interpreter with the command line of a worker.
 
-        If `modules` is None, the interpreter only reports that Python has found the hook. It imports the modules in
-        `along` as well, if they exist.
+        If `modules` is None, the interpreter only reports that Python has found the hook. It also imports existing
+        modules of `along`.
 
         Raises `OSError`, `SubprocessError` and `ValueError` if no process can be started.
         """
         self._loop = asyncio.get_running_loop()
         self._unread = b""
-        """The bytes that were received and are no whole line yet."""
+        """The received bytes of an incomplete line."""
         self._mark = secrets.token_hex(16)
         self._ended = asyncio.Event()
         self.usable = False
-        """Whether the interpreter has imported everything, and nothing has gone wrong since."""
+        """Whether the interpreter has imported everything, and nothing has failed since."""
         self._waiting: deque[WaitingFork] = deque()
-        """The forks that wait for the next round, those that are requested included."""
+        """The forks that wait for the next round, including requested ones."""
         self._ahead: asyncio.TimerHandle | None = None
         """The timer for the forks of the next round."""
         self._link, theirs = socket.socketpair()
@@ -177,7 +177,7 @@ class ForkServer:
             self._link.close()
             raise
         self._pidfd = pidfd_open(self._process.pid)
-        self._loop.add_reader(self._pidfd, self._note_end)
+        self._loop.add_reader(self._pidfd, self._record_end)
 
     @property
     def pid(self) -> int:
@@ -185,12 +185,12 @@ class ForkServer:
         return self._process.pid
 
     async def end(self) -> None:
-        """Wait until the interpreter ends. Raises `ForkServerError`, which says how it ended."""
+        """Wait for the end of the interpreter. Raises `ForkServerError`, which says how it ended."""
         await self._ended.wait()
         raise ForkServerError(f"the interpreter {await self._await_end()}")
 
     async def prepare(self) -> int:
-        """Wait until the interpreter has imported everything; return how many modules it has.
+        """Wait until the interpreter has imported everything; return its number of modules.
 
         Raises `ForkServerError`, or `ColdError` if another interpreter would fail as well.
         """
@@ -214,7 +214,7 @@ class ForkServer:
             raise ForkServerError(f"the interpreter {ending} in the import of module {importing}") from None
 
     def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
-        """Let a fork that waits be a worker, or a new one; return its process id, as that of a child.
+        """Turn a waiting or a new fork into a worker; return its process id, as that of a child.
 
         `streams` are its stdin, stdout and stderr. Raises `ForkServerError`; then there is no worker, and the
         interpreter is ended.
@@ -232,7 +232,7 @@ class ForkServer:
             raise ForkServerError(f"the interpreter of --preload has not forked it: {problem}") from error
 
     def fork_ahead(self, number: int) -> None:
-        """Have so many forks wait for the next round, without waiting for them; do nothing if that fails."""
+        """Request `number` forks for the next round, without waiting for them; ignore a failure."""
         with suppress(OSError):
             while self.usable and len(self._waiting) < number:
                 self._waiting.append(WaitingFork(self._link))
@@ -244,7 +244,7 @@ class ForkServer:
         self._ahead = self._loop.call_later(AHEAD_AFTER_S, self.fork_ahead, number)
 
     async def close(self) -> None:
-        """End the interpreter, forks that wait, and what modules started in their import; its workers live on."""
+        """End the interpreter, waiting forks, and processes that modules started at their import; workers live on."""
         self._kill()
         while self._waiting:
             self._waiting.popleft().close()
@@ -255,12 +255,12 @@ class ForkServer:
             self._process.wait()
         except UnkillableError:
             # The interpreter hangs in the kernel. With a return code, Popen does not warn that it is still running.
-            self._note_end()
+            self._record_end()
             self._process.returncode = 0
         self._link.close()
 
     async def _await_end(self) -> str:
-        """Wait until an interpreter that has closed its connection ends; return what has become of it."""
+        """Wait for the end of an interpreter that has closed its connection; return how it ended."""
         try:
             async with asyncio.timeout(END_WITHIN_S):
                 await self._ended.wait()
@@ -272,7 +272,7 @@ class ForkServer:
         self.usable = False
         self._process.kill()  # this does nothing if the process has ended
 
-    def _note_end(self) -> None:
+    def _record_end(self) -> None:
         self.usable = False
         if self._ended.is_set():
             return
@@ -309,7 +309,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
             **command.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), pythonpath))),
             SETTINGS_VARIABLE: json.dumps(settings),
-            MARK_VARIABLE: mark,  # not that of the node's workers, since the interpreter outlives the sweep of a round
+            MARK_VARIABLE: mark,  # not that of the node's workers, because the interpreter outlives the sweep of a round
         },
         stdin=subprocess.DEVNULL,
         stdout=2,  # what modules print during their import is no output of a worker
@@ -320,7 +320,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
 
 
 def _require_bytes(received: bytes) -> bytes:
-    """Return the bytes that were received. Raises `EOFError` if there are none."""
+    """Return the received bytes. Raises `EOFError` without any."""
     if not received:
         raise EOFError("it ended")
     return received

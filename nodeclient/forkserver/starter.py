@@ -1,7 +1,7 @@
 """Starts workers: warm while there is a parent interpreter for them, cold otherwise.
 
-`server_process` is a parent interpreter. This module starts one when the node starts. If it ends, the next round starts
-cold, and another parent is prepared for the rounds after that.
+`server_process` is a parent interpreter. The first one starts with the node. If it ends, the next round starts cold,
+and another parent is prepared for later rounds.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 LAZY_IMPORTS = {
     "torch": ("torch._dynamo", "workerlib.keeping.keeper", "torch.distributed.checkpoint.default_planner"),
 }
-"""Modules that are imported along with a named one.
+"""Modules that are imported with a named one.
 
 Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is constructed (torch/_compile.py). That
 takes as long as the import of torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole
 first step take 2 ms. `ctx.keep` needs the other two modules, the last one only at another world size: 0.1 s for 91
-modules."""
+modules.
+"""
 
 
 def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules that are imported along with those named."""
+    """Return the modules to import with the named ones."""
     return tuple(late for name in modules for late in LAZY_IMPORTS.get(name, ()))
 
 
 Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
-"""The number of parents in a row that forked no worker, after which no other parent is started: each would cost a round
-the time of an import."""
+"""How many parents in a row may fork no worker before no other one is started: each costs a round the time of an
+import."""
 
 HEAD_START_S = 0.03
-"""How much earlier the worker of rank 0 starts, so that it listens before others connect to it. A TCPStore whose
-connection was refused tries again only after 0.25 to 0.75 s. When all workers were forked at the same time, this
-delayed one warm round in three. A fork with torch takes 10 to 20 ms."""
+"""How much earlier the worker of rank 0 starts, so that it listens before others connect to it. A TCPStore retries a
+refused connection only after 0.25 to 0.75 s. When all workers were forked at the same time, this delayed one warm round
+in three. A fork with torch takes 10 to 20 ms."""
 
 
 class WorkerStarter:
@@ -54,7 +55,7 @@ class WorkerStarter:
     def __init__(
         self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify, *, workers: int
     ) -> None:
-        """Take the `command` that all `workers` have in common. `macro` stands where their arguments differ."""
+        """Start workers with this common `command` later. `macro` stands for the arguments in which they differ."""
         self._modules = tuple(modules)
         self._workers = workers
         self._command = command
@@ -62,17 +63,17 @@ class WorkerStarter:
         self._notify = notify
         self._parent: ForkServer | None = None
         self._failures = 0
-        """The parents that ended, or could not fork, since a worker was last forked."""
+        """The parents that ended, or could not fork, since the last fork of a worker."""
         self.forked = 0
-        """How many workers were forked."""
+        """The number of forked workers."""
         ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
         self._obstacle = ended if self._modules else None
-        """Why there is no parent, if there is none; None if there is to be none."""
+        """Why there is no parent; None if there is one, or none is wanted."""
         self.why_cold: WhyCold | None = None
-        """Why the worker that was started last is cold; None if it is warm, or was not to be."""
+        """Why the last started worker is cold; None if it is warm, or need not be."""
         self._settled = asyncio.Event()
         self._missed = asyncio.Event()
-        """Set when a worker was started cold because there was no parent."""
+        """Set when a worker was started cold for lack of a parent."""
 
     @property
     def pids(self) -> frozenset[int]:
@@ -80,19 +81,19 @@ class WorkerStarter:
         return frozenset() if self._parent is None else frozenset({self._parent.pid})
 
     async def settled(self) -> None:
-        """Wait until it is known whether there is a parent: the first one is ready, or there can be none."""
+        """Wait until the first parent is ready, or there can be none."""
         await self._settled.wait()
 
     async def give_way(self, *, needed: bool) -> None:
-        """Let the node of rank 0 start its workers first, where that is `needed` and those of this node are warm.
+        """Let the node of rank 0 start its workers first, if `needed` and if the workers of this node are warm.
 
-        The start times of cold workers differ by more than the head start.
+        The start times of cold workers differ by more than this head start.
         """
         if needed and self._parent is not None and self._parent.usable:
             await asyncio.sleep(HEAD_START_S)
 
     async def run(self) -> None:
-        """Run one parent after the other while the node lives and there can be one."""
+        """Run one parent after the other, while the node lives and parents are possible."""
         try:
             if self._modules:
                 await self._find_hook()
@@ -116,7 +117,7 @@ class WorkerStarter:
     async def _find_hook(self) -> None:
         """Check that the command begins with a Python that runs the hook. Raises `ColdError`.
 
-        A Python that does not find the hook would run the user's program in the parent.
+        Without the hook, the parent would run the user's program.
         """
         interpreter = check(self._command.argv, self._command.environ, self._macro)
         self._parent = finder = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)

@@ -1,8 +1,8 @@
-"""What this host has. Nothing here changes the host, except that `ports` and `worker_socket` open sockets.
+"""Examines this host, without changing it, except that `ports` and `worker_socket` open sockets.
 
-`devices` finds GPUs and counts workers, `gpu_memory` finds what of their memory is in use, `cpus` finds how CPUs belong
-together, and `numa` chooses the CPUs of each worker. `memory` finds how much memory there is, and `control_groups` what
-limits this process. `process_state` shows the state of a process, and `awaited` what it waits for outside its job.
-`worker_socket` is where workers connect. `addresses` finds where others are likely to reach this host, and `schedulers`
-reads what Slurm and others have set.
+`devices` finds GPUs and counts workers, `gpu_memory` finds GPU memory in use, `cpus` finds the topology of CPUs, and
+`numa` chooses the CPUs of each worker. `memory` finds the memory of the host, and `control_groups` the limits of this
+process. `process_state` reads the state of a process, and `awaited` finds the thing outside its job that it waits for.
+Workers connect to `worker_socket`. `addresses` finds an address at which others probably reach this host, and
+`schedulers` reads the variables of Slurm and others.
 """

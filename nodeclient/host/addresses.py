@@ -1,4 +1,4 @@
-"""Finds which host this is, and at which address others are likely to reach it; sends nothing."""
+"""Identifies this host, and finds an address at which others probably reach it, without sending anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 _DISCARD_PORT = 9
 
 _PROCESS_TOKEN = secrets.token_hex(16)
-"""A token of this process alone."""
+"""A random token of this process."""
 
 
 def fresh_node_id() -> str:
@@ -33,10 +33,10 @@ def fresh_node_id() -> str:
 
 
 def host_id() -> str:
-    """Return a text that is equal on two nodes exactly if they reach each other over loopback.
+    """Return a text that is equal on two nodes if and only if they reach each other over loopback.
 
-    The boot id differs between hosts, also cloned ones, and the network namespace differs between a host's containers.
-    A sandbox may hide the boot id. The node then counts as alone on its host, and others reach it over the network.
+    The boot id differs between hosts, even cloned ones, and the network namespace differs between a host's containers.
+    A sandbox may hide the boot id. Then the node counts as alone on its host, and others reach it over the network.
     """
     boot = boot_id()
     return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}" if boot else _PROCESS_TOKEN
@@ -50,7 +50,7 @@ def routable_address() -> str | None:
 def interface_towards(peer: str) -> str | None:
     """Return the network interface by which this host reaches the IP address `peer`, its own or another's.
 
-    None if it is unknown, as for a host name: the lookup of a name could take longer than a lease.
+    None if unknown, such as for a host name, whose lookup could take longer than a lease.
 
     GLOO_SOCKET_IFNAME needs the interface: by default, gloo listens at the address of the host's own name, which is
     127.0.1.1 on Debian.
@@ -63,7 +63,7 @@ def _source_towards(peer: str) -> str | None:
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(peer).version == 6 else socket.AF_INET  # noqa: PLR2004 - of IP
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            # With UDP this only looks up the route, and with it the source address; no packet is sent.
+            # With UDP this only looks up the route, and its source address; no packet is sent.
             probe.connect((peer, _DISCARD_PORT))
             return str(probe.getsockname()[0])
     except (OSError, ValueError):
@@ -76,9 +76,9 @@ def interfaces() -> list[str]:
 
 
 def address_of(interface: str) -> str | None:
-    """Return the address at which others may reach this host by a network interface, IPv4 before IPv6.
+    """Return the address of a network interface for other hosts, IPv4 before IPv6; None if there is none.
 
-    None if there is none. A link-local address does not count: it has no meaning without the name of an interface.
+    A link-local address does not count: it has no meaning without the name of an interface.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         ipv4 = _ipv4_of(interface, control)

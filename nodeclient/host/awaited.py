@@ -1,7 +1,7 @@
-"""What /proc shows of what a process waits for outside its job: a program, a lock, a server, or its own streams.
+"""Finds in /proc the thing outside its job that a process waits for: a program, a lock, a server, or its streams.
 
-Only the main thread counts, and only the system call in which it stands: proc_pid_syscall(5), proc_locks(5). Where the
-kernel does not show that call, nothing is seen.
+It examines only the system call of the main thread: proc_pid_syscall(5), proc_locks(5). If the kernel does not show
+that call, it finds nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from nodeclient.host.process_state import (
 _WAITS_FOR_CHILD = "do_wait"
 
 _SLEEPS = re.compile(r".*nanosleep")
-"""Where a thread sleeps for a time: `Popen.wait` with a timeout, and scripts that look again and again, do so."""
+"""The kernel functions of a timed sleep: `Popen.wait` with a timeout and polling scripts use it."""
 
 _WAITS_FOR_LOCK = re.compile(r"(?:locks|flock|posix)_lock_inode_wait|fcntl_setlk|do_lock_file_wait")
 
 _USES_FILE = re.compile(r"(?:anon_)?pipe_\w+|wait_woken|(?:n_)?tty_\w+|sk_wait_data|inet_wait_for_connect")
-"""Where a thread uses one pipe, terminal or connection, whose descriptor is the first argument of its call."""
+"""The kernel functions of one pipe, terminal or connection, whose descriptor is the first argument of the call."""
 
 _POLLS = re.compile(r"poll_schedule_timeout.*|do_(?:sys_)?poll.*|do_select.*")
-"""Where a thread waits for descriptors, by poll or select. If the first argument is 0, there are none: it sleeps, as
+"""The kernel functions of poll and select. If the first argument is 0, there are no descriptors: the thread sleeps, as
 Python 3.10 does by select."""
 
 _POLLS_SET = re.compile(r"(?:do_)?ep(?:oll)?_(?:poll|wait)")
-"""Where a thread waits for the descriptors of an epoll set, which is the first argument."""
+"""The kernel functions of an epoll set, which is the first argument."""
 
 _POLLED = struct.Struct("=ihh")
 """A struct pollfd of poll(2), which begins with the descriptor."""
@@ -50,7 +50,7 @@ _SELECTED_MAX = 1_024
 """The descriptors of an fd_set of select(2), each of which is a bit."""
 
 _ADDRESS_MIN = 65_536
-"""No memory is below this address: a smaller first argument is that of select, one more than the highest descriptor."""
+"""The lowest address of memory: a smaller first argument is that of select, one more than the highest descriptor."""
 
 _STREAMS = {0: "its input", 1: "its output to be read", 2: "its output to be read"}
 
@@ -63,13 +63,13 @@ _ANCESTORS_MAX = 32
 def awaited_outside(
     pid: int, waits_in: str, workers: Collection[int], store_port: int, proc: Path = Path("/proc")
 ) -> str:
-    """Return what the main thread of a process waits for that is no part of its job; empty if nothing is seen.
+    """Return the thing outside its job that the main thread of a process waits for; empty if none is found.
 
-    It is a child that lives, the program at the other end of a pipe, a lock that no process of the job has, a server,
-    or somebody at the other end of the process's own input and output. Of children that Python has forked for itself,
-    only one counts for whose end the process waits: those that load data are a part of the worker. `waits_in` is the
-    function of the kernel in which the main thread waits, and `workers` are the processes of the job on this host. At
-    `store_port` rank 0 serves torch's store, by which ranks wait for each other.
+    It is a living child, the program at the other end of a pipe, a lock that no process of the job has, a server, or
+    the other end of the process's own input and output. A child that Python forked counts only if the process waits for
+    its end: those that load data are a part of the worker. `waits_in` is the kernel function of the main thread, and
+    `workers` are the processes of the job on this host. At `store_port` rank 0 serves torch's store, by which ranks
+    wait for each other.
     """
     if waits_in == _WAITS_FOR_CHILD:
         children = [child for child in with_descendants(pid, proc)[1:] if _is_living_child(child, pid, proc)]
@@ -85,7 +85,7 @@ def awaited_outside(
 
 
 def _arguments(pid: int, proc: Path) -> list[int]:
-    """Return the first two arguments of the system call in which a process stands; none if the kernel does not tell."""
+    """Return the first two arguments of a process's system call; none if the kernel does not show them."""
     return [int(word, 16) for word in read_if_there(proc / str(pid) / "syscall").split()[1:3]]
 
 
@@ -99,7 +99,7 @@ def _name(pid: int, proc: Path) -> str:
 
 
 def _programs(pid: int, proc: Path) -> list[int]:
-    """Return the descendants that are programs of their own, and no part of the worker as forks of Python are."""
+    """Return the descendants that are other programs, and not parts of the worker, like forks of Python."""
     own = _command(pid, proc)
     commands = {child: _command(child, proc) for child in with_descendants(pid, proc)[1:]}
     return [
@@ -108,12 +108,12 @@ def _programs(pid: int, proc: Path) -> list[int]:
 
 
 def _command(pid: int, proc: Path) -> str:
-    """Return the command line of a process; an empty one if it is over."""
+    """Return the command line of a process; empty if it is over."""
     return read_if_there(proc / str(pid) / "cmdline")
 
 
 def _lock(pid: int, workers: Collection[int], proc: Path) -> str:
-    """Name the holder of the lock that a process waits for; nothing if a worker has it, or a process of one."""
+    """Name the owner of the lock that a process waits for; empty if it is a process of a worker."""
     locks = [line.split() for line in read_if_there(proc / "locks").splitlines()]
     ours = {words[0] for words in locks if words[1:2] == ["->"] and words[5:6] == [str(pid)]}
     holders = [int(words[4]) for words in locks if words[0] in ours and words[1] != "->"]
@@ -134,7 +134,7 @@ def _with_ancestors(pid: int, proc: Path) -> Iterator[int]:
 
 
 def _descriptors(pid: int, waits_in: str, proc: Path) -> list[int]:
-    """Return the descriptors for which the main thread waits."""
+    """Return the descriptors that the main thread waits for."""
     first, second = _arguments(pid, proc) or (-1, 0)
     if _USES_FILE.fullmatch(waits_in):
         return [first]
@@ -151,7 +151,7 @@ def _descriptors(pid: int, waits_in: str, proc: Path) -> list[int]:
 
 
 def _memory(pid: int, address: int, size: int, proc: Path) -> bytes:
-    """Read the memory of a process, where the argument of its system call is; less or nothing if that fails."""
+    """Read an argument of the system call from the memory of a process; less or nothing on failure."""
     try:
         with (proc / str(pid) / "mem").open("rb", buffering=0) as file:
             file.seek(address)
@@ -161,7 +161,7 @@ def _memory(pid: int, address: int, size: int, proc: Path) -> bytes:
 
 
 def _file(pid: int, number: int, proc: Path) -> str:
-    """Return what a descriptor is: `pipe:[7]`, `/dev/pts/1` or `socket:[8]`; empty if it is something else."""
+    """Return the target of a descriptor: `pipe:[7]`, `/dev/pts/1` or `socket:[8]`; empty for anything else."""
     path = proc / str(pid) / "fd" / str(number)
     try:
         found, mode = str(path.readlink()), path.stat().st_mode
@@ -172,7 +172,7 @@ def _file(pid: int, number: int, proc: Path) -> str:
 
 
 def _other_end(pid: int, file: str, store_port: int, proc: Path) -> str:
-    """Say who is at the other end of what a process reads or writes; empty if that is not known."""
+    """Name the other end of a descriptor's target; empty if not known."""
     if file.startswith("/dev/"):
         return "its terminal"
     if file.startswith("socket:"):
@@ -184,7 +184,7 @@ def _other_end(pid: int, file: str, store_port: int, proc: Path) -> str:
 
 
 def _server(pid: int, inode: str, store_port: int, proc: Path) -> str:
-    """Name the other end of a connection; nothing if it has none, or it is that of torch's store."""
+    """Name the other end of a connection; empty if there is none, or if it is torch's store."""
     for columns in sockets(proc / str(pid), "tcp", "tcp6", "udp", "udp6"):
         if columns[SOCKET_INODE] == inode:
             words, _, port = columns[SOCKET_PEER].partition(":")
@@ -194,7 +194,7 @@ def _server(pid: int, inode: str, store_port: int, proc: Path) -> str:
 
 
 def _address(words: str) -> str:
-    """Return an address, which the kernel shows as numbers of 32 bits in the order of bytes of this host."""
+    """Convert an address from the kernel's form, numbers of 32 bits in the byte order of this host."""
     numbers = (int(words[at : at + 8], 16) for at in range(0, len(words), 8))
     address = ipaddress.ip_address(b"".join(number.to_bytes(4, sys.byteorder) for number in numbers))
     known = str(getattr(address, "ipv4_mapped", None) or address)

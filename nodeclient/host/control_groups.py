@@ -1,4 +1,4 @@
-"""Finds the control groups of this process, whose limits are what a container is granted."""
+"""Finds the control groups of this process, whose limits are those of its container."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
     """Yield the directories of all groups that limit this process by a controller, such as `cpu`, the innermost first.
 
     With each directory comes whether it is of version 2, where all controllers share the directories. The limits of all
-    groups hold at once. See the kernel's cgroup-v2.rst and cgroup-v1.
+    groups apply. See the kernel's cgroup-v2.rst and cgroup-v1.
     """
     for group in read_if_there(host.processes / "self/cgroup").splitlines():
         _, controllers, path = group.split(":", 2)

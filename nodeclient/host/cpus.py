@@ -1,4 +1,4 @@
-"""Finds which CPUs this process may use and how they belong together, as the kernel describes them; changes nothing."""
+"""Finds the CPUs that this process may use, and their topology, from the kernel's description."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def allowed_cpus() -> frozenset[int]:
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """Read a list as the kernel writes it: `0-3,8`."""
+    """Parse a list of the kernel: `0-3,8`."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -28,7 +28,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """Write a list as the kernel does."""
+    """Format a list as the kernel does."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and spans[-1][-1] == cpu - 1:
@@ -39,7 +39,7 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def core_of(cpu: int, host: Host) -> int:
-    """Return the first CPU of the physical core that this one is part of; itself if the kernel does not describe it."""
+    """Return the first CPU of a CPU's physical core; the CPU itself if the kernel does not describe it."""
     try:
         siblings = (host.system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def core_of(cpu: int, host: Host) -> int:
 
 
 def cpu_quota(host: Host) -> float | None:
-    """Return how many CPUs' time the control groups of this process grant it; None without a limit.
+    """Return the CPU quota of this process's control groups, in CPUs; None without a limit.
 
     See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for version 1.
     """

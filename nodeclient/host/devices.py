@@ -1,4 +1,4 @@
-"""Finds the GPUs that workers will see, without torch, and how many workers a host has by its GPUs or CPUs."""
+"""Finds the GPUs that workers will see, without torch, and counts a host's workers by its GPUs or CPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PCI_INFO = struct.Struct("=16s5I32s")
 """`nvmlPciInfo_t` in nvml.h; domain, bus and device are the second to the fourth."""
 
 _MEMORY = struct.Struct("@I4Q")
-"""`nvmlMemory_v2_t` in nvml.h: its version, then all memory, and what of it is reserved, free and used."""
+"""`nvmlMemory_v2_t` in nvml.h: its version, then the total, reserved, free and used memory."""
 
 _MEMORY_VERSION = _MEMORY.size | 2 << 24
 """The value of `nvmlMemory_v2`, by the macro NVML_STRUCT_VERSION."""
@@ -32,11 +32,11 @@ _DEVICE_MINOR = re.compile(r"^Device Minor:\s*(\d+)$", re.MULTILINE)
 
 
 class WorkersPerNodeError(OperationalError):
-    """`--nproc-per-node` has no valid value, or asks for GPUs where there are none."""
+    """`--nproc-per-node` is invalid, or asks for GPUs on a host without any."""
 
 
 class Host(Struct, frozen=True):
-    """Where the kernel and the driver describe the devices."""
+    """The places where the kernel and the driver describe the devices."""
 
     devices: Path = Path("/dev")
     system: Path = Path("/sys")
@@ -46,24 +46,24 @@ class Host(Struct, frozen=True):
 
 
 class Gpu(Struct, frozen=True):
-    """One GPU, as its host describes it."""
+    """One GPU, as described by its host."""
 
     name: str
-    """Its UUID, or another unique name where that is unknown."""
+    """Its UUID, or another unique name if unknown."""
     pci_address: str | None
-    """Its place in `/sys/bus/pci/devices`; None if that is unknown."""
+    """Its name in `/sys/bus/pci/devices`; None if unknown."""
     file: str = ""
-    """Its device file, such as `nvidia0`; empty if that is unknown."""
+    """Its device file, such as `nvidia0`; empty if unknown."""
     used_bytes: int = 0
-    """How much of its memory processes have, or the driver still has for them; 0 if that is unknown."""
+    """Its memory in use by processes, or still reserved for them by the driver; 0 if unknown."""
 
 
 def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | None = None) -> int:
-    """Return how many workers `--nproc-per-node` means here: a number, `gpu`, `cpu` or `auto`.
+    """Return the number of workers that `--nproc-per-node` means: a number, `gpu`, `cpu` or `auto`.
 
     `gpu` means one worker for each GPU, and is an error without GPUs. `cpu` means one for each CPU that this process
-    may run on; torchrun counts all CPUs of the host. `auto` is `gpu` where there are GPUs, else `cpu`. An empty text or
-    None means one for each GPU, or a single worker without GPUs. Raises `WorkersPerNodeError`.
+    may use; torchrun counts all CPUs of the host. `auto` is `gpu` with GPUs, else `cpu`. An empty text or None means
+    one for each GPU, or a single worker without GPUs. Raises `WorkersPerNodeError`.
     """
     host = host or Host()
     if not spec:
@@ -90,7 +90,7 @@ def gpu_count(environ: Mapping[str, str], host: Host) -> int:
 
 
 def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
-    """Return the GPUs that a worker will see, in its order: NVIDIA's, and where there are none of these, AMD's."""
+    """Return the GPUs that a worker will see, in its order: NVIDIA's, or AMD's without these."""
     nvidia = _nvidia_gpus(host)
     if nvidia:
         return _visible(nvidia, environ.get("CUDA_VISIBLE_DEVICES"))
@@ -111,11 +111,10 @@ def _no_gpu(environ: Mapping[str, str]) -> str:
 
 
 def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
-    """Return the GPUs that the value of a `*_VISIBLE_DEVICES` variable leaves; None (not set) leaves all.
+    """Return the GPUs that a `*_VISIBLE_DEVICES` variable selects; None (not set) selects all.
 
-    The value is read as by CUDA (CUDA C++ Programming Guide, CUDA environment variables;
-    `torch.cuda._parse_visible_devices`): the list ends at its first entry that names no GPU, and a list that names a
-    GPU twice leaves none.
+    It is read as by CUDA (CUDA C++ Programming Guide, CUDA environment variables; `torch.cuda._parse_visible_devices`):
+    the list ends at its first entry that names no GPU, and a list that names a GPU twice selects none.
     """
     if listed is None:
         return gpus
@@ -134,14 +133,14 @@ def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
 
 
 def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
-    """Return the GPU with this number, or the only one whose UUID begins with this text."""
+    """Return the GPU with this number, or the only one with this prefix of the UUID."""
     if entry.startswith("GPU-"):
         if not any(gpu.name.startswith("GPU-") for gpu in gpus):
             # Without known UUIDs, the user's entry counts as the UUID of a GPU.
             return Gpu(entry, None) if gpus else None
         matches = [gpu for gpu in gpus if gpu.name.startswith(entry)]
         return matches[0] if len(matches) == 1 else None
-    # Like strtoul, CUDA takes the number that the entry begins with.
+    # Like strtoul, CUDA parses the number at the start of the entry.
     number = _INTEGER.match(entry)
     if number is None or not 0 <= int(number[0]) < len(gpus):
         return None
@@ -149,7 +148,7 @@ def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
 
 
 def _nvidia_gpus(host: Host) -> list[Gpu]:
-    """Return the GPUs with their UUIDs, or with other unique names if the driver's library does not give those."""
+    """Return the GPUs with their UUIDs, or with other unique names if the driver's library does not report UUIDs."""
     gpus = _nvml_gpus(host.nvml)
     if gpus is not None:
         return gpus
@@ -159,7 +158,7 @@ def _nvidia_gpus(host: Host) -> list[Gpu]:
 
 
 def _addresses_by_device_file(processes: Path) -> dict[str, str]:
-    """Read the PCI address of each GPU from /proc; a container without NVML may still see that."""
+    """Read the PCI address of each GPU from /proc, which a container without NVML may still see."""
     found = {}
     for information in (processes / "driver/nvidia/gpus").glob("*/information"):
         minor = _DEVICE_MINOR.search(information.read_text())
@@ -169,7 +168,7 @@ def _addresses_by_device_file(processes: Path) -> dict[str, str]:
 
 
 def _nvml_gpus(library: str) -> list[Gpu] | None:
-    """Return the GPUs that NVML knows, by the functions of nvml.h; None if it is missing or fails."""
+    """Return the GPUs that NVML reports, by the functions of nvml.h; None if it is missing or fails."""
     try:
         nvml = ctypes.CDLL(library)
     except OSError:
@@ -214,7 +213,7 @@ def _nvml_file(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str:
 
 
 def _nvml_used_bytes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int:
-    """Return the memory that is in use, without what the driver has reserved for itself: from driver 510 on."""
+    """Return the memory in use, without the part reserved by the driver, which drivers report since 510."""
     get = getattr(nvml, "nvmlDeviceGetMemoryInfo_v2", None)
     memory = ctypes.create_string_buffer(_MEMORY.pack(_MEMORY_VERSION, 0, 0, 0, 0), _MEMORY.size)
     if get is None or get(device, memory) != 0:
@@ -224,7 +223,7 @@ def _nvml_used_bytes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int:
 
 
 def _amd_gpus(system: Path) -> list[Gpu]:
-    """Return the kernel's topology nodes that have compute units; those without are CPUs."""
+    """Return the kernel's topology nodes with compute units; those without are CPUs."""
     nodes = (system / "class/kfd/kfd/topology/nodes").glob("*/properties")
     ordered = sorted(nodes, key=lambda path: int(path.parent.name))
     return [gpu for path in ordered if (gpu := _amd_gpu(path)) is not None]
@@ -234,11 +233,11 @@ def _amd_gpu(properties: Path) -> Gpu | None:
     try:
         words = dict(line.split(maxsplit=1) for line in properties.read_text().splitlines() if " " in line)
     except PermissionError:
-        # A GPU that the container sees but was not given.
+        # The container sees the GPU but was not given it.
         return None
     if int(words.get("simd_count", "0")) == 0:
         return None
-    # ROCr writes the UUID of a GPU as 16 hexadecimal digits.
+    # ROCr formats the UUID of a GPU as 16 hexadecimal digits.
     name = f"GPU-{int(words.get('unique_id', '0')):016x}/{properties.parent.name}"
     if "location_id" not in words:
         return Gpu(name, None)

@@ -1,8 +1,8 @@
-"""Finds GPUs whose memory is in use, and the processes that use them; changes nothing.
+"""Finds GPUs whose memory is in use, and the processes that use them.
 
-Memory outlives the processes that had it: the driver may still release it, or another process has opened it too. So
-the driver has the last word on how much is in use, and /proc only names who may have it. NVML could name them as well,
-but in a container it names processes of the host, or none.
+Memory outlives its processes: the driver may still release it, or another process has opened it too. So only the driver
+knows how much is in use, and /proc only names the possible users. NVML could name them as well, but in a container it
+names processes of the host, or none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _STATE, _PARENT, _FLAGS = 0, 1, 6
 """Fields of /proc/PID/stat, counted after the name."""
 
 _ENDING_STATES = frozenset("DZX")
-"""Waiting in the kernel, zombie, dead. A killed process is in one of them until the driver has released its memory."""
+"""Waiting in the kernel, zombie, dead. A killed process is in one of these states until the driver has released its
+memory."""
 
 _PF_EXITING = 0x4
 """The flag in linux/sched.h."""
@@ -33,14 +34,14 @@ _PF_EXITING = 0x4
 _INIT = 1
 
 LOOK_WITHIN_S = 10.0
-"""How long a look may take: milliseconds, or seconds where nothing keeps the driver initialised. A driver that hangs is
-left to the workers: they meet it too, and their error says more."""
+"""The timeout: it takes milliseconds, or seconds if nothing keeps the driver initialised. A hung driver is left to the
+workers, whose error says more."""
 
 
 async def look_at_gpus(
     environ: Mapping[str, str], host: Host | None = None, within_s: float = LOOK_WITHIN_S
 ) -> tuple[GpuUse, ...]:
-    """Return what `gpus_in_use` finds: nothing where NVIDIA's driver is missing, hangs, or may not be asked."""
+    """Return the result of `gpus_in_use`, or nothing if NVIDIA's driver is missing, hangs, or may not be used."""
     host = host or Host()
     if not (host.devices / "nvidiactl").exists():
         return ()
@@ -53,7 +54,7 @@ async def look_at_gpus(
 
 
 def gpus_in_use(environ: Mapping[str, str], host: Host) -> tuple[GpuUse, ...]:
-    """Return those of the GPUs that workers will see of which more than `FREE_BYTES` are in use, as NVML says."""
+    """Return the GPUs visible to workers with more than `FREE_BYTES` in use, by NVML."""
     used = [gpu for gpu in visible_gpus(environ, host) if gpu.used_bytes > FREE_BYTES]
     users = list(_users_of_cuda(host)) if used else []
     return tuple(

@@ -1,4 +1,4 @@
-"""Finds the total and the free memory of this host, or of the container that this process is in."""
+"""Finds the total and the available memory of this host, or of this process's container."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 """A line of /proc/meminfo (proc_meminfo(5))."""
 
 _NO_LIMIT = 1 << 60
-"""More than any host has. Version 1 of the control groups writes such a number for no limit."""
+"""More than any host has: without a limit, version 1 of the control groups reports such a number."""
 
 
 class Memory(Struct, frozen=True):
@@ -24,11 +24,11 @@ class Memory(Struct, frozen=True):
     total: int
     """The most that this process and its workers may use."""
     available: int
-    """The part of it that is available now without swapping; caches count as free."""
+    """The part that is available without swapping; caches count as available."""
 
 
 def memory(host: Host) -> Memory:
-    """Return the memory of the host, or of the control group that grants the least. Raises `OSError`."""
+    """Return the memory of the host, or of the control group with the lowest limit. Raises `OSError`."""
     fields = {name: int(kilobytes) * 1024 for name, kilobytes in _FIELD.findall(_text(host.processes / "meminfo"))}
     total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
     for folder, unified in control_groups("memory", host):
@@ -42,7 +42,7 @@ def memory(host: Host) -> Memory:
 
 
 def address_space_left() -> int | None:
-    """Return how many bytes this process may still map; None if no limit is set (`ulimit -v`). Raises `OSError`."""
+    """Return how many bytes this process may still map; None without a limit (`ulimit -v`). Raises `OSError`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
@@ -51,7 +51,7 @@ def address_space_left() -> int | None:
 
 
 def _number(file: Path) -> int | None:
-    """Return the number in a file of a control group; None if there is no limit, or no such file."""
+    """Return the number in a file of a control group; None without a limit, or without the file."""
     try:
         text = _text(file).strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""Decides which CPUs each worker is bound to, so that it runs near its GPU and finds its memory there.
+"""Chooses the CPUs of each worker, so that it runs near its GPU and its memory.
 
 The choices are those of torchrun's `--numa-binding` (torch/numa/binding.py). Here no `numactl` is needed, and workers
-are bound even if there are fewer GPUs than workers, or none. `spawn` applies the binding.
+are bound even with fewer GPUs than workers, or none. `spawn` applies the binding.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 
 CHOICES = ("node", "socket", "exclusive", "core-complex")
-"""All CPUs of the GPU's NUMA node; of that node's socket; a share of the node's cores that no other worker has; cores
-of the node that share their last cache, different ones for each worker as far as there are."""
+"""All CPUs of the GPU's NUMA node; of that node's socket; an exclusive share of the node's cores; cores of the node
+with a common last cache, different ones for each worker if possible."""
 
 UNKNOWN = -1
-"""The kernel's value if it does not know which NUMA node a device is near. Torch takes it for node 0, and so binds all
-workers there."""
+"""The kernel's value if it does not know the NUMA node of a device. Torch takes it for node 0, and binds all workers
+there."""
 
 
 class BindingError(OperationalError):
@@ -36,11 +36,10 @@ def bindings(
     host: Host | None = None,
     allowed: frozenset[int] | None = None,
 ) -> tuple[frozenset[int], ...]:
-    """Return the CPUs of each worker, by local rank, out of those that are `allowed` (default: to this process).
+    """Return the CPUs of each worker, by local rank, from those that are `allowed` (by default to this process).
 
-    The visible GPU with a worker's local rank is its own. If there are more workers than GPUs, the GPUs are counted
-    again from the first. Without GPUs, the workers are dealt out to the NUMA nodes in order, evenly. Raises
-    `BindingError`.
+    A worker's own GPU is the visible one with its local rank. With more workers than GPUs, the GPUs are counted again
+    from the first. Without GPUs, the workers are distributed evenly over the NUMA nodes. Raises `BindingError`.
     """
     if choice not in CHOICES:
         raise BindingError(f"--numa-binding is {choice!r}, but has to be one of {', '.join(CHOICES)}")
@@ -56,10 +55,10 @@ def bindings(
 
 
 class _Seats(Struct, frozen=True):
-    """The places that workers are bound to: one for each GPU, or one for each worker if there are more workers."""
+    """The seats that workers are bound to: one for each GPU, or for each worker if there are more workers."""
 
     nodes: Mapping[int, frozenset[int]]
-    """The CPUs of each NUMA node that this process may use; a node without any is left out."""
+    """The CPUs of each NUMA node that this process may use, without nodes that have none."""
     node_numbers: tuple[int, ...]
     """The NUMA node of each seat; worker n has seat n."""
     host: Host
@@ -89,12 +88,12 @@ class _Seats(Struct, frozen=True):
     def core_complex(self, seat: int) -> frozenset[int]:
         index, _ = self._place(seat)
         complexes = _grouped(self.node(seat), lambda cpu: _last_cache_of(cpu, self.host))
-        # Complexes with the most CPUs come first: this process may not use all CPUs of the others.
+        # Complexes with the most CPUs come first, because this process may not use all CPUs of the others.
         ordered = sorted(complexes.items(), key=lambda item: (-len(item[1]), item[0]))
         return ordered[index % len(ordered)][1]
 
     def _place(self, seat: int) -> tuple[int, int]:
-        """Return the index of a seat among those of its NUMA node, and how many these are."""
+        """Return the index of a seat within its NUMA node, and the number of seats there."""
         node = self.node_numbers[seat]
         return self.node_numbers[:seat].count(node), self.node_numbers.count(node)
 
@@ -124,11 +123,11 @@ def _problem(gpu: Gpu, node: int, nodes: Mapping[int, frozenset[int]]) -> str:
 
 
 def _nodes(host: Host, allowed: frozenset[int]) -> dict[int, frozenset[int]]:
-    """Return the allowed CPUs of each NUMA node that has CPUs; a single node has all if the kernel names no nodes."""
+    """Return the allowed CPUs of each NUMA node with CPUs; one node has all if the kernel names no nodes."""
     found = {}
     for folder in (host.system / "devices/system/node").glob("node[0-9]*"):
         cpus = parse_cpus((folder / "cpulist").read_text())
-        if cpus:  # some nodes are memory alone
+        if cpus:  # some nodes have only memory
             found[int(folder.name.removeprefix("node"))] = cpus & allowed
     return found or {0: allowed}
 
@@ -147,7 +146,7 @@ def _socket(cpus: Iterable[int], host: Host) -> int | None:
 
 
 def _last_cache_of(cpu: int, host: Host) -> int:
-    """Return the first of the CPUs that share the cache of the highest level with this one."""
+    """Return the first of the CPUs that share this one's last-level cache."""
     levels = {}
     for index in (host.system / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
         level = _read_number(index / "level")

@@ -1,4 +1,4 @@
-"""The ports of a node: the one that becomes MASTER_PORT if it gets group rank 0, and those where it listens itself."""
+"""Reserves a node's port for MASTER_PORT, and opens its listening sockets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def reached_at(advertised: str | None, *, alone: bool) -> str:
-    """Return the address of this host at which other agents connect to this one; empty if it may be any.
+    """Return the address of this host to which other agents connect; empty if it may be any.
 
     They connect to the `advertised` address, or without one to the address at which the coordinator sees this node. The
-    latter is loopback if all nodes are on one host. A node knows that only if it is `alone` with its own coordinator.
+    latter is loopback if all nodes are on one host, which a node knows only if it is `alone` with its own coordinator.
     """
     if advertised is None:
         return LOOPBACK if alone else ""
@@ -24,7 +24,7 @@ def reached_at(advertised: str | None, *, alone: bool) -> str:
 
 
 def listening_socket(address: str, backlog: int) -> socket.socket:
-    """Return a socket that listens at an address of this host, or at all if it is empty; the kernel chooses the port.
+    """Return a socket that listens at an address of this host, or at all for an empty one; the kernel chooses the port.
 
     Raises `OSError`.
     """
@@ -36,19 +36,18 @@ def listening_socket(address: str, backlog: int) -> socket.socket:
 
 
 class PortReservation:
-    """A TCP port that the kernel does not hand out to any process that asks for a free port, until `close`.
+    """A TCP port that the kernel assigns to no process that asks for a free port, until `close`.
 
-    It is held by a socket that is bound and does not listen, with SO_REUSEADDR. The kernel therefore never chooses the
-    port for another process's bind to port 0 or for an outgoing connection. A process that asks for this very port, and
-    sets SO_REUSEADDR too, gets it: Linux lets such sockets share a port while none of them listens. torch's TCPStore
-    does just that on rank 0 (with libuv and without). So the reservation lasts for the whole round, and the port is
-    never free in between.
+    A socket is bound to it with SO_REUSEADDR and does not listen. So the kernel never chooses the port for another
+    process's bind to port 0 or for an outgoing connection. A process that asks for this very port with SO_REUSEADDR
+    gets it: Linux lets such sockets share a port while none of them listens. torch's TCPStore does just that on rank 0
+    (with libuv and without). So the reservation lasts for the whole round, and the port is never free in between.
 
     Raises `OSError` if no port is free.
     """
 
     def __init__(self) -> None:
-        # TCPStore listens on :: where there is IPv6, and the reservation has to cover the same addresses.
+        # TCPStore listens on :: if there is IPv6, and the reservation has to cover the same addresses.
         if socket.has_dualstack_ipv6():
             self._socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
             self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

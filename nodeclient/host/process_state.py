@@ -1,4 +1,4 @@
-"""What /proc shows of a process, without its help: its state, where it waits, its CPU time, its files and sockets."""
+"""Reads the state of a process from /proc, without its help: where it waits, its CPU time, its files and sockets."""
 
 from __future__ import annotations
 
@@ -29,49 +29,49 @@ STATES = {
 """The states of proc_pid_stat(5), in words."""
 
 HALTED = frozenset({"stopped", TRACED, "ended"})
-"""The states in which a process reacts to nothing."""
+"""The states of a process that reacts to nothing."""
 
 _STATE = 0
 _TIMES = slice(11, 15)
-"""Fields of /proc/PID/stat, counted after the name. The times are its own and those of children that have ended."""
+"""Fields of /proc/PID/stat, counted after the name. The times include those of children that have ended."""
 
 _IO_COUNTERS = frozenset({"rchar", "wchar", "read_bytes", "write_bytes"})
-"""The counters of /proc/PID/io that are added up. The first two change when a system call is over, the others while it
-goes on."""
+"""The counters of /proc/PID/io that are added up. The first two change at the end of a system call, the others during
+it."""
 
 _FUSE = re.compile(r"request_wait_answer|.*fuse_")
-"""The functions of the kernel in which a process waits for a file system in another program: it sleeps there."""
+"""The kernel functions in which a process sleeps for a file system in another program."""
 
 _THREADS_MAX = 1_024
-"""The most threads of a process that are looked at: several for each CPU of a large host."""
+"""The limit of threads of a process: several for each CPU of a large host."""
 
 _CHILDREN_MAX = 64
-"""The most descendants whose work counts as the worker's, such as the processes that load its data."""
+"""The limit of descendants that count as the worker, such as the processes that load its data."""
 
 
 SOCKET_ADDRESS, SOCKET_PEER, SOCKET_STATE, SOCKET_INODE = 1, 2, 3, 9
-"""Columns of a socket, see `sockets`: the address and port of each end, the state, and the number of the socket."""
+"""Columns of a socket, see `sockets`: the address and port of each end, the state, and the socket's inode."""
 
 
 class ProcessState(Struct, frozen=True):
-    """A look at one process."""
+    """A sample of one process."""
 
     state: str
-    """A word, or the kernel's own letter."""
+    """A word, or the kernel's letter."""
     waits_in: str
-    """The function of the kernel in which its main thread waits; empty if it waits in none, or that is not shown."""
+    """The kernel function in which its main thread waits; empty if it does not wait, or if the kernel hides it."""
     cpu_s: float
-    """The CPU time that all of its threads and its descendants have used."""
+    """The CPU time of all of its threads and its descendants."""
     io_bytes: int
-    """The bytes that the process and its descendants have read and written, as far as /proc shows them."""
+    """The bytes that the process and its descendants have read and written, if /proc shows them."""
     wants_cpu: bool
-    """Whether any of these threads runs, or would run if a CPU were free: on a busy host it may use little time."""
+    """Whether any of these threads is runnable: on a busy host it may use little CPU time."""
     waits_for_disk: bool
     """Whether any of these threads waits for a disk or a network file system."""
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
-    """Look at a process; None if it is gone."""
+    """Sample a process; None if it is gone."""
     fields = stat_fields(pid, proc)
     if not fields:
         return None
@@ -93,7 +93,7 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
 
 
 def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a signal has stopped a process; one that a debugger has stopped does not count."""
+    """Whether a signal, but not a debugger, has stopped a process."""
     return stat_fields(pid, proc)[:1] == ["T"]
 
 
@@ -111,7 +111,7 @@ def _threads(pid: int, proc: Path) -> list[Path]:
 
 
 def _thread_states(pid: int, proc: Path) -> set[str]:
-    """Return the states in which the threads of a process are."""
+    """Return the states of a process's threads."""
     stats = (read_if_there(thread / "stat") for thread in _threads(pid, proc))
     return {state for stat in stats for state in stat.rpartition(")")[2].split()[:1]}
 
@@ -122,7 +122,7 @@ def stat_fields(pid: int, proc: Path) -> list[str]:
 
 
 def with_descendants(pid: int, proc: Path) -> list[int]:
-    """Return a process and its descendants, as far as the kernel shows them: as children of each of its threads."""
+    """Return a process and its descendants, if the kernel shows the children of each of its threads."""
     pids = [pid]
     for parent in pids:  # the loop extends the list
         for thread in _threads(parent, proc):
@@ -132,7 +132,7 @@ def with_descendants(pid: int, proc: Path) -> list[int]:
 
 
 def open_files(process: Path) -> Iterator[Path]:
-    """Yield the open files of a process, as far as this user may see them.
+    """Yield the open files of a process, if this user may see them.
 
     If its main thread has ended before the others, these have the files.
     """
@@ -155,18 +155,18 @@ def sockets(process: Path, *tables: str) -> Iterator[list[str]]:
 
 
 def read_if_there(path: Path) -> str:
-    """Return the text of a kernel file; an empty one if it is gone, or this process may not read it."""
+    """Return the text of a kernel file; empty if it is gone, or not readable for this process."""
     try:
-        with path.open("rb", buffering=0) as file:  # a look reads hundreds of files: `read_text` takes twice as long
+        with path.open("rb", buffering=0) as file:  # a sample reads hundreds of files: `read_text` takes twice as long
             return file.read().decode(errors="replace")
     except OSError:
         return ""
 
 
 def state_between(before: ProcessState | None, after: ProcessState | None) -> str:
-    """Return the state of a process by two looks at it: if its main thread sleeps, other threads may still work.
+    """Return the state of a process from two samples: if its main thread sleeps, other threads may still work.
 
-    A process that wants a CPU at both looks computes, even if it has used little CPU time on a busy host.
+    A process that is runnable in both samples computes, even if it has used little CPU time on a busy host.
     """
     if before is None or after is None:
         return "" if after is None else after.state
@@ -178,7 +178,7 @@ def state_between(before: ProcessState | None, after: ProcessState | None) -> st
 
 
 def catches(pid: int, signum: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a process has a handler for a signal; without one the signal would end it."""
+    """Whether a process has a handler for a signal, which would otherwise end it."""
     try:
         lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:

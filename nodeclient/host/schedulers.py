@@ -1,6 +1,6 @@
-"""Reads from the environment what a scheduler has set for a job: its id, its number of nodes, this node's rank.
+"""Reads a scheduler's variables for a job: its id, its number of nodes, this node's rank.
 
-Pure. `config` decides which of these values are used; flags win.
+Pure. `config` decides which of these values to use; flags win.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _HOSTNAME_OF_INDEX = re.compile(r"(?P<job>.+)-(?P<index>\d{1,10})", re.ASCII)
 
 
 class SchedulerError(OperationalError):
-    """The scheduler starts nodeclients in a wrong way; the text says how to put it right."""
+    """The scheduler starts nodeclients wrongly; the text has the remedy."""
 
 
 class SchedulerValue(Struct, frozen=True):
-    """One value that a scheduler has set."""
+    """One value from a scheduler."""
 
     value: str
     source: str
-    """The variables that it was taken from."""
+    """The variables of the value."""
 
 
 def scheduler_values(environ: Mapping[str, str]) -> dict[str, SchedulerValue]:
-    """Return the scheduler's values, by `job_id`, `nnodes` and `node_rank`; those that it did not set are missing.
+    """Return the scheduler's values by `job_id`, `nnodes` and `node_rank`, without those that it did not set.
 
     Malformed values count as missing: other programs may use the same names. Raises `SchedulerError`.
     """
@@ -44,13 +44,13 @@ def scheduler_values(environ: Mapping[str, str]) -> dict[str, SchedulerValue]:
 
 
 def _slurm(environ: Mapping[str, str]) -> dict[str, SchedulerValue]:
-    """Read what srun sets for its step (srun(1), OUTPUT ENVIRONMENT VARIABLES; Slurm's src/common/env.c).
+    """Read the variables of an srun step (srun(1), OUTPUT ENVIRONMENT VARIABLES; Slurm's src/common/env.c).
 
-    The variables count only in a step of srun, which has one task on each node. The script of sbatch has SLURM_NODEID=0
-    as well, but runs on the first node alone, and processes that it starts elsewhere by other means would inherit that
-    number. The job id is sacct's name of the step, `1234.0`, or `1234_7.0` in a job array: so the nodes of one srun
-    train together, and two steps side by side in one allocation do not. A requeued job keeps its id, and opens a new
-    run.
+    They are valid only in a step of srun with one task on each node. The script of sbatch has SLURM_NODEID=0 as well,
+    but runs only on the first node, and processes that it starts elsewhere by other means would inherit that number.
+
+    The job id is sacct's name of the step, `1234.0`, or `1234_7.0` in a job array: so the nodes of one srun train
+    together, and two parallel steps of one allocation do not. A requeued job keeps its id, and opens a new run.
     """
     job, step = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_STEP_ID")
     if job is None or step is None or step >= SLURM_STEP_MAX:
@@ -78,7 +78,7 @@ def _slurm(environ: Mapping[str, str]) -> dict[str, SchedulerValue]:
 
 
 def srun_advice(environ: Mapping[str, str]) -> str | None:
-    """Return advice for a user who has an allocation of several nodes and is in no step of srun; None for any other."""
+    """Return advice for a user with an allocation of several nodes, outside a step of srun; else None."""
     job, nodes = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_JOB_NUM_NODES")
     step = _number(environ, "SLURM_STEP_ID")
     if job is None or nodes is None or nodes < 2 or (step is not None and step < SLURM_STEP_MAX):  # noqa: PLR2004  # one
@@ -90,7 +90,7 @@ def srun_advice(environ: Mapping[str, str]) -> str | None:
 
 
 def _kubernetes(environ: Mapping[str, str]) -> dict[str, SchedulerValue]:
-    """Read what an indexed Job sets in its Pods (kubernetes.io/docs/concepts/workloads/controllers/job).
+    """Read the variables of an indexed Job's Pods (kubernetes.io/docs/concepts/workloads/controllers/job).
 
     Kubernetes does not set the number of Pods.
     """

@@ -1,4 +1,4 @@
-"""A Unix socket at which workers connect to their node. It carries packets, and accepts only processes of this user."""
+"""A Unix socket to which workers connect. It carries packets, and accepts only processes of this user."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from workerlib.responder import address
 
 BACKLOG = 128
-"""The most connections that wait to be accepted: more than the workers of a node, which may connect all at once."""
+"""The backlog: more than the workers of a node, which may all connect at once."""
 
 ACCEPT_AGAIN_S = 1.0
-"""The pause after the system has refused to accept a connection, as it does while it is short of descriptors. Without a
-pause the event loop would try again and again, since the socket stays readable."""
+"""The pause after a failed accept, such as for lack of descriptors. Without it the event loop would retry all the time,
+because the socket stays readable."""
 
 _CREDENTIALS = struct.Struct("3i")
 """The process id, the user and the group of a peer, `struct ucred` in unix(7)."""
@@ -28,15 +28,15 @@ class WorkerSocket:
     def __init__(self, folder: Path, name: str, on_connection: Callable[[socket.socket, int], None]) -> None:
         """Listen under a name in a folder. Raises `OSError`.
 
-        `on_connection` gets each connection, which does not block and which it has to close, and the id of the process
-        that connected.
+        `on_connection` gets each connection, which is non-blocking and which it has to close, and the process id of the
+        peer.
         """
         self._on_connection = on_connection
         self._loop = asyncio.get_running_loop()
         self._resuming: asyncio.TimerHandle | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self.path = str(folder / name)
-        """The path at which workers connect, by `workerlib.responder.address`."""
+        """The path of the socket, by `workerlib.responder.address`."""
         try:
             Path(self.path).unlink(missing_ok=True)  # the socket of an earlier round
             with address(self.path) as short:
@@ -48,7 +48,7 @@ class WorkerSocket:
         self._resume()
 
     def close(self) -> None:
-        """Accept no more connections; those that were accepted stay."""
+        """Stop accepting connections; existing ones stay open."""
         if self._resuming is not None:
             self._resuming.cancel()
         self._loop.remove_reader(self._listener)
@@ -61,7 +61,7 @@ class WorkerSocket:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # the process that connected has closed its end
+        except (BlockingIOError, ConnectionAbortedError):  # the peer has closed its end
             return
         except OSError:
             self._loop.remove_reader(self._listener)

@@ -1,12 +1,12 @@
-"""Makes sure that a warm worker ends when its program is over, whatever the program did with its process groups.
+"""Ends a warm worker safely when its program is over, whatever the program did with its process groups.
 
-A warm worker comes from its last collective to the end of its script sooner than a cold one, since all modules that the
-end needs are imported already. Often gloo's threads have not finished that collective by then. `workerlib/gloo.py`
-explains what would happen, and prevents it. This module calls it at the right moments.
+A warm worker gets from its last collective to the end of its script faster than a cold one, because the modules that
+the end needs are imported. gloo's threads have often not finished that collective by then. `workerlib/gloo.py` explains
+the consequence, and prevents it. This module calls it at the right moments.
 
-After an uncaught error a worker ends early: the objects of the script are destroyed, and Python destroys no other
-modules. With torch these would take up to a second on a busy host, while the peers wait. The end of this worker may be
-the first sign of the loss of another one that its node gets.
+After an uncaught error a worker ends early: it destroys the objects of the script, but no other modules. With torch
+these would take up to a second on a busy host, while the peers wait. The end of this worker may be its node's first
+sign of the loss of another one.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ END_OFFSET = 24
 WORD_BYTES = 8
 
 _NEVER_S = 1e6
-"""An interval of thread switches so long that no other thread gets Python's lock unless this one waits."""
+"""A switch interval so long that another thread gets Python's lock only while this one waits."""
 
 
 class Ending:
     """The end of a worker; made in the parent before any other module can register a function with atexit.
 
-    The function that is registered first is called last: the program is over then, with its threads and its children.
+    The function that is registered first is called last, when the program is over, with its threads and children.
     """
 
     def __init__(self, gloo: str) -> None:
@@ -54,7 +54,7 @@ class Ending:
         atexit.register(self._end)
 
     def prepare(self) -> None:
-        """Patch torch.distributed, now or when it is imported. The parent calls this once it has imported everything.
+        """Patch torch.distributed, now or at its import. Call it in the parent once everything is imported.
 
         In a worker it would write to the page of every module, and so copy thousands of pages.
         """
@@ -66,11 +66,11 @@ class Ending:
             sys.meta_path.insert(0, _Finder(self))
 
     def begin(self) -> None:
-        """Begin in the worker, before its program does."""
+        """Start in the worker, before its program."""
         self._worker = os.getpid()
 
     def patch(self, distributed: ModuleType) -> None:
-        """Have each destruction of a process group wait until gloo's threads have finished."""
+        """Make each destruction of a process group wait for gloo's threads."""
         original = getattr(distributed, DESTROY, None)
         if original is None:  # torch can be built without process groups
             return
@@ -106,7 +106,7 @@ class _Finder:
         self._ending = ending
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Do as importlib asks; see `importlib.abc.MetaPathFinder`."""
+        """Find a module for importlib; see `importlib.abc.MetaPathFinder`."""
         if name != DISTRIBUTED:
             return None
         sys.meta_path.remove(self)
@@ -125,9 +125,9 @@ class _Finder:
 
 
 def _exit_code() -> int | None:
-    """Return the exit code of the process: 0 or 1 if the script has come to its end or to an uncaught exception.
+    """Return the exit code of the process: 0 or 1 after the end of the script or an uncaught exception.
 
-    None if that is not known: Python removes `__file__` from a script's globals when the script is over, but not after
+    None if not known: Python removes `__file__` from a script's globals when the script is over, but not after
     SystemExit, and never for a directory or an archive (pythonrun.c).
     """
     if "__file__" in getattr(sys.modules.get("__main__"), "__dict__", {"__file__": ""}):
@@ -139,12 +139,12 @@ def _exit_code() -> int | None:
 
 
 def _write_end(slot: str, code: int) -> None:
-    """Note in the slot that the program is over, so that the node does not wait for ever for the process to end."""
+    """Record in the slot that the program is over, so that the node does not wait for the process for ever."""
     path, _, begin = slot.rpartition(":")
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            # Only the node's memory has this seal; the path may lead to another file by now.
+            # Only the node's memory has this seal; the path may lead to another file now.
             if fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 os.pwrite(file, (code + 1).to_bytes(WORD_BYTES, sys.byteorder), int(begin) + END_OFFSET)
         finally:
@@ -154,24 +154,24 @@ def _write_end(slot: str, code: int) -> None:
 
 
 def _leaks_are_looked_for() -> bool:
-    """Return whether a library is there that nanobind has bound to Python, such as triton.
+    """Return whether a library with nanobind bindings, such as triton, is loaded.
 
-    When Python has ended, such a library writes a page of warnings about its objects that are still there. Frozen
-    objects would be: `_thaw_globals` in `preload_worker` says why they stay frozen otherwise.
+    At the end of Python, such a library writes a page of warnings about its live objects. Frozen objects are never
+    freed; `_thaw_globals` in `preload_worker` says why they stay frozen otherwise.
     """
     return any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type))
 
 
 def _end_early(preloaded: frozenset[str]) -> None:
-    """End the process with 1 as Python would, but without destroying the modules that were `preloaded`.
+    """End the process with 1 as Python would, but without destroying the `preloaded` modules.
 
     Everything else follows Python (`Py_FinalizeEx` in pylifecycle.c): buffers of files are written, the error and the
-    script's modules are dropped, and destructors are called. Threads that still run end with the process. Their errors
-    about missing names are not written.
+    script's modules are dropped, and destructors are called. Running threads end with the process, without writing
+    errors about missing names.
 
-    The functions that C's `exit` calls are left out, above all the destructors of torch's libraries. The end of a cold
-    script with torch took 0.145 s, 0.127 s with `exit` alone, and 0.032 s with neither `exit` nor Python's own end
-    (three runs each).
+    The functions of C's `exit` are skipped, above all the destructors of torch's libraries. The end of a cold script
+    with torch took 0.145 s, 0.127 s with only `exit`, and 0.032 s with neither `exit` nor Python's own end (three runs
+    each).
     """
     try:
         for stream in (sys.stdout, sys.stderr):
@@ -203,9 +203,9 @@ def _end_early(preloaded: frozenset[str]) -> None:
 
 
 def _write_files() -> None:
-    """Flush the files that the script has opened: text files first, since they write to binary ones.
+    """Flush the files of the script: text files first, because they write to binary ones.
 
-    A garbage cycle closes its files in any order, so that their buffers could be lost.
+    A garbage cycle closes its files in any order, which could lose their buffers.
     """
     files = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), _io._IOBase)]  # noqa: SLF001
     for file in sorted(files, key=lambda file: not issubclass(type(file), _io._TextIOBase)):  # noqa: SLF001
@@ -216,11 +216,11 @@ def _write_files() -> None:
 
 
 def _ignore(_: object) -> None:
-    """Take the place of `threading.excepthook`, and write nothing."""
+    """Replace `threading.excepthook`, and write nothing."""
 
 
 def load(path: str) -> Any:
-    """Return the module of a file, without an entry in `sys.modules`."""
+    """Load the module in a file, without an entry in `sys.modules`."""
     module = type(sys)(f"preload_{path}")
     type(__loader__)(module.__name__, path).exec_module(module)  # type: ignore[name-defined]  # as of any module
     return module

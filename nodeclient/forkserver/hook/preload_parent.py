@@ -1,8 +1,8 @@
-"""The parent interpreter of `--preload`: it imports modules, and then forks a process for each request.
+"""The parent interpreter of `--preload`: imports modules, and then forks a process for each request.
 
-`nodeclient.forkserver.server_process` has the other end of its socket. What it reports of its imports are JSON objects,
-one a line. Afterwards it receives requests for forks: a byte each, with a socket. The node tells the fork over that
-socket which worker it is, at once or much later, and `preload_worker` makes it that worker.
+`nodeclient.forkserver.server_process` has the other end of its socket. It reports its imports as JSON objects, one a
+line. Then it receives requests for forks: a byte each, with a socket. Over that socket the node tells the fork which
+worker it is, at once or much later, and `preload_worker` turns the fork into that worker.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ Paths, arguments and variables may be no text. They come as bytes, each as the c
 node may decode them in another way than the user's interpreter."""
 
 RARELY = 1_000_003
-"""The threshold of garbage collections while modules are imported, a number that no module sets. Most of their objects
-are no garbage, and without it the collections take a sixth of the time of an import of torch."""
+"""The threshold of garbage collections during imports, a number that no module sets. Most objects of modules are no
+garbage, and collections would take a sixth of the time of an import of torch."""
 
 DRIVERS = {"/dev/nvidia-uvm": "CUDA", "/dev/kfd": "ROCm"}
 """The devices that a process has open if it has initialised CUDA (cuInit opens it, NVML does not) or ROCm. No fork of
-such a process can use a GPU."""
+it can use a GPU."""
 
 REASON_MAX = 200
-"""The most characters of an exception's text that are shown: enough for one line."""
+"""The limit of an exception's text in characters: one line."""
 
 HOOK_MODULES = ("preload_end", "preload_parent", "preload_worker")
 
 FORKS_WELL = frozenset({"jemalloc_bg_thd"})
 """The kernel's names of native threads that a fork may lose: jemalloc, which comes with pyarrow (and so with pandas and
-transformers), takes its locks for a fork, and starts its thread again in the child when it needs it."""
+transformers), takes its locks for a fork, and restarts its thread in the child on demand."""
 
 NAMED_WITHIN_S = 0.2
-"""How long to wait for the name of a native thread: it has the name of its process until it first runs."""
+"""How long to wait for the name of a native thread: until it runs, it has the name of its process."""
 
 
 class PreloadError(Exception):
-    """The modules cannot be preloaded, so that workers have to be started cold; the text says why.
+    """The modules cannot be preloaded, so that workers have to start cold; the text says why.
 
     `cause` is a value of `ColdCause` in `coordinatord.protocol.messages`.
     """
@@ -113,14 +113,14 @@ def serve(before: frozenset[str], path: list[str]) -> bool:
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment that the process began with; `os.environ` may have been changed even before the hook."""
+    """Return the initial environment of the process; `os.environ` may have been changed even before the hook."""
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - pathlib would be one more module
         variables = (variable.partition(b"=") for variable in file.read().split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in variables if name}
 
 
 def _leave_no_trace(environ: MutableMapping[str, str], pythonpath: str | None) -> None:
-    """Make an environment look as if there were no hook."""
+    """Remove all traces of the hook from an environment."""
     del environ[SETTINGS_VARIABLE]
     if pythonpath is None:
         del environ["PYTHONPATH"]
@@ -129,7 +129,7 @@ def _leave_no_trace(environ: MutableMapping[str, str], pythonpath: str | None) -
 
 
 def _forget_hook(hook: str) -> None:
-    """Make the interpreter look as if it had found no hook."""
+    """Remove all traces of the hook from the interpreter."""
     sys.path.remove(hook)
     sys.path_importer_cache.pop(hook, None)
     for name in ("sitecustomize", *HOOK_MODULES):
@@ -137,7 +137,7 @@ def _forget_hook(hook: str) -> None:
 
 
 def _customize() -> bool:
-    """Import the user's own `sitecustomize` in Python's own way; return whether there is one."""
+    """Import the user's own `sitecustomize` as Python does; return whether there is one."""
     site.execsitecustomize()
     return "sitecustomize" in sys.modules
 
@@ -185,14 +185,14 @@ def _path_of_program() -> list[str]:
 
 
 def _entries(pythonpath: str | None) -> list[str]:
-    """Return the directories of PYTHONPATH but that of Python's own modules, which hides none."""
+    """Return the directories of PYTHONPATH without that of the standard library, which hides no module."""
     standard = os.path.dirname(os.__file__)  # noqa: PTH120 - see `_inherited`
     entries = [] if pythonpath is None else decoded(pythonpath).split(os.pathsep)
     return [entry for entry in entries if entry != standard]
 
 
 def _refuse_namesakes(entries: list[str], needed: frozenset[str]) -> None:
-    """Raise `PreloadError` if a module of the user's hides one of Python's that is imported already."""
+    """Raise `PreloadError` if a module of the user's hides one of Python's that is already imported."""
     for directory in entries:
         for name in needed:
             path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
@@ -202,7 +202,7 @@ def _refuse_namesakes(entries: list[str], needed: frozenset[str]) -> None:
 
 
 def _is_importable(path: str) -> bool:
-    """Return whether a path is a directory or an archive, whose `__main__` is then the program."""
+    """Return whether a path is a directory or an archive, which has a `__main__`."""
     for hook in sys.path_hooks:
         try:
             hook(path)
@@ -228,8 +228,8 @@ def _check(name: str) -> None:
 def _threads_lost() -> list[str]:
     """Return the names of the threads that every fork would lack.
 
-    OpenBLAS ends its threads before a fork, and starts them again when they are needed. OpenMP, which starts its
-    threads at the first parallel operation, does not: the next such operation in a fork would wait for them for ever.
+    OpenBLAS ends its threads before a fork, and restarts them on demand. OpenMP, which starts its threads at the first
+    parallel operation, does not: the next such operation in a fork would wait for them for ever.
     """
     names_in_python = {str(thread.native_id): thread.name for thread in threading.enumerate()}
     if len(_tasks()) > 1:
@@ -246,7 +246,7 @@ def _tasks() -> set[str]:
 
 
 def _name_of(task: str) -> str:
-    """Return the name that a thread has in the kernel; an empty text if it has ended."""
+    """Return the kernel's name of a thread; empty if it has ended."""
     until = time.monotonic() + NAMED_WITHIN_S
     try:
         while (name := _comm(task)) == _comm(str(os.getpid())):
@@ -291,9 +291,9 @@ def _target(descriptor: str) -> str:
 def _fork(link: socket.socket, descriptor: int) -> bool:
     """Fork a worker, which has a socket to the node; return whether this process is the worker.
 
-    A process in between forks it and ends at once. The kernel then makes the worker a child of the node, which is a
-    subreaper, and which sees its end and its exit code as those of any other worker. The node reads from the socket
-    when that is so, or what the error was.
+    An intermediate process forks it and ends at once. The kernel then makes the worker a child of the node, which is a
+    subreaper and gets its exit code like any other worker's. The node reads from the socket when that is done, or the
+    error.
     """
     try:
         between = _quiet_fork()
@@ -314,7 +314,7 @@ def _fork(link: socket.socket, descriptor: int) -> bool:
 
 
 def _answer(descriptor: int, line: str) -> None:
-    """Write a line to the node, and close the socket; the node may have given the worker up."""
+    """Write a line to the node, and close the socket; the node may have given up on the worker."""
     try:
         os.write(descriptor, line.encode() + b"\n")
     except OSError:
@@ -324,7 +324,7 @@ def _answer(descriptor: int, line: str) -> None:
 
 
 def _receive(link: socket.socket) -> int | None:
-    """Wait for a request; return the descriptor that comes with it, or None if the node has ended."""
+    """Wait for a request; return its descriptor, or None if the node has ended."""
     _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
     return descriptors[0] if descriptors else None
 

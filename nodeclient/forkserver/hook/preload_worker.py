@@ -1,6 +1,6 @@
 """Turns a fork of the parent interpreter into a worker like one that was started cold.
 
-A fork keeps much of its parent that a process gets anew by exec. All of that is renewed here, in one place.
+A fork inherits much that a new process would not have. All of that is renewed here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MARK_VARIABLE = "COORDINATORD_MARK"
 CHUNK_BYTES = 1 << 16
 
 STREAMS = 3
-"""The number of descriptors that come with a request."""
+"""The number of descriptors in a request."""
 
 BLOCK_MAX = 1 << 23
-"""The largest block size in bytes that Python uses for a file's buffer from 3.14 on; see `open` in its _pyio.py."""
+"""The largest buffer of a file from Python 3.14 on, in bytes; see `open` in its _pyio.py."""
 
 OMP = "OMP_NUM_THREADS"
 
@@ -32,11 +32,11 @@ PR_SET_PDEATHSIG = 1
 """The value in linux/prctl.h."""
 
 ENV_START = 47
-"""The field of /proc/self/stat with the beginning of the environment, counted after the name; see proc_pid_stat(5)."""
+"""The field of /proc/self/stat with the address of the environment, counted after the name; see proc_pid_stat(5)."""
 
 
 class StartSocket:
-    """A socket to the node, over which a fork says that it is there, and learns which worker it is."""
+    """A socket to the node, over which a fork reports its existence, and learns which worker it is."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -44,7 +44,7 @@ class StartSocket:
     def await_request(self) -> tuple[dict[str, Any], list[int]]:
         """Send this process's id, and wait for the node's request; return it, with the worker's standard streams.
 
-        End if the node ends, or does without this worker.
+        End if the node ends, or does not need this worker.
         """
         text, streams = b"", list[int]()
         with socket.socket(fileno=self._descriptor) as link:
@@ -63,10 +63,10 @@ class StartSocket:
 
 
 def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
-    """Turn this process into a worker, once the node says into which; `inherited` is the parent's first environment.
+    """Turn this process into a worker at the node's request; `inherited` is the parent's initial environment.
 
-    The request has `argv`, `environ`, `cpus` (or null), and `node`, the process id of the node. Whatever does not
-    depend on it is done before: the wait for it may be long, and the worker is to begin soon after it.
+    The request has `argv`, `environ`, `cpus` (or null), and `node`, the process id of the node. Everything that does
+    not depend on it is done before, because the worker should start soon after it.
     """
     os.setsid()
     libc = ctypes.CDLL(None)
@@ -87,14 +87,14 @@ def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
 
 
 def decoded(encoded: str) -> str:
-    """Return a path, argument or variable that came as bytes, each as the character of that number."""
+    """Decode a path, argument or variable that came as bytes, each as the character of that number."""
     return os.fsdecode(encoded.encode("latin-1"))
 
 
 def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
     """Return the `given` environment of a worker with the changes that the imports have made to the parent's.
 
-    A variable that the parent has with another value stays as it is: the imports might have changed it differently.
+    A variable with another value in the parent is not changed: the imports might have changed it differently.
     """
     environ = dict(given)
     for name in inherited.keys() | os.environ.keys():
@@ -127,10 +127,10 @@ def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
 
 
 def _show_environment(given: dict[str, str]) -> None:
-    """Overwrite the environment that /proc shows: first the mark, then as many variables as there is room for.
+    """Overwrite the environment that /proc shows: first the mark, then as many variables as fit.
 
-    No system call does that. The setting `room` has made the parent's environment larger. Nothing else reads this
-    memory any more, since `os.environ` has moved all variables elsewhere.
+    There is no system call for that. The setting `room` has enlarged the parent's environment. Nothing else reads this
+    memory, because `os.environ` has copied all variables.
     """
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - see `preload_parent`
         fields = file.read().rpartition(b")")[2].split()
@@ -144,7 +144,7 @@ def _show_environment(given: dict[str, str]) -> None:
 
 
 def _threads() -> int:
-    """Return how many threads OpenMP would start in a process of its own."""
+    """Return how many threads OpenMP would start in a new process."""
     given = os.environ.get(OMP, "")
     return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
 
@@ -159,10 +159,10 @@ def _take_streams(descriptors: list[int]) -> None:
 
 
 def _initialise_again(stream: Any, descriptor: int, was_terminal: bool) -> None:
-    """Initialise a standard stream again, since it leads to another file, pipe or terminal now.
+    """Initialise a standard stream again, because it leads to another file, pipe or terminal now.
 
-    Python chose its buffering by what it led to when Python started (`create_stdio` in pylifecycle.c). The stream must
-    stay the same object, with the settings that modules have made, since modules may hold it from their import on.
+    Python chose its buffering at its start (`create_stdio` in pylifecycle.c). The stream must stay the same object,
+    with the settings of modules, because modules may have a reference to it.
     """
     binary = stream.buffer
     unbuffered = isinstance(sys.__stdout__.buffer, io.FileIO)  # type: ignore[union-attr]  # there is a stdout
@@ -187,18 +187,18 @@ def _initialise_again(stream: Any, descriptor: int, was_terminal: bool) -> None:
 
 
 def _buffer_bytes(raw: Any) -> int:
-    """Return the size of the buffer that `io.open` gives a file by default."""
+    """Return the default buffer size of `io.open` for a file."""
     block: int = raw._blksize  # noqa: SLF001 - `io.open` uses it as well
     return block if sys.version_info < (3, 14) else max(min(block, BLOCK_MAX), io.DEFAULT_BUFFER_SIZE)
 
 
 def _by_lines(descriptor: int, terminal: bool, unbuffered: bool) -> bool:
-    """Return whether Python writes a stream line by line by default."""
+    """Return whether Python buffers a stream by line by default."""
     return not unbuffered and (terminal or descriptor == 2)  # noqa: PLR2004 - stderr
 
 
 def _forget_directories() -> None:
-    """Have imports read all directories again: they may have changed since the parent imported its modules."""
+    """Make imports read all directories again: they may have changed since the parent's imports."""
     for path, finder in list(sys.path_importer_cache.items()):
         if finder is None:
             del sys.path_importer_cache[path]
@@ -222,8 +222,7 @@ def _thaw_globals() -> None:
     """Unfreeze the globals of the program for the garbage collector; the parent has frozen all objects.
 
     Otherwise their objects would survive to the end of Python, and their destructors would not be called. Unfreezing
-    all objects would do the same, but the end of a worker would take as long as a cold worker's: with torch three times
-    as long.
+    all objects would make the end of a worker as slow as a cold worker's: with torch three times as long.
     """
     for name in ("PyObject_GC_UnTrack", "PyObject_GC_Track"):  # from the frozen generation to the youngest one
         function = getattr(ctypes.pythonapi, name)

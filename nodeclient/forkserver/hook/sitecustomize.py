@@ -1,7 +1,6 @@
-"""Takes the place of the user's module of this name, and so the control over the parent interpreter of `--preload`.
+"""Replaces the user's module of this name, to control the parent interpreter of `--preload`.
 
-Python runs the user's program when this import is over. That must happen in a worker only, so any error here ends the
-process.
+Python runs the user's program after this import. That must happen only in a worker, so any error here ends the process.
 """
 
 import os
