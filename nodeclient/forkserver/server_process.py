@@ -309,7 +309,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
             **command.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), pythonpath))),
             SETTINGS_VARIABLE: json.dumps(settings),
-            MARK_VARIABLE: mark,  # not that of the node's workers, because the interpreter outlives the sweep of a round
+            MARK_VARIABLE: mark,  # not that of the workers, because the interpreter outlives the sweep of a round
         },
         stdin=subprocess.DEVNULL,
         stdout=2,  # what modules print during their import is no output of a worker

@@ -1,4 +1,4 @@
-"""Descriptors that never block for long: our own outputs, and the pipes and pseudo-terminals of workers."""
+"""Opens and uses descriptors that never block for long: our outputs, and the pipes and pseudo-terminals of workers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import termios
 import tty
 
 READ_BYTES = 64 * 1024
-"""The capacity of a pipe by default (pipe(7))."""
+"""The default capacity of a pipe (pipe(7))."""
 
 _TTY_BYTES = 512
 """The size of a write to a terminal that may block. It blocks if there is less room, so the write is small."""
 
 
 def writer(fd: int) -> Writer:
-    """Return a writer for one of this process's outputs, whose own descriptor stays as it is.
+    """Return a writer for one of this process's outputs, without changing its descriptor.
 
-    The output itself must not be made non-blocking, since it would become so for a shell or a worker that shares it. So
-    pipes and terminals are opened anew. Raises `OSError`.
+    The output itself must not become non-blocking, because it would for a shell or a worker that shares it. So pipes
+    and terminals are opened again. Raises `OSError`.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
@@ -44,26 +44,25 @@ def same_place(one: int, other: int) -> bool:
 
 
 def harmless(fd: int) -> bool:
-    """Return whether a worker may inherit this output itself: a terminal or /dev/null.
+    """Return whether a worker may inherit this output: a terminal or /dev/null.
 
-    With a pipe, a reader that goes away would kill the worker by SIGPIPE. With a file on a full disk, each of its
-    prints would fail.
+    The reader of a pipe could kill the worker by SIGPIPE. With a file on a full disk, each of its prints would fail.
     """
     found, null = os.fstat(fd), os.stat(os.devnull)  # noqa: PTH116 - beside a descriptor's
     return os.isatty(fd) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev)
 
 
 def pipe() -> tuple[int, int]:
-    """Return the two ends of a pipe: one to read from without blocking, one to write to. Raises `OSError`."""
+    """Return the two ends of a pipe: a non-blocking one to read from, and one to write to. Raises `OSError`."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     return reading, writing
 
 
 def pseudo_terminal(model: int) -> tuple[int, int]:
-    """Return the two ends of a pseudo-terminal with the size of the terminal `model`; it passes bytes on unchanged.
+    """Return the two ends of a pseudo-terminal with the size of the terminal `model`; it passes bytes unchanged.
 
-    No process gets it as a controlling terminal: it is inherited, not opened. Raises `OSError`.
+    No process gets it as a controlling terminal, because it is inherited and not opened. Raises `OSError`.
     """
     reading, writing = os.openpty()
     tty.setraw(writing)
@@ -73,7 +72,7 @@ def pseudo_terminal(model: int) -> tuple[int, int]:
 
 
 def copy_size(model: int, terminal: int) -> None:
-    """Give a terminal the size of another, if that has one."""
+    """Copy the size of another terminal, if it has one."""
     try:
         size = fcntl.ioctl(model, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
@@ -82,7 +81,7 @@ def copy_size(model: int, terminal: int) -> None:
 
 
 def read(fd: int, most: int = READ_BYTES) -> tuple[bytes, bool]:
-    """Return the bytes that can be read now, up to `most`, and whether the stream has ended."""
+    """Return the available bytes, up to `most`, and whether the stream has ended."""
     chunks: list[bytes] = []
     left = most
     while left > 0:
@@ -100,21 +99,21 @@ def read(fd: int, most: int = READ_BYTES) -> tuple[bytes, bool]:
 
 
 class Writer:
-    """Writes without blocking, to a file or a device such as /dev/null; its subclasses to all else."""
+    """Writes without blocking, to a file or a device such as /dev/null; its subclasses write to all else."""
 
     def __init__(self, fd: int, *, may_block: bool = False) -> None:
         self._fd = fd
         self._may_block = may_block
 
     def write(self, data: bytes, start: int) -> int:
-        """Write bytes from `start`; return how many. Raises `BlockingIOError` and other `OSError`."""
+        """Write bytes from `start`; return their number. Raises `BlockingIOError` and other `OSError`."""
         end = self._end(data, start)
         if self._may_block and not _has_room(self._fd):
             raise BlockingIOError
         return os.write(self._fd, memoryview(data)[start:end])
 
     def fileno(self) -> int:
-        """Return the descriptor to be polled."""
+        """Return the descriptor to poll."""
         return self._fd
 
     def close(self) -> None:
@@ -126,7 +125,7 @@ class Writer:
 
 
 class _PipeWriter(Writer):
-    """A pipe. A second node may write to it as well, so each write is small enough to stay in one piece (PIPE_BUF)."""
+    """A pipe. A second node may write to it as well, so each write is small enough to be atomic (PIPE_BUF)."""
 
     def _end(self, data: bytes, start: int) -> int:
         most = start + select.PIPE_BUF

@@ -1,7 +1,7 @@
-"""The thread that writes log files, so that a file system which hangs holds up no worker, terminal or report.
+"""The thread that writes log files, so that a hung file system delays no worker, terminal or report.
 
-While a disk is slow, workers wait in their write(2), and no byte is lost. A disk that takes nothing for some time costs
-the bytes that come meanwhile: they are counted, and the file says how many are missing.
+While a disk is slow, workers block in write(2), and no byte is lost. If a disk hangs for some time, later bytes are
+dropped and counted, and the file has their number.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from nodeclient.output.lines import LineCutter, as_lines, prefixed
 from nodeclient.output.streams import Sink
 
 WAITING_BYTES_MAX = 8 << 20
-"""The most bytes that wait for the disk: what a usual one takes in a tenth of a second."""
+"""The limit of queued bytes: those that a usual disk writes in a tenth of a second."""
 
 CALL_BYTES = 256
-"""What a waiting call takes in memory beside its bytes."""
+"""The memory of a queued call beside its bytes."""
 
 HANGS_AFTER_S = 2.0
-"""How long the disk may take for one write until it counts as one that hangs. Workers wait as long, and no longer."""
+"""The longest write before the disk counts as hung. Workers wait at most as long."""
 
 END_WITHIN_S = 5.0
-"""How long the disk may take nothing at the end, as a terminal may: it must not keep a job from ending."""
+"""How long the disk may write nothing at the end, as for a terminal: it must not keep a job alive."""
 
 
 class FileThread:
-    """Makes calls that write files, in order, in one thread; the thread starts with the first of them."""
+    """Makes calls that write files, in order, in one thread, which starts with the first of them."""
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
-        """Begin without calls; `failed` is called in the thread if it ends by a bug."""
+        """Begin without calls; `failed` is called in the thread if a bug ends it."""
         self._failed = failed
         self._calls: deque[tuple[Callable[[], object], int]] = deque()
-        """The calls that are not made yet, each with its size; the first may be in progress."""
+        """The queued calls, each with its size; the first may be in progress."""
         self._bytes = 0
         self._made = 0
         """How many calls were made."""
         self._first_since = 0.0
-        """When the first of them became the first, in the seconds of `time.monotonic`."""
+        """When the first of them became the first, by `time.monotonic`."""
         self._stopping = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def post(self, call: Callable[[], object], size: int = 0) -> bool:
-        """Have the thread make a call that holds so many bytes, and wait until there is room for them.
+        """Queue a call with `size` bytes, and wait until there is room for them.
 
-        Return False if the disk hangs, and the call is not made. A call without bytes is always made.
+        Return False if the disk hangs and the call is dropped. A call without bytes is always made.
         """
         with self._changed:
             while size and self._bytes and self._bytes + size > WAITING_BYTES_MAX:
@@ -70,11 +70,11 @@ class FileThread:
 
     @property
     def hangs(self) -> bool:
-        """Whether a call has taken so long that the disk seems to hang."""
+        """Whether a call takes so long that the disk seems to hang."""
         return bool(self._calls) and time.monotonic() >= self._first_since + HANGS_AFTER_S
 
     def stop(self) -> bool:
-        """Have the thread make all calls and end; wait for that as long as the disk takes something.
+        """Make all queued calls and end the thread; wait for that while the disk makes progress.
 
         Return whether all calls were made.
         """
@@ -116,10 +116,10 @@ class FileSink(Sink):
         self._errors = errors
         self._file = LogFile(path, errors, rotation)
         self._lost = 0
-        """The bytes that were dropped, and of which the file does not know yet."""
+        """The number of dropped bytes that the file does not have yet."""
 
     def write(self, chunk: bytes) -> None:
-        """Have bytes appended, or drop them if the disk hangs."""
+        """Append bytes, or drop them if the disk hangs."""
         if self._thread.post(partial(self._file.write, chunk, self._lost), len(chunk)):
             self._lost = 0
         else:
@@ -128,7 +128,7 @@ class FileSink(Sink):
             self._errors.add(self._path, "the file system does not answer")
 
     def end(self) -> None:
-        """Have the file closed; a later write opens it again."""
+        """Close the file; a later write opens it again."""
         self._thread.post(partial(self._file.end, self._lost))
         self._lost = 0
 
@@ -136,7 +136,7 @@ class FileSink(Sink):
 class Filter(Sink):
     """Copies the lines of one stream that contain any of some words into a file that several streams share.
 
-    It is never `quiet`: a line is searched as a whole, however long it takes to come.
+    It is never `quiet`: it searches only whole lines, however slowly they arrive.
     """
 
     def __init__(self, words: Sequence[str], prefix: bytes, file: FileSink) -> None:
@@ -146,11 +146,11 @@ class Filter(Sink):
         self._cutter = LineCutter()
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Consume the next bytes."""
         self._copy(self._cutter.feed(chunk))
 
     def end(self) -> None:
-        """Search the last line as well, though it has no end."""
+        """Search the last line as well, without its end."""
         if line := self._cutter.take_unfinished():
             self._copy(line + b"\n")
         self._file.end()

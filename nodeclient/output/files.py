@@ -1,4 +1,4 @@
-"""Log files that survive errors: a full disk or a removed directory costs lines, never the training.
+"""Writes log files that survive errors: a full disk or a removed directory costs lines, never the training.
 
 All methods are for the thread that writes files.
 """
@@ -16,10 +16,10 @@ from msgspec import Struct
 from nodeclient.output.lines import LINE_BYTES_MAX
 
 TRY_AGAIN_S = 5.0
-"""The pause after a failed write: soon for a person who made room, seldom for a disk that is broken."""
+"""The pause after a failed write: short for a person who made room, long for a broken disk."""
 
 CHECK_S = 1.0
-"""How often it is checked that the file still has a name: lines written to a removed file are lost."""
+"""How often to check that the file still has a name: lines written to a removed file are lost."""
 
 
 class LogFileErrors:
@@ -30,7 +30,7 @@ class LogFileErrors:
         self._reported = False
 
     def add(self, path: Path, why: str) -> None:
-        """Warn about this error if it is the first of the round."""
+        """Warn about an error if it is the first of the round."""
         if not self._reported:
             self._reported = True
             self._warn(
@@ -40,14 +40,14 @@ class LogFileErrors:
 
 
 class Rotation(Struct, frozen=True):
-    """When a file is rotated, and how many old files are kept."""
+    """The size at which a file is rotated, and the number of old files to keep."""
 
     size: int
     kept: int
 
 
 class LogFile:
-    """One log file, opened at its first byte and only ever appended to."""
+    """One log file, opened at its first byte and only appended to."""
 
     def __init__(self, path: Path, errors: LogFileErrors, rotation: Rotation | None = None) -> None:
         self._path = path
@@ -59,11 +59,11 @@ class LogFile:
         self._check_at = 0.0
         self._try_at = 0.0
         self._lost = 0
-        """The bytes that could not be written since the last write that succeeded."""
+        """The number of bytes that were lost since the last successful write."""
         self._problem = ""
 
     def write(self, data: bytes, lost_before: int = 0) -> None:
-        """Append bytes, or count them as lost; so many before them did not come to this file."""
+        """Append bytes, or count them as lost; `lost_before` bytes before them are missing."""
         self._miss(lost_before)
         while data:
             size = self._take(data)
@@ -71,21 +71,21 @@ class LogFile:
             data = data[size:]
 
     def end(self, lost_before: int = 0) -> None:
-        """Close the file; a later write opens it again. So many bytes did not come to it."""
+        """Close the file; a later write opens it again. `lost_before` bytes before that are missing."""
         self._miss(lost_before)
         if self._lost and time.monotonic() >= self._try_at:
-            self._open()  # this notes in the file how many bytes are missing
+            self._open()  # this writes the number of missing bytes into the file
         self._close()
 
     def _miss(self, lost: int) -> None:
-        """Count bytes that came while the file system did not answer; the file says so when it is opened again."""
+        """Count bytes that were lost while the file system hung; the file gets their number when it is opened again."""
         if lost:
             self._lost += lost
             self._problem = "the file system did not answer"
             self._close()
 
     def _take(self, data: bytes) -> int:
-        """Return how much of the data goes into the current file; rotate the file if it is full."""
+        """Return how much of the data goes into the current file; rotate a full file."""
         if self._rotation is None or (room := self._rotation.size - self._size) >= len(data):
             return len(data)
         if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
@@ -123,7 +123,7 @@ class LogFile:
     def _open(self) -> bool:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # To open a pipe that somebody has put there would wait for its reader.
+            # Opening a pipe that somebody has put there would wait for its reader.
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
             self._fd = os.open(self._path, flags, 0o666)
             self._size = os.fstat(self._fd).st_size

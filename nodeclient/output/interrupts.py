@@ -1,7 +1,6 @@
-"""Keeps tracebacks of KeyboardInterrupt from the terminal, if workers end of a SIGINT that the node has passed on.
+"""Hides tracebacks of KeyboardInterrupt from the terminal, after the node has passed SIGINT to its workers.
 
-Python prints one for each process that SIGINT ends, and it says nothing: the user has just pressed Ctrl-C. Files of
-logs keep it.
+Python prints a useless one for each process that SIGINT ends: the user has just pressed Ctrl-C. Log files keep it.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ ENDED_BY_SIGINT = frozenset({-signal.SIGINT, 128 + signal.SIGINT, -signal.SIGKIL
 """The exit codes of a Python that KeyboardInterrupt ends, of a shell around it, and of one that is killed meanwhile."""
 
 HELD_BYTES_MAX = 1024 * 1024
-"""The most that is held back: a thousand tracebacks. After that they are shown."""
+"""The limit of hidden bytes: a thousand tracebacks. Beyond that they are shown."""
 
 _RANK = re.compile(rb"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
-"""What torch puts before each line of a traceback, once for each process group that was made."""
+"""torch's prefix of each line of a traceback, once for each process group."""
 
 _FIRST = re.compile(
     rb"^(?:\[rank\d+\]: ?)*(?:Traceback \(most recent call last\):|Exception ignored in|Process \S+:\r?$)", re.MULTILINE
 )
-"""The first line of a traceback, or of what Python and its multiprocessing print before some."""
+"""The first line of a traceback, or a line of Python and its multiprocessing before some."""
 
 _LINK = re.compile(rb"During handling of the above exception|The above exception was the direct cause")
 """The line between two tracebacks of a chain, the last of which ended the process."""
@@ -33,7 +32,7 @@ _INTERRUPT = b"KeyboardInterrupt"
 
 
 class Interrupts:
-    """Whether SIGINT was passed on to the workers of a round."""
+    """Whether SIGINT was passed to the workers of a round."""
 
     def __init__(self) -> None:
         self.expected = False
@@ -41,7 +40,7 @@ class Interrupts:
 
 
 class Interruptible(Sink):
-    """A sink before another one. After a SIGINT it holds tracebacks back: those of KeyboardInterrupt until the exit."""
+    """A filter of a sink. After a SIGINT it buffers tracebacks: those of KeyboardInterrupt until the worker's exit."""
 
     def __init__(self, sink: Sink, interrupts: Interrupts) -> None:
         self._sink = sink
@@ -49,18 +48,18 @@ class Interruptible(Sink):
         self._interrupted = b""
         """Tracebacks of KeyboardInterrupt, which are shown if the worker does not end of it."""
         self._chain: list[bytes] = []
-        """The lines of the traceback that has begun, and of those before it in its chain."""
+        """The lines of the current traceback, and of those before it in its chain."""
         self._last = b""
-        """The last line of that traceback, which has the exception; empty if it is still to come."""
+        """The last line of that traceback, with the exception; empty before it comes."""
         self._partial = b""
-        """The beginning of a line that follows these."""
+        """The incomplete line after these."""
         self._held = 0
-        """How many bytes are held back in all."""
+        """The number of all buffered bytes."""
         self._ended = False
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether the traceback of another error is held back."""
+        """Whether the traceback of another error is buffered."""
         return self._sink.wants_quiet or bool(self._chain and not self._last.startswith(_INTERRUPT))
 
     def write(self, chunk: bytes) -> None:
@@ -79,13 +78,13 @@ class Interruptible(Sink):
             self._release(self._interrupted)
 
     def quiet(self) -> None:
-        """Show the traceback of another error, since nothing more comes."""
+        """Show the traceback of another error, because nothing more comes."""
         if self._chain and not self._last.startswith(_INTERRUPT):
             self._release()
         self._sink.quiet()
 
     def end(self) -> None:
-        """Show what is held back for another line: no more bytes come. The exit of the worker may be unknown yet."""
+        """Show an incomplete chain, because no more bytes come. The exit of the worker may be unknown yet."""
         self._close()
         self._release()
         self._ended = True
@@ -93,7 +92,7 @@ class Interruptible(Sink):
             self._sink.end()
 
     def note_exit(self, exit_code: int) -> None:
-        """Note how the worker has ended; `exit_code` is as `subprocess` has it."""
+        """Decide by the worker's exit; `exit_code` is that of `subprocess`."""
         self._close()
         held = bool(self._interrupted)
         self._release(b"" if exit_code in ENDED_BY_SIGINT else self._interrupted)
@@ -101,7 +100,7 @@ class Interruptible(Sink):
             self._sink.end()
 
     def _take(self, line: bytes) -> None:
-        """Take a whole line while tracebacks are looked for."""
+        """Handle a whole line while looking for tracebacks."""
         text = _RANK.sub(b"", plain(line.decode(errors="replace")).encode()).rstrip()
         begins = bool(_FIRST.match(text))
         if self._chain and self._last and text and not _LINK.match(text):
@@ -118,7 +117,7 @@ class Interruptible(Sink):
             self._last = text
 
     def _close(self) -> None:
-        """End the chain, after which another line follows, or none."""
+        """End the chain, with or without a following line."""
         chain, self._chain = b"".join(self._chain), []
         if self._last.startswith(_INTERRUPT):
             self._interrupted += chain
@@ -127,7 +126,7 @@ class Interruptible(Sink):
         self._last = b""
 
     def _release(self, interrupted: bytes | None = None) -> None:
-        """Show what is held back; tracebacks of KeyboardInterrupt are replaced by `interrupted`, if that is given."""
+        """Show the buffered lines; tracebacks of KeyboardInterrupt are replaced by `interrupted`, if given."""
         if interrupted is not None:
             self._interrupted = b""
         self._pass_on((interrupted or b"") + b"".join(self._chain) + self._partial)

@@ -1,4 +1,4 @@
-"""The prefix of each line of a worker where several share a terminal."""
+"""Formats the prefix of each worker's lines on a shared terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from string import Template
 from msgspec import Struct
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-"""Colours of the foreground (ECMA-48, SGR), without red, which is for errors; neighbouring ranks differ."""
+"""Foreground colours (ECMA-48, SGR), without red, which is for errors; those of adjacent ranks differ."""
 
 
 class WorkerLabel(Struct, frozen=True):
-    """The worker that lines belong to."""
+    """The worker of a line."""
 
     rank: int
     local_rank: int
@@ -21,10 +21,10 @@ class WorkerLabel(Struct, frozen=True):
 
 
 def make_prefix(label: WorkerLabel, template: str | None, *, several_hosts: bool, coloured: bool) -> bytes:
-    """Return the prefix of a worker's lines: by default its rank, and its host where there are several.
+    """Return the prefix of a worker's lines: by default its rank, and its host if there are several.
 
     The template is torchrun's (`--log-line-prefix-template`), with ${host} besides, the host name without its domain;
-    as there, nothing stands between it and the line.
+    as there, nothing follows it before the line.
     """
     if template is not None:
         values: dict[str, object] = {"role_name": label.role, "rank": label.rank, "local_rank": label.local_rank}

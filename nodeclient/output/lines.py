@@ -1,4 +1,4 @@
-"""Cuts a stream of bytes into lines, and puts prefixes before them. Pure: no descriptors, no clock.
+"""Splits a stream of bytes into lines, and adds prefixes. Pure: no descriptors, no clock.
 
 A *piece* is a line, or a text that a carriage return ends, such as one state of a progress bar.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 
 LINE_BYTES_MAX = 2 * 1024 * 1024
-"""The longest line; a longer one is cut, which bounds the memory of a stream. People print half as much on purpose."""
+"""The limit of a line; a longer one is cut, which limits the memory of a stream. People print half as much on
+purpose."""
 
 UNSEEN_BYTES_MAX = 256
-"""The longest row of escape sequences without visible text, such as the end of a colour or the cursor shown again."""
+"""The limit of escape sequences without visible text, such as the end of a colour or of a hidden cursor."""
 
 _MODE = re.compile(rb"\x1b\[\??[\d;]*[hlm]")
-"""Colours, and what a terminal switches on and off (ECMA-48, SGR, SM and RM): nothing moves."""
+"""Colours and terminal modes (ECMA-48, SGR, SM and RM), which move nothing."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 """Escape sequences: colours and cursor movements, titles and links (their end may be missing), the rest (ECMA-48)."""
@@ -23,7 +24,8 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _END = re.compile(rb"\r+\n?|\n")
 _RETURNS_BEFORE_END = re.compile(rb"(?<!\r)\r+\n")
-"""A search at each of a megabyte of carriage returns would take minutes, so it begins only at the first of several."""
+"""Carriage returns before an end of line. Searching at each of a megabyte of them would take minutes, so the search
+begins only at the first of several."""
 _RETURNS_AT_START = re.compile(rb"(?m)^\r+")
 _RETURNS = re.compile(rb"\r+")
 _OVERWRITTEN = re.compile(rb"(?m)^.*\r")
@@ -42,11 +44,11 @@ class LineCutter:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether there is a piece without its end."""
+        """Whether there is an incomplete piece."""
         return self._size > 0
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take bytes, at least one; return all pieces that are complete by now, with their ends.
+        """Add bytes, at least one; return all complete pieces, with their ends.
 
         Carriage returns at the very end may be the first half of an end of line, so they wait for the next byte.
         """
@@ -65,27 +67,27 @@ class LineCutter:
         return complete
 
     def unfinished(self) -> bytes:
-        """Return the piece without its end."""
+        """Return the incomplete piece."""
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
         return self._parts[0] if self._parts else b""
 
     def take_unfinished(self) -> bytes:
-        """Return the piece without its end, and forget it."""
+        """Return the incomplete piece, and drop it."""
         piece = self.unfinished()
         self._parts, self._size = [], 0
         return piece
 
 
 class FrameJoiner:
-    """Joins rows that are drawn together again and again into one row: among other lines, only one row can be erased.
+    """Joins rows that are redrawn together into one row: among other lines, only one row can be erased.
 
-    The rows of the first drawing stay, since nothing shows yet that they will be drawn anew.
+    The rows of the first drawing stay, because nothing shows yet that they will be redrawn.
     """
 
     def __init__(self) -> None:
         self._rows_left = 0
-        """How many rows of the drawing are still to come."""
+        """The number of missing rows of the drawing."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes with the rows of each drawing joined; a drawing begins with a carriage return."""
@@ -116,7 +118,7 @@ def first_piece(pieces: bytes) -> tuple[bytes, bytes]:
 
 
 def as_lines(pieces: bytes) -> bytes:
-    """Make a line of each piece, for an output that is no terminal and cannot overwrite."""
+    """Convert each piece to a line, for an output that is no terminal and cannot overwrite."""
     if b"\r" not in pieces:
         return pieces
     pieces = _RETURNS_BEFORE_END.sub(b"\n", pieces)
@@ -138,10 +140,10 @@ def plain(text: str) -> str:
 
 
 def is_seen(text: bytes) -> bool:
-    """Return whether the beginning of a line shows anything; a very long one counts as if it did."""
+    """Return whether the beginning of a line is visible, or very long."""
     return len(text) > UNSEEN_BYTES_MAX or bool(plain(text.decode(errors="replace")))
 
 
 def modes(text: bytes) -> bytes:
-    """Return the colours and modes that a text leaves a terminal in."""
+    """Return the colours and modes of a terminal after a text."""
     return b"".join(_MODE.findall(text))

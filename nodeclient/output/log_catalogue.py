@@ -1,8 +1,8 @@
-"""The list of rounds with log files of this host's nodes, kept beside the files, and the deletion of old ones.
+"""Lists the rounds with log files of this host's nodes, from notes beside the files, and deletes old ones.
 
 Each round's directory has a note for each node that wrote there. So the files can be attributed to a node after a
-restart, and where several hosts share the log directory. A node holds a lock on its note while it writes, so that no
-other process deletes these files. All methods wait for a disk, and belong into a thread.
+restart, and in a log directory of several hosts. A node locks its note while it writes, so that no other process
+deletes these files. All methods wait for a disk, so call them in a thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeclient.core.logged_rounds import LoggedRound
 from nodeclient.output.log_paths import LogPaths, quoted
 
 ROUNDS_MAX = 10_000
-"""The most rounds that are found on the disk: a search for more would take minutes on a network file system."""
+"""The limit of rounds found on the disk: searching for more would take minutes on a network file system."""
 
 NOTE_BYTES_MAX = 4_096
 """The limit of one note: a few names and numbers."""
@@ -54,7 +54,7 @@ def opened(base: Path, *parts: str) -> Iterator[int]:
 
 
 class LogCatalogue:
-    """The rounds of one job whose files nodes of one host have written below one log directory."""
+    """The rounds of one job with files of one host's nodes below one log directory."""
 
     def __init__(self, log_dir: Path, job: str, host: str) -> None:
         self._log_dir = log_dir
@@ -68,20 +68,20 @@ class LogCatalogue:
         return LogPaths(self._job, kept.run, kept.round).folder(Path()).parts
 
     def scan(self) -> list[LoggedRound]:
-        """Return all rounds of which nodes of this host have written notes."""
+        """Return all rounds with notes of this host's nodes."""
         found: list[LoggedRound] = []
         with suppress(OSError), opened(self._log_dir, quoted(self._job)) as job:
             for run in _names(job):
                 with suppress(OSError), opened_in(job, run) as rounds:
                     for name in filter(_ROUND.fullmatch, _names(rounds)):
                         with suppress(OSError), opened_in(rounds, name) as folder:
-                            found += self._noted(folder, (quoted(self._job), run, name))
+                            found += self._read_notes(folder, (quoted(self._job), run, name))
                         if len(found) > ROUNDS_MAX:
                             return found
         return found
 
-    def _noted(self, folder: int, parts: tuple[str, ...]) -> Iterator[LoggedRound]:
-        """Yield what the notes in the directory of a round say of the nodes of this host."""
+    def _read_notes(self, folder: int, parts: tuple[str, ...]) -> Iterator[LoggedRound]:
+        """Yield the notes of this host's nodes in a round's directory."""
         known: dict[str, LoggedRound] = {}
         empty: dict[str, float] = {}
         for name in filter(_NOTE.fullmatch, _names(folder)):
@@ -100,13 +100,13 @@ class LogCatalogue:
                 known[name] = self._guessed(folder, name, parts, begun_at, claimed)
         for name, kept in known.items():
             own = (kept.host, kept.job) == (self.host, self._job)
-            if own and self.parts(kept) == parts and name == _note_of(kept):
+            if own and self.parts(kept) == parts and name == _note_name(kept):
                 yield kept
 
     def _guessed(
         self, folder: int, name: str, parts: tuple[str, ...], begun_at: float, claimed: Collection[int]
     ) -> LoggedRound:
-        """Return the content that an empty note would have: its disk was full, and its process has ended.
+        """Return the presumed content of an empty note, whose disk was full, and whose process has ended.
 
         The note counts as this host's, and its workers are the first ones that no other note has `claimed`. Raises
         `OSError`, `ValueError` and `SchemaError`.
@@ -126,8 +126,8 @@ class LogCatalogue:
         }
         return check(values, LoggedRound, "note")
 
-    def note(self, kept: LoggedRound) -> None:
-        """Write the note of the round that begins, and keep it locked from now on. Raises `OSError`.
+    def begin(self, kept: LoggedRound) -> None:
+        """Write the note of a new round, and keep it locked from now on. Raises `OSError`.
 
         The note says that the round has failed, until `end` writes how it ended: this process may be killed before. It
         is locked before it is written, so that no other process takes the empty note for one of an ended process.
@@ -145,7 +145,7 @@ class LogCatalogue:
         self._rewrite(kept, os.O_CREAT)
 
     def amend(self, kept: LoggedRound) -> None:
-        """Write the note of a round anew, unless it was deleted. Raises `OSError`."""
+        """Rewrite the note of a round, unless it was deleted. Raises `OSError`."""
         self._rewrite(kept, 0)
 
     def _rewrite(self, kept: LoggedRound, create: int) -> None:
@@ -157,19 +157,19 @@ class LogCatalogue:
                 os.close(note)
 
     def _open(self, kept: LoggedRound, create: int) -> int:
-        # A pipe that somebody has put there has no reader, and is no file to wait for.
+        # A pipe that somebody has put there has no reader, and must not be waited for.
         flags = os.O_WRONLY | create | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with opened(self._log_dir, *self.parts(kept)) as folder:
-            return os.open(_note_of(kept), flags, 0o666, dir_fd=folder)
+            return os.open(_note_name(kept), flags, 0o666, dir_fd=folder)
 
     def delete(self, kept: LoggedRound) -> bool:
-        """Delete the files of one node in a round, and nothing else; return whether they are gone.
+        """Delete only the files of one node in a round; return whether they are gone.
 
         Files that another process is writing are left alone. Raises `OSError`.
         """
         try:
             with opened(self._log_dir, *self.parts(kept)) as folder:
-                note = os.open(_note_of(kept), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                note = os.open(_note_name(kept), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                 try:
                     fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _empty(folder, kept)
@@ -194,7 +194,7 @@ class LogCatalogue:
 
 @contextmanager
 def opened_in(folder: int, name: str) -> Iterator[int]:
-    """Yield the descriptor of a directory within another one; a symbolic link is none. Raises `OSError`."""
+    """Yield the descriptor of a directory within another one, but of no symbolic link. Raises `OSError`."""
     fd = os.open(name, _FOLDER, dir_fd=folder)
     try:
         yield fd
@@ -203,13 +203,13 @@ def opened_in(folder: int, name: str) -> Iterator[int]:
 
 
 def _write(note: int, kept: LoggedRound) -> None:
-    """Write a note from its beginning on. Raises `OSError`."""
+    """Write a note from its start. Raises `OSError`."""
     text = f"{json.dumps(asdict(kept))}\n".encode()
     os.truncate(note, os.pwrite(note, text, 0))
 
 
 def _is_locked(note: int) -> bool:
-    """Whether a process holds the lock of a note, so that its round goes on."""
+    """Whether a process has locked a note, so that its round is live."""
     try:
         fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -221,7 +221,7 @@ def _names(folder: int) -> list[str]:
     return os.listdir(folder)
 
 
-def _note_of(kept: LoggedRound) -> str:
+def _note_name(kept: LoggedRound) -> str:
     return f".nodeclient-{quoted(kept.node)}.json"
 
 
@@ -233,7 +233,7 @@ def _empty(folder: int, kept: LoggedRound) -> None:
                 _delete(workers, _OURS)
             with suppress(OSError):  # the directory has a file that is not ours
                 os.rmdir(rank, dir_fd=folder)
-    os.unlink(_note_of(kept), dir_fd=folder)
+    os.unlink(_note_name(kept), dir_fd=folder)
     if not any(map(_NOTE.fullmatch, _names(folder))):
         _delete(folder, _FILTERED)
 

@@ -1,4 +1,4 @@
-"""The directories of a round's files: one below the log directory, and a private one, such as for error files."""
+"""The directories of a round's files: one below the log directory, and a private one, for error files and the like."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 NAME_BYTES_MAX = 200
-"""The longest name of a directory in bytes; file systems take 255 (NAME_MAX in limits.h)."""
+"""The limit of a directory's name in bytes; file systems allow 255 (NAME_MAX in limits.h)."""
 
 _DIGEST_LETTERS = 12
 _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
@@ -23,7 +23,7 @@ _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
 
 
 class LogPaths(Struct, frozen=True):
-    """The round that output belongs to."""
+    """The round of some output."""
 
     job: str
     run: str
@@ -44,7 +44,7 @@ def quoted(name: str) -> str:
 
 
 class PrivateFolder:
-    """A directory that only this user can read. Its name is known from the start; it is made when it is needed."""
+    """A directory that only this user can read. Its name is known from the start; it is made on demand."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.gettempdir(), f"nodeclient-{secrets.token_hex(8)}")
@@ -53,7 +53,7 @@ class PrivateFolder:
         network file systems take root for nobody (`root_squash` in exports(5))."""
 
     def empty(self) -> None:
-        """Make the directory, or remove its content; make it again if a cleaner of /tmp has removed it.
+        """Make the directory, or empty it; make it again if a cleaner of /tmp has removed it.
 
         Raises `OSError`.
         """
@@ -75,7 +75,7 @@ class PrivateFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _check(self) -> None:
-        """Raise `PermissionError` if another user has put something in its place, such as a link to other files."""
+        """Raise `PermissionError` if another user has replaced it, such as by a link to other files."""
         found = self.path.lstat()
         # Other bits may be set: a directory inherits the setgid bit.
         private = stat.S_ISDIR(found.st_mode) and not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)

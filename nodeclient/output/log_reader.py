@@ -1,6 +1,6 @@
-"""Reads a piece of one worker's log, over the files into which it was rotated.
+"""Reads a chunk of one worker's log, across its rotated files.
 
-Its functions belong into a thread: a disk may hang. They follow no symbolic link, and read plain files only.
+Call its functions in a thread: a disk may hang. They follow no symbolic link, and read only regular files.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from coordinatord.protocol.text import clip
 from nodeclient.output.log_catalogue import opened, opened_in
 
 LOOK_BACK_BYTES_MAX = 8 * 1024 * 1024
-"""How far back the last lines are searched for: room for thousands of lines of thousands of characters."""
+"""How far back to search for the last lines: room for thousands of lines of thousands of characters."""
 
 BLOCK_BYTES = 64 * 1024
 
 ROTATED_MAX = 100
-"""The most rotated files that are read: each takes a descriptor meanwhile."""
+"""The limit of rotated files to read: each takes a descriptor meanwhile."""
 
 BEGIN_BYTES = 1024
-"""How many of the first bytes of a file identify it: some ten lines, which have a time or a step."""
+"""How many of its first bytes identify a file: some ten lines, which have a time or a step."""
 
 _CHARACTER_BYTES_MAX = 4
 """The length of the longest character in UTF-8."""
 
 _CONTINUATION = 0x80
-"""The highest two bits of each byte of a character in UTF-8 but the first."""
+"""The highest two bits of each byte of a UTF-8 character but the first."""
 
 NOWHERE = LogPlace(0, 0)
-"""The place in a log that has no file yet: its beginning."""
+"""The place in a log without a file yet: its beginning."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -52,7 +52,7 @@ class _OpenLogFile(Struct, frozen=True):
 
 
 def read_chunk(log_dir: Path, parts: Sequence[str], wanted: ReadLog) -> LogChunk:
-    """Read the wanted piece; `parts` is the path from the log directory to that of the round."""
+    """Read the wanted chunk; `parts` is the path from the log directory to that of the round."""
     try:
         with opened(log_dir, *parts) as folder:
             return _read(folder, wanted)
@@ -63,7 +63,7 @@ def read_chunk(log_dir: Path, parts: Sequence[str], wanted: ReadLog) -> LogChunk
 
 
 def refusal(wanted: ReadLog, problem: str) -> LogChunk:
-    """Return the answer that nothing can be read, with the reason."""
+    """Return an answer without data, with the reason."""
     return LogChunk(wanted.request, b"", None, more=False, gap=False, problem=clip(problem, 512))
 
 
@@ -79,9 +79,9 @@ def _read(folder: int, wanted: ReadLog) -> LogChunk:
 
 
 def _begun(data: bytes) -> int:
-    """Return how many of the last bytes are the beginning of a character in UTF-8 whose other bytes are yet to come.
+    """Return how many of the last bytes are the beginning of an incomplete UTF-8 character.
 
-    Without these bytes, each piece is text by itself, and the next piece begins with a whole character.
+    Without these bytes, each chunk is valid text, and the next chunk begins with a whole character.
     """
     for back in range(1, min(len(data), _CHARACTER_BYTES_MAX - 1) + 1):
         byte = data[-back]
@@ -91,14 +91,14 @@ def _begun(data: bytes) -> int:
 
 
 def _length(first: int) -> int:
-    """Return the length of a character in UTF-8 by its first byte, which is no ASCII; 1 if no character begins so."""
+    """Return the length of a UTF-8 character by its first byte, which is no ASCII; 1 if no character begins so."""
     ones = 8 - (first ^ 0xFF).bit_length()
     return ones if ones <= _CHARACTER_BYTES_MAX else 1
 
 
 @contextmanager
 def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogFile]]:
-    """Yield the files of a log, the oldest first; none if the worker has written nothing yet."""
+    """Yield the files of a log, the oldest first; none before the worker's first output."""
     with ExitStack() as stack:
         try:
             worker = stack.enter_context(opened_in(folder, rank))
@@ -120,7 +120,7 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogF
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise PermissionError(1, f"{stream}.log is no plain file")
-            # A file that was rotated within this loop is found a second time by its next name.
+            # A file that was rotated within this loop is found a second time under its next name.
             newest_first.setdefault((found.st_dev, found.st_ino), (fd, found))
         files: list[_OpenLogFile] = []
         start = 0
@@ -155,7 +155,7 @@ def _begin(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
 
 
 def _resume(files: Sequence[_OpenLogFile], after: LogPlace) -> tuple[int, bool]:
-    """Return the offset to go on from, and whether something after that place was deleted."""
+    """Return the offset to continue from, and whether something after that place was deleted."""
     for file in files:
         if _number(file, after.offset) == after.file:
             return file.start + (after.offset if after.offset <= file.size else 0), False
@@ -170,14 +170,14 @@ def _place(files: Sequence[_OpenLogFile], at: int) -> LogPlace:
 def _number(file: _OpenLogFile, offset: int) -> int:
     """Return the number that identifies a file, which was read up to `offset`.
 
-    A file system may give the inode of a deleted file to the next one, so the first bytes count as well.
+    A file system may reuse the inode of a deleted file, so the first bytes count as well.
     """
     begin = os.pread(file.fd, min(offset, BEGIN_BYTES), 0)
     return int.from_bytes(blake2b(b"%d:%b" % (file.inode, begin), digest_size=8).digest()) & FILE_MAX
 
 
 def _bytes(files: Sequence[_OpenLogFile], start: int, size: int) -> bytes:
-    """Return `size` bytes from an offset of the log, or as many as there are."""
+    """Return at most `size` bytes from an offset of the log."""
     data = b""
     for file in files:
         at = start + len(data) - file.start

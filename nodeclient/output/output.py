@@ -1,4 +1,4 @@
-"""The output of one node's workers: sets up where each stream goes, and keeps the end of stderr for reports."""
+"""Sets up the output of one node's workers: where each stream goes, and the end of stderr for reports."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ from nodeclient.output.streams import WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
-"""How long to wait for the pump. It takes milliseconds unless a file system hangs, and a longer wait would use up the
-lease of the node."""
+"""The timeout of the pump. It takes milliseconds unless a file system hangs, and a longer wait would use up the lease
+of the node."""
 
 
 class WorkerStreams(Struct, frozen=True):
-    """What a worker is started with."""
+    """The outputs that a worker is started with."""
 
     stdout: int
-    """The descriptor that becomes its stdout."""
+    """The descriptor of its stdout."""
     stderr: int
     error_file: Path
-    """The file into which it may write an error (TORCHELASTIC_ERROR_FILE)."""
+    """The file for its error (TORCHELASTIC_ERROR_FILE)."""
     screen: Mapping[str, str]
-    """Variables that describe the terminal on which its output is shown, though the output is a pipe; the user's own
-    values win."""
+    """Variables that describe the terminal of its output, which goes through a pipe; the user's own values win."""
 
 
 class Output:
@@ -77,7 +76,7 @@ class Output:
 
     @property
     def private_folder(self) -> Path:
-        """A directory that is removed at the end, however this process ends."""
+        """A directory that is removed at the end of this process, however it ends."""
         return self._private.path
 
     async def watch(self) -> None:
@@ -88,9 +87,8 @@ class Output:
     def begin(self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
         """Set up a round of workers with these global ranks; start them inside the context, with the yielded streams.
 
-        What the workers of the last round have written so far is moved. Processes that they have started may live on:
-        what these write later goes where the new worker's output goes. Raises `OSError` if there are not enough
-        descriptors.
+        The output of the last round so far is moved. Its processes may live on: their later output goes where the new
+        worker's output goes. Raises `OSError` for lack of descriptors.
         """
         before = [] if self._round is None else self._round.streams_of
         self._round = None
@@ -125,13 +123,13 @@ class Output:
             yield [WorkerStreams(*fds, file, screen) for fds, file, screen in own]
 
     def stderr_log(self, local_rank: int) -> Path | None:
-        """Return the file with all that a worker of this round wrote to stderr; None if none is kept."""
+        """Return the file with the stderr of a worker of this round, if there is one."""
         return None if self._round is None else self._round.stderr_log(local_rank)
 
     async def end_of_stderr(self, local_rank: int) -> bytes:
-        """Return the last bytes that a worker of this round wrote to stderr, up to its end if it has ended.
+        """Return the last bytes of a worker's stderr in this round, up to its end if it has ended.
 
-        Takes a second at most, even if another process holds the other end or the terminal is slow.
+        Takes at most a second, even if another process has the other end or the terminal is slow.
         """
         if self._round is None or local_rank >= len(self._round.tails):
             return b""
@@ -150,12 +148,12 @@ class Output:
         return tail.data
 
     def expect_interrupts(self) -> None:
-        """Note that SIGINT is about to be passed on to the workers: its tracebacks are nothing to be shown."""
+        """Record that SIGINT is about to be passed to the workers, whose tracebacks of it are hidden."""
         if self._round is not None:
             self._round.interrupts.expected = True
 
     def note_exit(self, local_rank: int, exit_code: int) -> None:
-        """Note how a worker of this round has ended, after which all that it wrote is shown that is to be shown."""
+        """Record how a worker of this round has ended, after which the rest of its output is shown."""
         if self._round is None or (screen := self._round.interruptible.get(local_rank)) is None:
             return
         streams = self._round.streams_of[local_rank]
@@ -172,7 +170,7 @@ class Output:
         self._pump.post(lambda: self._files.post(lambda: self._in_loop(call)))
 
     async def close(self) -> None:
-        """Write all remaining output, unless its reader takes nothing, and close everything."""
+        """Write all remaining output, unless its reader does not read, and close everything."""
         self._loop.remove_signal_handler(signal.SIGWINCH)
         await asyncio.to_thread(self._pump.stop)
         if not await asyncio.to_thread(self._files.stop):
@@ -187,7 +185,7 @@ class Output:
             self._failure.exception()  # it was reported already
 
     def _hand_over(self, workers: Sequence[tuple[Sequence[WorkerStream], Sequence[WorkerStream]]]) -> None:
-        """Have the streams of each of these workers follow those that it has now, which are of the same kinds."""
+        """Make the streams of each of these workers follow its new ones, which are of the same kinds."""
         for before, now in workers:
             for stream, successor in zip(before, now, strict=True):
                 self._pump.post(partial(self._pump.hand_over, stream, successor))
@@ -218,11 +216,11 @@ class Output:
 
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""The most log lines that wait for a stopped terminal; further ones are dropped, so that no caller waits."""
+"""The limit of bytes of log lines for a stopped terminal; further ones are dropped, so that no caller waits."""
 
 
 class Terminal:
-    """Writes log lines, and draws the live line, in between the lines of workers."""
+    """Writes log lines, and draws the live line, between the lines of workers."""
 
     def __init__(self, fd: int, pump: Pump, terminal_writer: TerminalWriter) -> None:
         self._fd = fd
@@ -249,5 +247,5 @@ class Terminal:
             last.close()
 
     def draw(self, text: str) -> None:
-        """Draw the live line anew; the next output erases it."""
+        """Redraw the live line; the next output erases it."""
         self._pump.post(lambda: self._terminal_writer.live(b"", text.encode(errors="replace")))

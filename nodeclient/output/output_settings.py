@@ -9,11 +9,11 @@ from pathlib import Path
 from msgspec import Struct
 
 ROTATIONS_KEPT = 5
-"""How many old files are kept by default, as in logrotate's examples."""
+"""The default number of old files, as in logrotate's examples."""
 
 
 class Streams(IntFlag):
-    """Streams of a worker, numbered as torchrun's `--redirects` and `--tee` do."""
+    """Streams of a worker, numbered as in torchrun's `--redirects` and `--tee`."""
 
     NONE = 0
     STDOUT = 1
@@ -26,7 +26,7 @@ class Choice(Struct, frozen=True):
 
     default: Streams = Streams.NONE
     by_local_rank: Mapping[int, Streams] = {}
-    """The streams where they differ from the default."""
+    """The exceptions from the default."""
 
     def of(self, local_rank: int) -> Streams:
         """Return the streams of one worker."""
@@ -34,7 +34,7 @@ class Choice(Struct, frozen=True):
 
 
 class OutputSettings(Struct, frozen=True):
-    """Where output goes. With a directory, all of it goes into files there, and to the terminal as well."""
+    """The destinations of output. With a directory, all of it goes into files there, and to the terminal as well."""
 
     log_dir: Path | None = None
     """`<log_dir>/<job>/<run>/round_<n>/<global rank>/{stdout,stderr}.log`; None: no files."""
@@ -52,9 +52,9 @@ class OutputSettings(Struct, frozen=True):
     rotate_bytes: int | None = None
     """The size in bytes at which a file is rotated; None: never."""
     rotations_kept: int = ROTATIONS_KEPT
-    """How many old files are kept of each."""
+    """The number of old files to keep of each."""
     rounds_kept: int | None = None
-    """How many rounds of the job this host keeps files of; None: all."""
+    """The number of rounds of the job whose files this host keeps; None: all."""
 
     def is_shown(self, local_rank: int) -> bool:
         """Whether lines of a worker may reach the terminal and the filtered files."""

@@ -1,6 +1,6 @@
-"""The one thread that moves the workers' output: it waits in poll(2) and, as far as the kernel allows, nowhere else.
+"""The one thread that moves the workers' output: it waits only in poll(2), as far as the kernel allows.
 
-A slow reader makes the workers wait that write to it, in their write(2), and never the event loop or other workers.
+A slow reader blocks only the workers that write to it, in their write(2), and never the event loop or other workers.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from nodeclient.output.streams import DRAIN_BYTES_MAX, WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
 QUIET_S = 0.5
-"""The time after which the beginning of a line is shown if nothing more comes. It is short enough for a prompt or a row
-of dots, and longer than a running worker takes between two halves of a line."""
+"""The pause after which the beginning of a line is shown. It is short enough for a prompt or a row of dots, and longer
+than the pause of a running worker between two halves of a line."""
 
 REST_S = 0.001
-"""The pause after a poll that brought little. Without it, a worker that writes each line by itself would wake this
-thread 100,000 times a second."""
+"""The pause after a poll with few bytes. Without it, a worker that writes each line by itself would wake this thread
+100,000 times a second."""
 
 LITTLE_BYTES = 16 * 1024
-"""The bytes of one poll up to which there is a pause. A pipe holds 64 KiB, so no writer waits during the pause."""
+"""The most bytes of a poll that is followed by a pause. A pipe has 64 KiB, so no writer blocks during the pause."""
 
 GIVE_UP_S = 5.0
-"""How long a terminal or a pipe may take nothing at the end: a stopped terminal must not keep a job from ending."""
+"""How long a terminal or a pipe may accept nothing at the end: a stopped terminal must not keep a job alive."""
 
 FOLLOWERS_MAX = 16
-"""How many streams of earlier rounds are read beside one of a worker that goes on. A process that the worker has
-started holds one, so there are few: a script that copies its stdout in each round must not use up our descriptors."""
+"""The limit of streams of earlier rounds beside one of a staying worker. A child process of the worker has one open, so
+there are few: a script that copies its stdout in each round must not use up our descriptors."""
 
 STOP_WITHIN_S = 30.0
-"""How long the thread may take to end, for a reader that is slow but reads, or a file system that hangs."""
+"""How long the thread may take to end, for a slow reader or a hung file system."""
 
 
 class PostedCalls:
@@ -68,10 +68,10 @@ class PostedCalls:
 
 
 class Pump:
-    """Moves bytes from streams to terminals and files; the thread starts with the first call that is posted."""
+    """Moves bytes from streams to terminals and files; the thread starts with the first posted call."""
 
     def __init__(self, terminal_writers: Sequence[TerminalWriter], failed: Callable[[Exception], None]) -> None:
-        """Prepare the thread; `failed` is called in it if it ends by a bug."""
+        """Prepare the thread; `failed` is called in it if a bug ends it."""
         self._terminal_writers = terminal_writers
         self._failed = failed
         self._calls = PostedCalls()
@@ -87,13 +87,13 @@ class Pump:
         self._waiting: set[int] = set()
         """The outputs that are polled for room, by descriptor."""
         self._unfinished: set[WorkerStream] = set()
-        """The streams that hold the beginning of a line, which is shown when nothing more comes."""
+        """The streams with the beginning of a line, which is shown after a pause."""
         self._stopping = False
 
     # Methods for other threads
 
     def post(self, call: Callable[[], object]) -> bool:
-        """Have the thread make a call; return False after `stop`, when it makes no more calls."""
+        """Run a call in the thread; return False after `stop`, when it makes no more calls."""
         with self._starting:
             if self._stopping:
                 return False
@@ -104,7 +104,7 @@ class Pump:
             return True
 
     def stop(self) -> None:
-        """Have the thread write all remaining output and end; wait for its end, `STOP_WITHIN_S` at most."""
+        """Write all remaining output and end the thread; wait at most `STOP_WITHIN_S` for its end."""
         with self._starting:
             self._stopping = True
             self._calls.post(lambda: None)
@@ -125,16 +125,16 @@ class Pump:
             self._poll.register(stream.fd, select.POLLIN)
 
     def drain(self, stream: WorkerStream) -> None:
-        """Move all that a stream holds now, however slow its reader is; the size of its pipe bounds that."""
+        """Move the present content of a stream, however slow its reader is; the size of its pipe limits it."""
         if not stream.ended:
             fd = stream.fd
             stream.carry(DRAIN_BYTES_MAX)
             self._note(stream, fd)
 
     def hand_over(self, stream: WorkerStream, successor: WorkerStream) -> None:
-        """Move what a stream of the last round holds, and have it follow that of a worker that goes on.
+        """Move the content of a stream of the last round, and make it follow that of a staying worker.
 
-        It ends when the worker has its new output, unless a process that the worker has started writes there as well.
+        It ends when the worker has its new output, unless a child process of the worker writes to it as well.
         """
         for each in (going := [*stream.followers, stream]):
             self.drain(each)
@@ -145,7 +145,7 @@ class Pump:
             each.follow(successor)
 
     def retire(self, streams: Sequence[WorkerStream]) -> None:
-        """Move what the streams and their followers hold, and end them, even if a process still holds the other end."""
+        """Move the content of the streams and their followers, and end them, even if a process still has them open."""
         for each in [each for stream in streams for each in (*stream.followers, stream)]:
             self.drain(each)
             self._forget(each, each.fd)

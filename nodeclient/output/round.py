@@ -80,10 +80,10 @@ class RoundStreams:
         sharing = sum(bool(settings.shown(label.local_rank)) for label in labels)
         self._is_prefixed = sharing > 1 or settings.prefix is not None
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
-        """The streams of each worker, by local rank; an output that a worker inherits directly is none."""
+        """The streams of each worker, by local rank, without outputs that a worker inherits directly."""
         self.interrupts = Interrupts()
         self.interruptible: dict[int, Interruptible] = {}
-        """What shows the stderr of each worker, by local rank."""
+        """The sinks that show the stderr of each worker, by local rank."""
         self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
         self.pseudo_terminals: list[tuple[WorkerStream, int]] = []
@@ -113,9 +113,9 @@ class RoundStreams:
         return self._files.log(Streams.STDERR, self._labels[local_rank])
 
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
-        """Return the descriptors that each worker gets as stdout and stderr.
+        """Return the descriptors of each worker's stdout and stderr.
 
-        `children` closes the workers' ends, and `failure` our own ends, which belong to the streams if all goes well.
+        `children` closes the workers' ends, and `failure` our own ends, which belong to the streams after a success.
         Raises `OSError`.
         """
         return [
@@ -162,7 +162,7 @@ class RoundStreams:
 
 
 def _channel(model: int | None) -> tuple[int, int, bool]:
-    """Return a pseudo-terminal like `model`. Without a model, or if none can be had, return a pipe."""
+    """Return a pseudo-terminal like `model`, or a pipe without a model or on failure."""
     if model is not None:
         try:
             return *pseudo_terminal(model), True

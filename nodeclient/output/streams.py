@@ -11,8 +11,8 @@ from nodeclient.output.lines import FrameJoiner, LineCutter, is_seen, modes
 from nodeclient.output.terminal_writer import TerminalWriter
 
 DRAIN_BYTES_MAX = 1024 * 1024
-"""The most that is read at once from a worker that has ended: the size of the largest pipe of a user without privileges
-(pipe-max-size in proc(5)). A pipe holds no more, unless children of the worker fill it again."""
+"""The limit of one read from a worker that has ended: the size of the largest pipe of a user without privileges
+(pipe-max-size in proc(5)). A pipe has no more, unless children of the worker fill it again."""
 
 STATES_EVERY_S = 10.0
 """How often a state of a progress bar is written if the output is no terminal: a bar is drawn ten times a second, and a
@@ -24,32 +24,32 @@ class Sink:
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether it holds bytes back, so that `quiet` has to be called if no more come."""
+        """Whether it buffers bytes, so that `quiet` has to be called if no more come."""
         return False
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Consume the next bytes."""
         raise NotImplementedError
 
     def quiet(self) -> None:
-        """Write what is held back: no bytes have come for a while."""
+        """Write the buffered bytes: no more have come for a while."""
 
     def end(self) -> None:
-        """Write what is held back: no more bytes will come."""
+        """Write the buffered bytes: no more will come."""
 
 
 class WorkerStream:
     """The bytes that a worker writes to one descriptor, and their sinks."""
 
     def __init__(self, fd: int, sinks: Sequence[Sink], terminal_writer: TerminalWriter | None) -> None:
-        """Read from `fd`, which the stream owns from now on; `terminal_writer` is the sink that may get full."""
+        """Read from `fd`, which the stream owns from now on; `terminal_writer` is the sink that may be full."""
         self.fd = fd
         self.terminal_writer = terminal_writer
         self.ended = False
         self.number = 0
         """The place of this stream in the order of all streams, set by the pump."""
         self.waits_since = 0
-        """A number from a counter, taken when the stream began to wait for room; 0 if it does not wait."""
+        """A number from a counter, set when the stream began to wait for room; 0 if it does not wait."""
         self.quiet_at = 0.0
         self.followers: list[WorkerStream] = []
         """The streams of earlier rounds whose bytes go to the sinks of this one."""
@@ -58,7 +58,7 @@ class WorkerStream:
 
     @property
     def held(self) -> bool:
-        """Whether the stream has to wait until the terminal has room."""
+        """Whether the stream waits for room in the terminal."""
         return self.terminal_writer is not None and self.terminal_writer.full
 
     @property
@@ -68,11 +68,11 @@ class WorkerStream:
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether a sink holds bytes back."""
+        """Whether a sink buffers bytes."""
         return any(sink.wants_quiet for sink in self._sinks)
 
     def carry(self, most: int = READ_BYTES) -> int:
-        """Read bytes, and pass them to the sinks; return how many they were."""
+        """Read bytes, and pass them to the sinks; return their number."""
         if self.ended:
             return 0
         chunk, ended = read(self.fd, most)
@@ -84,12 +84,12 @@ class WorkerStream:
         return len(chunk)
 
     def quiet(self) -> None:
-        """Have the sinks write what they hold back."""
+        """Make the sinks write their buffers."""
         for sink in self._sinks:
             sink.quiet()
 
     def follow(self, other: WorkerStream) -> None:
-        """Pass the next bytes to the sinks of another stream: what writes here goes on in the round of that one."""
+        """Pass the next bytes to the sinks of another stream: the writer continues in the round of that one."""
         self._end_sinks()
         self._sinks, self._followed = other._sinks, other
 
@@ -101,25 +101,25 @@ class WorkerStream:
             self._end_sinks()
 
     def _end_sinks(self) -> None:
-        """End the sinks, unless another stream is still to do it. A later write goes on with a sink that has ended."""
+        """End the sinks, unless another stream still uses them. A later write resumes a sink that has ended."""
         if self._followed is None or self._followed.ended:
             for sink in self._sinks:
                 sink.end()
 
 
 class Raw(Sink):
-    """Passes a stream on as it comes, so that progress bars work."""
+    """Passes a stream unchanged, so that progress bars work."""
 
     def __init__(self, terminal_writer: TerminalWriter) -> None:
         self._terminal_writer = terminal_writer
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Consume the next bytes."""
         self._terminal_writer.raw(chunk)
 
 
 class Prefixed(Sink):
-    """Passes a stream on in whole lines, each with a prefix.
+    """Passes a stream in whole lines, each with a prefix.
 
     A text that overwrites itself, such as a progress bar, shows each state in the live line of a terminal. A file or a
     pipe gets a state now and then, and the last one.
@@ -133,24 +133,24 @@ class Prefixed(Sink):
         self._overwrites = False
         """Whether the last piece ended with a carriage return, so that the next one overwrites it."""
         self._state = b""
-        """The last state that was not written, if the output is no terminal."""
+        """The last unwritten state, if the output is no terminal."""
         self._show_at = 0.0
         """When the next state may be written, if the output is no terminal."""
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether a piece without its end is held back."""
+        """Whether an incomplete piece is buffered."""
         return bool(self._state) or (not self._is_drawn and is_seen(self._cutter.unfinished()))
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Consume the next bytes."""
         if pieces := self._cutter.feed(self._joiner.feed(chunk)):
             self._write(pieces)
         if self._is_drawn:
             self._terminal_writer.live(self._prefix, self._cutter.unfinished())
 
     def quiet(self) -> None:
-        """Show the beginning of a line whose end does not come."""
+        """Show the beginning of an incomplete line."""
         if self._is_drawn:
             return
         text = b""
@@ -166,7 +166,7 @@ class Prefixed(Sink):
             self._terminal_writer.begun(self, self._prefix, text)
 
     def end(self) -> None:
-        """Write the last line, though it has no end.
+        """Write the last line, without its end.
 
         After the last end of a line a program may still switch modes of the terminal, as rich shows the cursor again.
         """
@@ -201,7 +201,7 @@ class Prefixed(Sink):
 
 
 TAIL_BYTES = 64 * 1024
-"""How many of the last bytes of a stream are kept: room for a deep traceback with the stacks of C++ below it, and for a
+"""How many of the last bytes of a stream are kept: room for a deep traceback with C++ stacks below it, and for a
 progress bar that was drawn a few hundred times."""
 
 
@@ -210,8 +210,8 @@ class Tail(Sink):
 
     def __init__(self) -> None:
         self.data = b""
-        """The bytes that are kept. They are replaced, never changed in place, since another thread may read them."""
+        """The kept bytes. They are replaced, never changed in place, because another thread may read them."""
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Consume the next bytes."""
         self.data = (self.data + chunk)[-TAIL_BYTES:]

@@ -1,7 +1,7 @@
-"""One of this process's own two outputs, shared by workers' lines, log lines and the live line; each stays whole.
+"""One of this process's own two outputs, shared by workers' lines, log lines and the live line, without mixing them.
 
-All methods but the properties are for the pump's thread. Bytes that have no room yet wait in a queue here, and callers
-have to check `full` before they add more.
+All methods but the properties are for the pump's thread. Bytes without room wait in a queue here, and callers have to
+check `full` before they add more.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from nodeclient.output.descriptors import writer
 from nodeclient.output.lines import as_overwritten, first_piece, plain, prefixed
 
 QUEUE_BYTES_MAX = 256 * 1024
-"""How many bytes may wait for a slow reader before workers have to wait: a few pipes full, so that a fast reader always
-has something to read."""
+"""The limit of queued bytes for a slow reader before workers have to wait: a few pipes full, so that a fast reader
+always has something to read."""
 
 TRY_AGAIN_S = 1.0
-"""The pause after a write to a file failed, as on a full disk."""
+"""The pause after a failed write to a file, such as on a full disk."""
 
 COLUMNS = 80
-"""The width of a terminal that does not know its own."""
+"""The default width of a terminal."""
 
 ROWS = 24
-"""The height of a terminal that does not know its own."""
+"""The default height of a terminal."""
 
 LIVE_BYTES_MAX = 4096
-"""The bytes in the queue up to which the live line is drawn anew: on a terminal that is stopped over night, the
-drawings would fill the memory."""
+"""The most queued bytes with which the live line is redrawn: on a terminal that is stopped overnight, the drawings
+would fill the memory."""
 
 _ERASE_LINE = b"\r\x1b[K"
 """Carriage return, and erase to the end of the line (ECMA-48, EL)."""
 
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET})
-"""Errors of an output whose reader has closed it, or whose terminal is gone: nobody is there to see a warning."""
+"""Errors of an output without a reader or a terminal, where nobody would see a warning."""
 
 _JOIN_BYTES = 4096
 """The size up to which writes are joined: one line of each of 64 workers is one write."""
@@ -55,7 +55,7 @@ class ByteQueue:
         self._warn = warn
         self._writer = writer(fd)
         self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        """Errors of a file may be temporary; a reader that is gone does not come back."""
+        """Whether errors may be temporary, as for a file; a reader that is gone does not come back."""
         self._queue: deque[bytes] = deque()
         self._written = 0
         """How many bytes of the first item in the queue are written."""
@@ -110,7 +110,7 @@ class ByteQueue:
         return self.size < size
 
     def close(self) -> None:
-        """Close the output; the queue is lost."""
+        """Close the output, and drop the queue."""
         self._drop()
         self.broken = True
         self._writer.close()

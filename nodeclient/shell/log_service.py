@@ -163,7 +163,7 @@ class LogService:
         kept = LoggedRound(*names, first_rank=ranks.start, workers=len(ranks), begun_at=begun_at)
         self._rounds, self._present = (*self._rounds, kept), kept
         self._followers.forget()  # they may have read an older round
-        self._update(lambda catalogue: catalogue.note(kept))
+        self._update(lambda catalogue: catalogue.begin(kept))
 
     def end_round(self) -> None:
         """Record that no worker of the present round lives."""

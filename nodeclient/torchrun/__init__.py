@@ -1,12 +1,12 @@
 """A rendezvous backend for torchrun: `torchrun --rdzv-backend=coordinatord --rdzv-endpoint=HOST[:PORT] ...`.
 
 Every torchrun process is a node like any other: the pure `nodeclient.core` decides for it, and its worker group counts
-as one worker, which torchrun itself starts and ends. `parameters` reads torchrun's parameters. `membership` keeps the
-session with the coordinator in a thread of its own, in which `torchrun_node` is the shell of the agent. `stores` serves
-each round's store, `handler` is what torchrun's agent calls, and `log` writes where torch's own lines go.
+as one worker, which torchrun itself starts and ends. `parameters` parses torchrun's parameters. `membership` runs the
+session with the coordinator in a thread of its own, where `torchrun_node` is the shell of the agent. `stores` serves
+each round's store, torchrun's agent calls `handler`, and `log` writes to torch's own log.
 
-Every torchrun on a host where this package is installed loads this file, also with other backends, and while torch's
-own rendezvous package is still being imported. So it imports nothing before the backend is chosen.
+Every torchrun on a host with this package loads this file, even with other backends, and while torch's own rendezvous
+package is still being imported. So it imports nothing before the backend is chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def backend() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """Return the function that makes a handler of parameters: the entry point `coordinatord` in `torchrun.handlers`."""
+    """Return the factory of handlers: the entry point `coordinatord` in `torchrun.handlers`."""
     return _create_handler
 
 

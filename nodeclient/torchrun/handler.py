@@ -1,8 +1,8 @@
 """The rendezvous handler, which torchrun's agent calls.
 
-The agent calls `next_rendezvous` when it has no workers (any more), `num_nodes_waiting` ten times a second while they
-run, and `shutdown` when it ends by itself. After a signal it calls nothing and ends; torch 2.5 to 2.7 then call
-`shutdown` as well (pytorch/pytorch#117066, until #152525).
+The agent calls `next_rendezvous` when it has no workers, `num_nodes_waiting` ten times a second while they run, and
+`shutdown` when it ends by itself. After a signal it ends without a call; torch 2.5 to 2.7 then call `shutdown` as well
+(pytorch/pytorch#117066, until #152525).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, with_torchru
 from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
 
 LEAVE_WITHIN_S = 6.0
-"""How long to wait until the coordinator has noted that the node leaves. The agent leaves without an answer after 5 s,
+"""How long to wait for the coordinator's record that the node leaves. The agent leaves without an answer after 5 s,
 which is a lease."""
 
 SUCCEED_WITHIN_S = 5.0
-"""How long to wait until the coordinator has noted a success; it may be restarting."""
+"""How long to wait for the coordinator's record of a success; it may be restarting."""
 
 EXIT_WITHIN_S = 1.0
-"""How long to wait after a signal: not long, since a closed connection is as good as a message."""
+"""How long to wait after a signal: not long, because a closed connection is as good as a message."""
 
 
 class CoordinatordHandler(RendezvousHandler):
     """The rendezvous of one torchrun process."""
 
     def __init__(self, config: TorchrunConfig) -> None:
-        """Begin nothing before the first `next_rendezvous`."""
+        """Do nothing before the first `next_rendezvous`."""
         self._config = config
         self._membership = Membership(config)
         # The finalizer also runs if the handler is dropped without a shutdown, as in a notebook after a signal.
@@ -64,18 +64,17 @@ class CoordinatordHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether the workers, rank 0 among them, are clients of the store that is served here."""
+        """Whether the workers, including rank 0, are clients of the store that is served here."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for a round, and take part in it.
 
-        If this process had a round before, that one is over: the coordinator has ended it, or a worker of this process
-        has failed.
+        An earlier round of this process is over: the coordinator has ended it, or a worker of this process has failed.
 
         Raises `RendezvousTimeoutError` if not enough nodes came in time, `RendezvousConnectionError` if the coordinator
-        or group rank 0 is out of reach, and `RendezvousClosedError` if there is no place here for this node. Where the
-        job succeeded without this node, which may be a spare, it ends the process well, by `SystemExit`: torchrun's own
+        or group rank 0 is unreachable, and `RendezvousClosedError` if this node is not admitted. If the job succeeded
+        without this node, which may be a spare, it ends the process with success, by `SystemExit`: torchrun's own
         `RendezvousGracefulExitError` ends in an AttributeError.
         """
         if self._closed:
@@ -93,7 +92,7 @@ class CoordinatordHandler(RendezvousHandler):
                 raise self._explain(ended) from None
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if torchrun should ask for another round, for whatever reason, else 0. Never waits."""
+        """Return 1 if torchrun should ask for another round, for any reason, else 0. Never waits."""
         return int(self._membership.over)
 
     def is_closed(self) -> bool:
@@ -101,11 +100,11 @@ class CoordinatordHandler(RendezvousHandler):
         return self._closed or self._membership.ended
 
     def set_closed(self) -> None:
-        """Allow no further round for this process. The other nodes are notified when it shuts down."""
+        """Refuse further rounds for this process. The other nodes are notified when it shuts down."""
         self._closed = True
 
     def shutdown(self) -> bool:
-        """Leave the job, which goes on for the others; further calls do nothing.
+        """Leave the job, which continues for the others; further calls do nothing.
 
         Unless the workers of this process have succeeded, or torchrun got a signal, they have failed for good.
         """
@@ -130,7 +129,7 @@ class CoordinatordHandler(RendezvousHandler):
         store = connect(address, assignment.master_port, self._membership)
         if self._membership.wait_until_over(0):
             raise RoundOverError
-        self._membership.note_started()
+        self._membership.on_started()
         os.environ.update(self._variables(start))
         logger.info("job %s: round %d: %s: %s", self._config.job, start.round, _place(assignment), start.reason)
         agents = AgentStore(store, self._membership, assignment.group_rank, assignment.group_world_size)

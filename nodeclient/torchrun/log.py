@@ -1,4 +1,4 @@
-"""The log of the backend: a logger among torch's own, so that LOGLEVEL and torch's format apply to it."""
+"""Logs through a logger among torch's own, so that LOGLEVEL and torch's format apply."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR
 
 
 def write_found(job: str, text: str) -> None:
-    """Log at INFO which coordinator was found, also without LOGLEVEL, with which torch shows warnings only.
+    """Log at INFO which coordinator was found, even without LOGLEVEL, when torch logs only warnings.
 
-    Otherwise nothing would tell a job of this backend from one of another.
+    Otherwise nothing would distinguish jobs of this backend from those of another.
     """
     if "LOGLEVEL" in os.environ:
         write(job, Level.INFO, text)

@@ -1,7 +1,7 @@
-"""This torchrun process's membership in the job, as torchrun's threads see it. Its node runs in a thread of its own.
+"""This torchrun process's membership in the job, for torchrun's threads; its node runs in another thread.
 
 torchrun's worker group counts as one worker: it lives from when torchrun gets a round until torchrun asks for the next
-one. torchrun reports nothing else about its workers. `over` is the only request that torchrun takes: to end the round.
+one. torchrun reports nothing else about its workers. The only request to torchrun is `over`: to end the round.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from nodeclient.torchrun.parameters import TorchrunConfig
 from nodeclient.torchrun.torchrun_node import TorchrunNode
 
 REMIND_S = 30.0
-"""The interval between two log lines of a process that waits for a round: without them it would look like a hang."""
+"""The interval of log lines of a process that waits for a round, which would otherwise look like a hang."""
 
 
 class EndedError(OperationalError):
-    """This membership is over, and stays so."""
+    """This membership is over for good."""
 
     def __init__(self, ending: Exit) -> None:
         super().__init__(ending.message)
@@ -31,7 +31,7 @@ class EndedError(OperationalError):
 
 
 class Membership:
-    """The membership from `begin` to `end`. Its methods wait only where their docstrings say so."""
+    """The membership from `begin` to `end`. Its methods wait only if their docstrings say so."""
 
     def __init__(self, config: TorchrunConfig) -> None:
         self._config = config
@@ -44,17 +44,17 @@ class Membership:
         self._changed = threading.Condition()
         """Guards the fields below, which both threads change."""
         self._round: Start | None = None
-        """The round that torchrun has, or is about to take."""
+        """The round that torchrun has, or is about to get."""
         self._over = False
         self._succeeded = False
         self._gone = False
-        """torchrun's workers are dead, and it will not ask for another round."""
+        """Whether torchrun's workers are dead, and it will not ask for another round."""
         self._ending: Exit | None = None
         self._waiting_for = "the coordinator"
 
     @property
     def over(self) -> bool:
-        """Whether the round that torchrun has is over, so that it should ask for another."""
+        """Whether torchrun's round is over, so that it should ask for another."""
         return self._over
 
     @property
@@ -73,13 +73,13 @@ class Membership:
         return self._thread.ident is not None
 
     def begin(self) -> None:
-        """Join the job, or begin to look for its coordinator; further calls do nothing."""
+        """Join the job, or start looking for its coordinator; further calls do nothing."""
         if not self.begun:
             self._thread.start()
             self._ready.wait()
 
     def await_round(self) -> Start:
-        """Return the last round, if torchrun had one, and wait for the next. Raises `EndedError`."""
+        """Give back torchrun's last round, if any, and wait for the next. Raises `EndedError`."""
         self._give_back("a worker of this torchrun failed, see its own output")
         with self._changed:
             while self._round is None:
@@ -89,17 +89,17 @@ class Membership:
                     logger.warning("job %s: no round yet: %s", self._config.job, self._waiting_for)
             return self._round
 
-    def note_started(self) -> None:
-        """Note that torchrun starts the workers of its round."""
-        self._post(lambda node: node.note_started())
+    def on_started(self) -> None:
+        """Record that torchrun starts the workers of its round."""
+        self._post(lambda node: node.on_started())
 
-    def note_succeeded(self) -> None:
-        """Note that all workers of this torchrun have exited with 0, and that it will start no more."""
+    def on_succeeded(self) -> None:
+        """Record that all workers of this torchrun have exited with 0, and that it will start no more."""
         with self._changed:
             round_, self._round = self._round, None
             self._succeeded = self._gone = True
         if round_ is not None:
-            self._post(lambda node: node.note_succeeded())
+            self._post(lambda node: node.on_succeeded())
 
     def wait_until_over(self, timeout_s: float) -> bool:
         """Wait until the round or the membership is over; return whether it is."""
@@ -114,7 +114,7 @@ class Membership:
             self._post(lambda node: node.give_up(why))
 
     def leave(self, within_s: float, *, failed: bool) -> None:
-        """Leave the job, all workers being dead; wait for the coordinator's decision, but not longer than `within_s`.
+        """Leave the job after all workers are dead; wait for the coordinator's decision, at most `within_s`.
 
         `failed` says that torchrun ends because of its workers. A second call does nothing.
         """
@@ -126,22 +126,22 @@ class Membership:
         self.wait_until_ended(within_s)
 
     def wait_until_ended(self, within_s: float) -> None:
-        """Wait until the membership is over, but not longer than `within_s`."""
+        """Wait until the membership is over, at most `within_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self.ended or not self.begun, within_s)
 
     def end(self, within_s: float) -> None:
-        """End the thread in any case, and wait for its end, but not longer than `within_s`."""
+        """End the thread in any case, and wait for its end, at most `within_s`."""
         if self.begun:
             self._post(lambda node: node.end())
             self._thread.join(within_s)
 
     def _give_back(self, why_failed: str) -> None:
-        """End torchrun's round, if it has one, since its workers are dead."""
+        """End torchrun's round, if it has one, because its workers are dead."""
         with self._changed:
             round_, self._round, self._over = self._round, None, False
         if round_ is not None:
-            self._post(lambda node: node.note_ended(why_failed))
+            self._post(lambda node: node.on_ended(why_failed))
 
     def _post(self, call: Callable[[TorchrunNode], None]) -> None:
         if self._loop is not None and self._node is not None:
@@ -157,7 +157,7 @@ class Membership:
             self._changed.notify_all()
 
     def end_round(self) -> bool:
-        """Have torchrun end its round; return whether the workers of it are dead already."""
+        """Make torchrun end its round; return whether its workers are already dead."""
         with self._changed:
             has_round, gone = self._round is not None, self._gone
             if gone:
@@ -166,8 +166,8 @@ class Membership:
             self._changed.notify_all()
             return has_round and gone
 
-    def note_waiting(self, reason: str) -> None:
-        """Note why the node waits."""
+    def on_waiting(self, reason: str) -> None:
+        """Record why the node waits."""
         self._waiting_for = reason
 
     def _run(self) -> None:
@@ -188,7 +188,7 @@ class Membership:
 
 
 def _ending(error: Exception) -> Exit:
-    """Return the end of the membership for an error that has ended the thread."""
+    """Convert an error that has ended the thread to the end of the membership."""
     known = operational(error)
     if known is not None:
         return Exit(known.exit_code, str(known))

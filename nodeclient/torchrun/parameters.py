@@ -1,4 +1,4 @@
-"""Reads the parameters that torchrun hands to this rendezvous backend, and writes torchrun's flags in place of ours."""
+"""Parses torchrun's parameters for this backend, and replaces our flags in texts by torchrun's."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from nodeclient.host.addresses import fresh_node_id
 Value = TypeVar("Value")
 
 BACKEND = "coordinatord"
-"""The name for `--rdzv-backend`; the name of the entry point must be the same."""
+"""The name for `--rdzv-backend`, which the entry point must have as well."""
 
 INJECTED = "timeout"
-"""The parameter that torchrun itself always adds; its own c10d backend ignores it as well."""
+"""The parameter that torchrun always adds; its own c10d backend ignores it as well."""
 
 _QUOTES = "'\""
 
@@ -44,7 +44,7 @@ _TORCHRUN_NAMES = {
     "give --insecure here": "set NODECLIENT_INSECURE=1 here",
     "leave --insecure out": "leave NODECLIENT_INSECURE out",
 }
-"""torchrun's names of our flags, or the variables that take the place of flags which torchrun does not have."""
+"""torchrun's names of our flags, or variables instead of flags that torchrun lacks."""
 
 _FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _TORCHRUN_NAMES))
 
@@ -59,13 +59,13 @@ class TorchrunConfig(Struct, frozen=True):
     advertise_address: str | None
     join_timeout_s: float
     remark: str
-    """A line for the start; empty if there is none."""
+    """A line to log at the start, if any."""
     access: AccessSettings = USUAL
-    """Where tokens may be, and how to connect to the coordinator."""
+    """The places of tokens, and how to connect to the coordinator."""
 
 
 def read(parameters: RendezvousParameters) -> TorchrunConfig:
-    """Read torchrun's parameters. Raises `ValueError`, which names the flag."""
+    """Parse torchrun's parameters. Raises `ValueError`, which names the flag."""
     if not parameters.endpoint.strip():
         raise ValueError("--rdzv-endpoint: give HOST[:PORT], where coordinatord listens (port: 29400)")
     # torchrun keeps quotes that a shell has left around the whole value of --rdzv-conf.

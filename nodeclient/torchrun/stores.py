@@ -1,7 +1,8 @@
-"""The store of a round, which group rank 0's torchrun serves. Each round has a new one, and waits in it end with it.
+"""Serves and reaches the store of a round, in which all waits end with the round.
 
-torchrun's agents divide ranks through the store, and wait in it for each other at the end. The workers are its clients
-too (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their own.
+group rank 0's torchrun serves a new one for each round. torchrun's agents distribute ranks through the store, and wait
+in it for each other at the end. The workers are its clients too (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their
+own.
 """
 
 from __future__ import annotations
@@ -22,39 +23,38 @@ from nodeclient.torchrun.membership import Membership
 Result = TypeVar("Result")
 
 PREFIX = "coordinatord/agents"
-"""The prefix that keeps the keys of torchrun's agents apart from those of the workers."""
+"""The prefix that separates the keys of torchrun's agents from those of the workers."""
 
 TERMINAL_STATE = "torchelastic/agent/terminal_state"
-"""The key with which torchrun's agents wait for each other when all of their workers have succeeded, and only then."""
+"""The key of the exit barrier, where torchrun's agents wait for each other only after all of their workers have
+succeeded."""
 
 ROLE_INFO = "torchelastic/role_info/"
-"""The key, followed by its group rank, under which each agent writes how many workers it has."""
+"""The key, followed by its group rank, where each agent writes its number of workers."""
 
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
-"""The key, followed by another's group rank, under which the agent with group rank 0 writes that agent's ranks."""
+"""The key, followed by another's group rank, where the agent of group rank 0 writes that agent's ranks."""
 
 SERVE_WITHIN_S = 60.0
-"""How long group rank 0 may take to serve the store after its node was found to answer."""
+"""How long group rank 0 may take to serve the store after its node has answered a probe."""
 
 CONNECT_WITHIN = timedelta(seconds=60)
-"""How long torch may take to connect to a store that has just accepted a connection. In that time it also looks up the
-name of the store's address: 10 s if no name server answers, by the defaults of resolv.conf(5), and 30 s with three of
-them."""
+"""How long torch may take to connect to a store that has just accepted a connection. It also looks up the name of the
+store's address: 10 s if no name server answers, by the defaults of resolv.conf(5), and 30 s with three of them."""
 
 TIMEOUT = timedelta(seconds=300)
 """The limit of the agents' waits for each other; torch's default."""
 
 LOOK_FIRST_S = 0.002
 LOOK_LAST_S = 0.5
-"""The first and the longest interval between two checks for a key. torch's own wait cannot be used, since it cannot be
-ended from here."""
+"""The first and the longest interval of polling a key. torch's own wait cannot be interrupted from here."""
 
 ACCEPT_WITHIN_S = 2.0
-"""The limit of one attempt to connect: a lost packet is sent again after 1 s."""
+"""The timeout of a connection: a lost packet is retransmitted after 1 s."""
 
 
 class RoundOverError(OperationalError):
-    """The round was over before its store could be used. There is no store."""
+    """The round was over before its store was usable. There is no store."""
 
 
 class AgentStoreError(OperationalError):
@@ -62,7 +62,7 @@ class AgentStoreError(OperationalError):
 
 
 def serve(port: int) -> TCPStore:
-    """Serve a store at a port that is reserved, on all interfaces. Raises `AgentStoreError`."""
+    """Serve a store at a reserved port, on all interfaces. Raises `AgentStoreError`."""
     try:
         return TCPStore("localhost", port, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
     except DistError as error:
@@ -72,7 +72,7 @@ def serve(port: int) -> TCPStore:
 def connect(address: str, port: int, membership: Membership) -> TCPStore:
     """Connect to the store of the round, as soon as it is served. Raises `RoundOverError` and `AgentStoreError`."""
     deadline, pause_s = time.monotonic() + SERVE_WITHIN_S, LOOK_FIRST_S
-    # torch's own attempts cannot be ended when the round is over, and write pages about each that fails.
+    # torch's own attempts cannot be interrupted when the round is over, and write pages about each that fails.
     while not _accepts(address, port):
         if membership.wait_until_over(pause_s):
             raise RoundOverError
@@ -104,11 +104,12 @@ def _first_line(error: DistError) -> str:
 
 
 class AgentStore(PrefixStore):
-    """The store of a round for torchrun's agent: a wait in it ends when the round does.
+    """The store of a round for torchrun's agent: a wait in it ends with the round.
 
     If the agent enters the exit barrier, its workers have succeeded; the coordinator then decides how the round ends.
-    If another agent dies before it has written how many workers it has, this agent goes on as if all agents had as many
-    as itself: nothing can interrupt it in there, and it finds out soon that the round is over.
+
+    If another agent dies before it has written its number of workers, this agent assumes that all agents have as many
+    as itself: nothing can interrupt it there, and it soon learns that the round is over.
     """
 
     def __init__(self, store: TCPStore, membership: Membership, rank: int, nodes: int) -> None:
@@ -125,7 +126,7 @@ class AgentStore(PrefixStore):
         self._unless_over(partial(super().set, key, value), None)
 
     def get(self, key: str) -> bytes:
-        """Return a value as soon as it is there; once the round is over, return a plausible one."""
+        """Return a value as soon as it exists; once the round is over, return a plausible one."""
         self._await([key], LOOK_FIRST_S)
         is_there = not self._membership.wait_until_over(0)
         return (is_there and self._unless_over(partial(super().get, key), b"")) or self._guess(key)
@@ -137,11 +138,11 @@ class AgentStore(PrefixStore):
     def add(self, key: str, value: int) -> int:
         """Add to a number. In the exit barrier this means that all workers of the agent have succeeded."""
         if key.startswith(TERMINAL_STATE):
-            self._membership.note_succeeded()
+            self._membership.on_succeeded()
         return self._unless_over(partial(super().add, key, value), 0)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until the keys are there or the round is over. Raises `DistStoreError` when the time is up."""
+        """Wait until the keys exist or the round is over. Raises `DistStoreError` after the timeout."""
         del timeout  # torchrun's agent sets the store's own
         self._await(list(keys), LOOK_LAST_S)
 

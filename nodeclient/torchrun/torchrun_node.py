@@ -1,6 +1,6 @@
-"""The shell of the pure agent for a torchrun process, as `nodeclient.shell.node` is for workers of nodeclient's own.
+"""The shell of the pure agent for a torchrun process, as `nodeclient.shell.node` is for nodeclient's own workers.
 
-Everything here happens in one thread, the membership's; `Membership` connects it with torchrun's threads.
+Everything here runs in one thread, the membership's; `Membership` connects it with torchrun's threads.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from nodeclient.torchrun.log import write, write_found
 from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names
 
 STOP_TIMEOUT_S = 35.0
-"""How long torchrun may take to end its workers: it kills them 30 s after SIGTERM, and has to notice first."""
+"""How long torchrun may take to end its workers: it kills them 30 s after SIGTERM, and has to poll first."""
 
 ROLE = "torchrun"
-"""The role of every such node: torchrun's agents divide the roles of their workers among themselves."""
+"""The role of every such node: torchrun's agents assign the roles of their workers themselves."""
 
 
 class Torchrun(Protocol):
@@ -60,14 +60,14 @@ class Torchrun(Protocol):
         """Give torchrun a round."""
 
     def end_round(self) -> bool:
-        """Have torchrun end its round; return whether the workers of it are dead already."""
+        """Make torchrun end its round; return whether its workers are already dead."""
 
-    def note_waiting(self, reason: str) -> None:
-        """Note why this node waits."""
+    def on_waiting(self, reason: str) -> None:
+        """Record why this node waits."""
 
 
 class TorchrunNode:
-    """One torchrun process as a node. Must be made in the running loop. Raises `OSError` if there is no port."""
+    """One torchrun process as a node. Make it in the running loop. Raises `OSError` if there is no port."""
 
     def __init__(self, config: TorchrunConfig, torchrun: Torchrun) -> None:
         self._config = config
@@ -112,17 +112,17 @@ class TorchrunNode:
 
     # Requests of torchrun
 
-    def note_started(self) -> None:
+    def on_started(self) -> None:
         """Note that torchrun starts the workers of its round."""
         if self._part.agent.phase is Phase.STARTING:  # otherwise it is over already
             self._submit(WorkersStarted())
 
-    def note_ended(self, why_failed: str) -> None:
+    def on_ended(self, why_failed: str) -> None:
         """Note that torchrun's workers are dead. If the round was not to be ended, one has failed, for `why_failed`."""
         exit_code = 0 if self._part.agent.phase is Phase.STOPPING else 1
         self._submit(WorkerExited(0, exit_code, Diagnosis(pid=os.getpid(), message=why_failed)))
 
-    def note_succeeded(self) -> None:
+    def on_succeeded(self) -> None:
         """Note that torchrun's workers all succeeded."""
         is_in_time = self._part.agent.phase is not Phase.STOPPING
         self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
@@ -193,7 +193,7 @@ class TorchrunNode:
             case Show(report):
                 self._show(report)
             case Waiting(reason):
-                self._torchrun.note_waiting(with_torchrun_names(reason))
+                self._torchrun.on_waiting(with_torchrun_names(reason))
                 write(job, Level.INFO, reason)
             case Exit():
                 self._part.end(self._exit_reason or effect)
@@ -203,7 +203,7 @@ class TorchrunNode:
         agent = self._part.agent
         is_current = (probe.run, probe.round, Phase.STARTING) == (agent.run, agent.round, agent.phase)
         if isinstance(event, Unreached) and is_current:
-            # The probe would fail again in the next round, and torchrun has no budget that would end that.
+            # The probe would fail again in the next round, and torchrun has no budget to end that.
             self._give_up(event, event.message)
         else:
             self._submit(event)

@@ -24,7 +24,7 @@ def folder_of(catalogue: LogCatalogue, kept: LoggedRound, tmp_path: Path) -> Pat
 
 def fill(catalogue: LogCatalogue, kept: LoggedRound, tmp_path: Path) -> Path:
     """Write a round's note and log files; return its directory."""
-    catalogue.note(kept)
+    catalogue.begin(kept)
     folder = folder_of(catalogue, kept, tmp_path)
     for rank in kept.ranks:
         (folder / str(rank)).mkdir()
@@ -36,8 +36,8 @@ def fill(catalogue: LogCatalogue, kept: LoggedRound, tmp_path: Path) -> Path:
 
 def test_what_was_noted_is_found_by_a_later_process(catalogue: LogCatalogue, tmp_path: Path) -> None:
     later = structs.replace(ROUND, run="e-2", round=7, node="b")
-    catalogue.note(ROUND)
-    catalogue.note(later)
+    catalogue.begin(ROUND)
+    catalogue.begin(later)
     catalogue.end(later)
     failed = structs.replace(ROUND, failed=True)
     catalogue.amend(failed)
@@ -49,7 +49,7 @@ def test_what_was_noted_is_found_by_a_later_process(catalogue: LogCatalogue, tmp
 
 
 def test_a_round_in_which_the_process_was_killed_has_failed(catalogue: LogCatalogue, tmp_path: Path) -> None:
-    catalogue.note(ROUND)
+    catalogue.begin(ROUND)
     later = LogCatalogue(tmp_path, "my/job", "host")
     assert later.scan() == [ROUND], "while it holds the lock, it goes on"
     catalogue.release()
@@ -61,7 +61,7 @@ def test_a_round_in_which_the_process_was_killed_has_failed(catalogue: LogCatalo
 def test_the_note_of_a_round_that_began_on_a_full_disk_is_written_at_its_end(
     catalogue: LogCatalogue, tmp_path: Path
 ) -> None:
-    catalogue.note(ROUND)
+    catalogue.begin(ROUND)
     [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
     note.write_text("")
     catalogue.end(ROUND)
@@ -76,13 +76,13 @@ def test_the_note_of_a_round_that_began_on_a_full_disk_is_written_at_its_end(
 
 
 def test_a_pipe_in_the_place_of_a_note_is_no_note(catalogue: LogCatalogue, tmp_path: Path) -> None:
-    catalogue.note(ROUND)
+    catalogue.begin(ROUND)
     catalogue.release()
     [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
     note.unlink()
     os.mkfifo(note)
     with pytest.raises(OSError, match="No such device or address"):
-        catalogue.note(ROUND)
+        catalogue.begin(ROUND)
     assert catalogue.scan() == []
 
 
@@ -91,7 +91,7 @@ def test_a_round_whose_note_a_full_disk_left_empty_is_deleted_later(catalogue: L
     folder = fill(catalogue, ROUND, tmp_path)
     (folder / "2").mkdir()
     (folder / "2" / "stdout.log").write_text("x")
-    catalogue.note(other)
+    catalogue.begin(other)
     catalogue.end(other)
     (folder / ".nodeclient-a.json").write_text("")
     later = LogCatalogue(tmp_path, "my/job", "host")
@@ -111,7 +111,7 @@ def test_a_note_that_cannot_be_written_is_locked_all_the_same(
 
         full.setattr(os, "pwrite", fail)
         with pytest.raises(OSError, match="No space left"):
-            catalogue.note(ROUND)
+            catalogue.begin(ROUND)
     later = LogCatalogue(tmp_path, "my/job", "host")
     assert later.scan() == [], "its process lives"
     assert not later.delete(ROUND)
@@ -121,14 +121,14 @@ def test_a_note_that_cannot_be_written_is_locked_all_the_same(
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"host": 1}', "[" * 5_000, "\xff"])
 def test_a_note_that_says_nothing_is_no_round(catalogue: LogCatalogue, tmp_path: Path, text: str) -> None:
-    catalogue.note(ROUND)
+    catalogue.begin(ROUND)
     [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
     note.write_text(text, encoding="latin-1")
     assert catalogue.scan() == []
 
 
 def test_a_note_of_another_place_is_not_believed(catalogue: LogCatalogue, tmp_path: Path) -> None:
-    catalogue.note(ROUND)
+    catalogue.begin(ROUND)
     [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
     elsewhere = folder_of(catalogue, structs.replace(ROUND, round=2), tmp_path)
     elsewhere.mkdir()
@@ -153,7 +153,7 @@ def test_what_others_have_put_there_stays(catalogue: LogCatalogue, tmp_path: Pat
     (folder / "1" / "stdout.log").mkdir()
     (folder / "2").mkdir()
     (folder / "2" / "stdout.log").write_text("x")
-    catalogue.note(other)
+    catalogue.begin(other)
     (folder / "1" / "stdout.log").rmdir()
     assert catalogue.delete(ROUND)
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -164,7 +164,7 @@ def test_links_in_the_place_of_our_directories_lead_to_no_deletion(catalogue: Lo
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "stdout.log").write_text("x")
-    catalogue.note(ROUND)
+    catalogue.begin(ROUND)
     catalogue.release()
     folder = folder_of(catalogue, ROUND, tmp_path)
     (folder / "0").symlink_to(precious)
@@ -177,5 +177,5 @@ def test_a_round_that_is_being_written_is_left_alone(catalogue: LogCatalogue, tm
     fill(catalogue, ROUND, tmp_path)
     other_process = LogCatalogue(tmp_path, "my/job", "host")
     assert not other_process.delete(ROUND)
-    catalogue.note(structs.replace(ROUND, round=2))
+    catalogue.begin(structs.replace(ROUND, round=2))
     assert other_process.delete(ROUND)
