@@ -99,7 +99,7 @@ class Node:
             self._workers,
             tasks,
             submit=submit,
-            submit_in_order=self._exit_reporter.note_report,
+            submit_in_order=self._exit_reporter.record_report,
             dismissed_within_s=config.abort_timeout_s,
             complain=self._complain,
         )
@@ -217,7 +217,7 @@ class Node:
         if not counted.counts(signum, self._now):
             return
         extension.begin()
-        self._leftovers.note_signal()
+        self._leftovers.on_signal()
         self.submit(LeaveRequested(signum))
 
     # Effects out
@@ -319,7 +319,7 @@ class Node:
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
         self._keeper.note_exit(local_rank)
         self._output.note_exit(local_rank, exit_code)
-        self._exit_reporter.note(local_rank, exit_code, self._workers.pid_of(local_rank))
+        self._exit_reporter.record_exit(local_rank, exit_code, self._workers.pid_of(local_rank))
 
     def _end(self, ending: Exit) -> None:
         if ending.report is not None and self._config.error_file is not None:

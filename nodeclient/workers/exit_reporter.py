@@ -1,7 +1,7 @@
-"""Turns the exits of workers into events, in their order, with a diagnosis of the first ones that failed.
+"""Converts the exits of workers to events, in order, with a diagnosis of the first failures.
 
-A diagnosis takes a moment: the worker's last output is still on its way, and files have to be read. The order of exits
-must not depend on that. So the exits wait for each other, and each event has the age of its exit.
+A diagnosis takes a moment: the worker's last output is still in flight, and files have to be read. The order of exits
+must not depend on that. So the exits are queued, and each event has the age of its exit.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerExited, WorkerLeft
 
 DIAGNOSED_WITHIN_S = 1.0
-"""How long a diagnosis may take: it usually takes milliseconds. One that hangs must not keep the other workers from
-being stopped."""
+"""The timeout of a diagnosis, which usually takes milliseconds. A hung one must not delay stopping the other
+workers."""
 
 _SIGNALS_FROM = 128
-"""The first code with which a shell reports that its program died of a signal."""
+"""The lowest exit code by which a shell reports a signal."""
 
 Diagnose = Callable[[int, int, int], Awaitable[Diagnosis]]
 """Makes a diagnosis of a worker by its local rank, its exit code as `subprocess` has it, and its process id."""
@@ -34,7 +34,7 @@ class ExitReporter:
         self._loop = asyncio.get_running_loop()
         self._queue = asyncio.Queue[tuple[WorkerExited | CollectiveFailed | WorkerLeft, float, Diagnose | None]]()
         self._diagnoses_left = 0
-        """How many more failures get a diagnosis."""
+        """How many more failures to diagnose."""
         self._are_stopping = False
         """Whether the workers are being stopped."""
 
@@ -44,13 +44,13 @@ class ExitReporter:
         self._diagnoses_left, self._are_stopping = 1 + CONSEQUENCES_MAX, False
 
     def expect_exits(self) -> None:
-        """Note that the workers are being stopped. If none has failed before, no exit gets a diagnosis from now on."""
+        """Record that the workers are being stopped. If none has failed before, no further exit gets a diagnosis."""
         self._are_stopping = True
         if self._diagnoses_left > CONSEQUENCES_MAX:
             self._diagnoses_left = 0
 
-    def note(self, local_rank: int, exit_code: int, pid: int) -> None:
-        """Note that a worker has ended just now."""
+    def record_exit(self, local_rank: int, exit_code: int, pid: int) -> None:
+        """Record that a worker has just ended."""
         # Among workers that are being stopped, one with an exit code of its own was about to fail; the others died of a
         # signal.
         by_itself = 0 < exit_code < _SIGNALS_FROM if self._are_stopping else exit_code != 0
@@ -58,8 +58,8 @@ class ExitReporter:
         self._diagnoses_left -= diagnose is not None
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), diagnose))
 
-    def note_report(self, report: CollectiveFailed | WorkerLeft) -> None:
-        """Note a report of a worker: that a collective has failed, and later that the worker is out of its round.
+    def record_report(self, report: CollectiveFailed | WorkerLeft) -> None:
+        """Record a worker's report that a collective has failed, and later that the worker has left its round.
 
         Exits that the loop sees at the same time come first: one of them may be the cause.
         """

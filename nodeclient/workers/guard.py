@@ -1,7 +1,7 @@
-"""Starts and ends the guard, a sibling process that cleans up should this nodeclient die without doing so.
+"""Starts and ends the guard, a sibling process that cleans up if this nodeclient dies without doing so.
 
-`guard_process` says what the guard does. It has a session of its own and ignores the usual signals. Only a pipe
-connects it with the nodeclient: the kernel closes the pipe however the nodeclient ends.
+`guard_process` is its program. The guard has a session of its own and ignores the usual signals. Only a pipe connects
+it with the nodeclient: the kernel closes the pipe however the nodeclient ends.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from nodeclient.workers.process_tree import MARK_VARIABLE, await_ends, send
 from nodeclient.workers.syscalls import pidfd_open
 
 CLOSE_TIMEOUT_S = 5.0
-"""The guard finds nothing after a clean end and exits in milliseconds; this leaves room for an overloaded host."""
+"""The timeout of the guard's end. After a clean end it exits in milliseconds; the rest is for an overloaded host."""
 
 READY_WITHIN_S = 30.0
-"""A start takes 20 ms; this leaves room for an overloaded host, and for a file system that others use heavily."""
+"""The timeout of the guard's start, which takes 20 ms; the rest is for an overloaded host or file system."""
 
-LOOK_EVERY_S = 0.25
-"""The time between two looks at whether the guard is stopped: nothing announces that. A look takes 20 microseconds."""
+POLL_EVERY_S = 0.25
+"""The polling interval of whether the guard is stopped, which nothing announces. A poll takes 20 microseconds."""
 
 REPLACED_EVERY_S = 1.0
-"""The least time between the starts of two guards while workers run: one that always fails must not keep a CPU busy."""
+"""The shortest time between two starts of guards while workers run: one that always fails must not keep a CPU busy."""
 
 OUTPUT_MAX = 500
-"""The most bytes that are read of the error of a guard that cannot start: an exception's type and its text."""
+"""The limit of the error of a guard that cannot start: an exception's type and its text."""
 
 _PROGRAM = """
 try:
@@ -54,7 +54,7 @@ _WHAT = "the guard, which ends the workers should this process be killed"
 
 
 class GuardError(OperationalError):
-    """There is no guard, so no worker may be started."""
+    """There is no guard, so no worker may start."""
 
     exit_code = ExitCode.OS_ERROR
 
@@ -71,11 +71,11 @@ class Guard:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
-        """The write end of the guard's stdin, a descriptor that must stay open while this process lives."""
+        """The write end of the guard's stdin, which must stay open while this process lives."""
         self._ready = False
-        """Whether the guard has written that it is up."""
+        """Whether the guard has reported that it is up."""
         self._ready_by = 0.0
-        """The time by which the guard must be up, by the monotonic clock."""
+        """The deadline of the guard's start, by the monotonic clock."""
 
     @property
     def pid(self) -> int | None:
@@ -85,7 +85,7 @@ class Guard:
     def start(self) -> None:
         """Start the guard, or another one if the last has died; a no-op while it lives.
 
-        It is not up before `await_ready` has returned. Raises `OSError` if no process can be started.
+        It is up once `await_ready` has returned. Raises `OSError` if no process can be started.
         """
         if self._process is not None:
             if self._process.poll() is None:
@@ -96,7 +96,7 @@ class Guard:
         environ = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
         stdin, self._lifeline = os.pipe()
         try:
-            # Before it starts: this process may be killed at any moment from then on.
+            # Before it starts, because this process may be killed at any later moment.
             os.write(self._lifeline, f"{self._mark}\n".encode() + os.fsencode(self._folder) + b"\n")
             self._process = subprocess.Popen(  # noqa: S603  # the command has nothing that a user entered
                 isolated(_PROGRAM),
@@ -119,10 +119,10 @@ class Guard:
         return None if self._ready or self._process is None else _pipe(self._process.stdout).fileno()
 
     def await_ready(self) -> None:
-        """Wait until the guard is up, starting it if need be; return at once while it is up.
+        """Wait until the guard is up, and start it if necessary; return at once while it is up.
 
-        It must be called before every start of workers. If a guard dies before it is up, another one is tried, once.
-        Raises `GuardError` if that does not come up either, and `OSError` if no process can be started.
+        Call it before every start of workers. If a guard dies before it is up, another one is tried, once. Raises
+        `GuardError` if that fails too, and `OSError` if no process can be started.
         """
         self.start()
         failure = self._failure()
@@ -133,7 +133,7 @@ class Guard:
             raise GuardError(f"{_WHAT}, {failure}")
 
     async def await_ready_in_loop(self) -> None:
-        """Do as `await_ready`, while the running event loop goes on."""
+        """Do as `await_ready`, without blocking the event loop."""
         ready_fd = self.ready_fd
         if ready_fd is not None:
             loop, ready = asyncio.get_running_loop(), asyncio.Event()
@@ -145,20 +145,20 @@ class Guard:
                 loop.remove_reader(ready_fd)
         self.await_ready()
 
-    async def watch(self, complain: Callable[[str], None]) -> None:
-        """Replace the guard whenever it ends or is stopped, for ever; `complain` gets a text each time."""
+    async def watch(self, warn: Callable[[str], None]) -> None:
+        """Replace the guard whenever it ends or is stopped, for ever; `warn` gets a text each time."""
         while True:
             try:
                 self.start()
                 assert self._process is not None  # noqa: S101 - it was just started
-                complain(f"{_WHAT}, {await _end_of(self._process)}: another one takes its place")
+                warn(f"{_WHAT}, {await _end_of(self._process)}: another one takes its place")
             except OSError as error:
-                complain(f"{_WHAT}, cannot be started: {error.strerror}; another try follows")
+                warn(f"{_WHAT}, cannot be started: {error.strerror}; another try follows")
             started_at = self._ready_by - READY_WITHIN_S
             await asyncio.sleep(started_at + REPLACED_EVERY_S - time.monotonic())
 
     def _failure(self) -> str:
-        """Wait until the guard is up; return why it is not, or an empty text if it is."""
+        """Wait until the guard is up; return the error, or an empty text."""
         if self._ready or self._process is None:
             return ""
         pipe = _pipe(self._process.stdout)
@@ -177,15 +177,15 @@ class Guard:
         return f"does not start: {text or describe_exit(code)}"
 
     def close(self) -> None:
-        """End the guard, which kills what is left of the workers; do nothing if there is none."""
+        """End the guard, which kills the rest of the workers; do nothing without one."""
         if self._process is None:
             return
         self._cut_lifeline()
-        # Popen's own wait polls after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
+        # Popen's own wait polls after 1, 2, 4 ... 32 ms, which was half of the time of a job's end.
         pidfd = pidfd_open(self._process.pid)
         still_kills = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
         os.close(pidfd)
-        if still_kills:  # it goes on when this process has ended
+        if still_kills:  # it continues after the end of this process
             self._process.returncode = 0  # keeps Popen from warning that the process is still running
         else:
             self._process.wait()
@@ -203,14 +203,14 @@ class Guard:
 
 
 async def _end_of(process: subprocess.Popen[bytes]) -> str:
-    """Wait until a guard ends, or is stopped, when it is killed; return what has happened to it."""
+    """Wait until a guard ends, or is stopped and then killed; return what has happened to it."""
     loop, ended, was_stopped = asyncio.get_running_loop(), asyncio.Event(), False
     pidfd = pidfd_open(process.pid)
     loop.add_reader(pidfd, ended.set)
     try:
         while not ended.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), LOOK_EVERY_S)
+                await asyncio.wait_for(ended.wait(), POLL_EVERY_S)
             if is_stopped(process.pid):
                 was_stopped = True
                 send(pidfd, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """The guard: a small process that outlives its nodeclient just long enough to clean up after it.
 
-`guard` starts it. It writes to its stdout that it is up. It reads the mark from the first line of its stdin, and the
-path of the nodeclient's private directory from the second. Then it waits for the end of the file, which comes when the
-nodeclient dies, even by SIGKILL. It imports next to nothing, so that it starts in 20 ms and stays in 11 MB.
+`guard` starts it. It reports on its stdout that it is up. It reads the mark from the first line of its stdin, and the
+path of the nodeclient's private directory from the second. Then it waits for the end of stdin, which comes when the
+nodeclient dies, even by SIGKILL. It imports next to nothing, so that it starts in 20 ms and takes only 11 MB.
 """
 
 import os
@@ -13,11 +13,11 @@ import sys
 from nodeclient.workers.process_tree import UnkillableError, kill_marked
 
 READY = b"\n"
-"""All that the guard writes to its stdout. Once it is written, the nodeclient may die."""
+"""The guard's only output. Once it is written, the nodeclient may die."""
 
 
 def main() -> None:
-    """Wait until stdin ends, then kill all that carries the mark and remove the directory; exit 1 if that fails."""
+    """Wait until stdin ends, then kill all processes with the mark and remove the directory; exit 1 if that fails."""
     # A signal to a whole process tree or terminal session must not end the guard before the workers.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
@@ -39,13 +39,13 @@ def main() -> None:
 
 
 def _remove(folder: bytes) -> None:
-    """Remove a directory of plain files; if it holds anything else, that and the directory stay."""
+    """Remove a directory of regular files; anything else in it stays, and so does the directory."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # the nodeclient has removed it or never made it, or something else is there
         return
     try:
-        # The mode is checked and not the owner: on some network file systems, files that root makes belong to nobody.
+        # The mode is checked and not the owner: on some network file systems, root's files belong to nobody.
         if not os.fstat(fd).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             for name in os.listdir(fd):  # noqa: PTH208  # pathlib would double the guard's start
                 os.unlink(name, dir_fd=fd)

@@ -1,6 +1,6 @@
-"""The leftovers of a node's workers as processes: found, watched and ended. `core.leftover_stages` decides when.
+"""Finds, watches and ends the leftovers of a node's workers; `core.leftover_stages` decides when.
 
-They are found by the mark of the worker that has started them, or in its process group if they wiped their environment.
+They are found by the mark of their worker, or in its process group if they wiped their environment.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from nodeclient.host.process_state import SOCKET_ADDRESS, SOCKET_INODE, SOCKET_S
 from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, open_families, send
 
 SAID_AFTER_S = 1.5
-"""How long a node that ends waits before it says for what: most leftovers end at once."""
+"""How long an ending node waits before it reports its leftovers: most end at once."""
 
 DEAD_WITHIN_S = 5.0
-"""How long a node that ends waits for leftovers that it has killed. The guard waits for those that take longer."""
+"""How long an ending node waits for killed leftovers. The guard waits for slower ones."""
 
 PROGRAM_MAX = 64
-"""The longest name of a program that is shown."""
+"""The limit of a program's name in characters."""
 
 _GPU_FILES = frozenset({"/dev/nvidia-uvm", "/dev/kfd"})
-"""Only a process that uses CUDA or ROCm opens these: NVML, with which trackers watch GPUs, opens others."""
+"""The device files of CUDA and ROCm. NVML, with which trackers watch GPUs, opens others."""
 
 _LISTENS = "0A"
 """The state of a listening socket in /proc/net/tcp (proc_pid_net(5)): TCP_LISTEN of linux/tcp_states.h."""
@@ -44,7 +44,7 @@ class EndedWorker(Struct, frozen=True):
 
     mark: str
     group: int | None
-    """Its process group; None if it was reaped, so that the number may be another's."""
+    """Its process group; None if it was reaped, because another process may have the number."""
     rank: str
 
 
@@ -54,7 +54,7 @@ class LeftoverProcesses:
     def __init__(self, stop_timeout_s: float, tasks: Tasks, notify: Callable[[Level, str], None]) -> None:
         """Begin with none; `notify` takes a text for the user."""
         self.patience = core.Leftovers(stop_timeout_s)
-        """Decides how long leftovers may go on."""
+        """Decides how long leftovers may live."""
         self._tasks = tasks
         self._notify = notify
         self._loop = asyncio.get_running_loop()
@@ -64,30 +64,30 @@ class LeftoverProcesses:
         self._ranks: dict[str, str] = {}
         """The ranks of these workers."""
         self._seen: set[Leftover] = set()
-        """The leftovers that were looked at when a round was about to follow."""
+        """The leftovers that were examined before the next round."""
         self._looking = asyncio.Lock()
         self._none_left = asyncio.Event()
         self._none_left.set()
 
     async def take(self, workers: Sequence[EndedWorker]) -> None:
-        """Let what some workers have left behind go on; those that are not reaped must be reaped only after this."""
+        """Take over the leftovers of some workers; unreaped workers must be reaped only after this."""
         if not workers:
             return
         await self._look(workers)
         self.patience.add([worker.mark for worker in workers if worker.mark in self._watched], self._loop.time())
         self._timer.arm(self.patience.next_deadline())
 
-    def note_signal(self) -> None:
-        """Note a signal that asks the node to leave."""
+    def on_signal(self) -> None:
+        """Record a signal that asks the node to leave."""
         self.patience.note_signal(self._loop.time())
         self._timer.arm(self.patience.next_deadline())
 
     async def give_way(self) -> None:
-        """Kill the leftovers that hold what the next round may need. Raises `UnkillableError`."""
+        """Kill the leftovers with resources that the next round may need. Raises `UnkillableError`."""
         present = {leftover: pidfd for known in self._watched.values() for pidfd, leftover in known.items()}
         new = {leftover.pid: leftover for leftover in present if leftover not in self._seen}
         self._seen = {*present}
-        # Its own descriptors, since the others are closed as soon as the processes end.
+        # Its own descriptors, because the others are closed as soon as the processes end.
         pidfds = {pid: os.dup(present[leftover]) for pid, leftover in new.items()}
         try:
             holding = await asyncio.to_thread(holders, pidfds) if pidfds else []
@@ -99,7 +99,7 @@ class LeftoverProcesses:
                 os.close(pidfd)
 
     async def end(self) -> None:
-        """Wait until no leftover lives; those whose time is over are killed."""
+        """Wait until no leftover lives; those that time out are killed."""
         end_by = self.patience.end(self._loop.time())
         self._timer.arm(self.patience.next_deadline())
         for until in (self._loop.time() + SAID_AFTER_S, end_by + DEAD_WITHIN_S):
@@ -112,12 +112,12 @@ class LeftoverProcesses:
                 self._notify(Level.INFO, core.awaited(texts, end_by - self._loop.time()))
 
     async def _look(self, ended: Sequence[EndedWorker] = ()) -> None:
-        """Find the leftovers of workers that have just `ended`, and new ones of the others, and watch them."""
+        """Find and watch the leftovers of workers that have just `ended`, and new ones of other workers."""
         async with self._looking:
             self._watched |= {worker.mark: {} for worker in ended}
             self._ranks |= {worker.mark: worker.rank for worker in ended}
             groups = {worker.group: worker.mark for worker in ended if worker.group is not None}
-            # In a thread: to read all of /proc takes milliseconds.
+            # In a thread, because reading all of /proc takes milliseconds.
             found = await asyncio.to_thread(open_families, self._watched.keys(), groups)
             for mark, pidfds in found.items():
                 known = {leftover.pid for leftover in self._watched[mark].values()}
@@ -126,13 +126,13 @@ class LeftoverProcesses:
                         os.close(pidfd)
                     else:
                         self._watched[mark][pidfd] = Leftover(pid, _program(pid), self._ranks[mark])
-                        self._loop.add_reader(pidfd, self._note_end, mark, pidfd)
+                        self._loop.add_reader(pidfd, self._on_end, mark, pidfd)
             for mark in [mark for mark, leftovers in self._watched.items() if not leftovers]:
                 del self._watched[mark], self._ranks[mark]
                 self.patience.remove(mark)
             (self._none_left.clear if self._watched else self._none_left.set)()
 
-    def _note_end(self, mark: str, pidfd: int) -> None:
+    def _on_end(self, mark: str, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
         del self._watched[mark][pidfd]
@@ -158,24 +158,24 @@ class LeftoverProcesses:
 
 
 def _program(pid: int) -> str:
-    """Return the name of a process's program: as it was called, or else as the kernel has it."""
+    """Return the name of a process's program, by its call, or else by the kernel."""
     called = read_if_there(Path(f"/proc/{pid}/cmdline")).partition("\0")[0]
     name = os.path.basename(called) or read_if_there(Path(f"/proc/{pid}/comm")).strip()  # noqa: PTH119 - any text
     return clip(name, PROGRAM_MAX)
 
 
 def holders(pids: Collection[int], proc: Path = Path("/proc")) -> list[int]:
-    """Return those of the processes that hold a GPU, or listen on a port that the kernel gives to nobody by itself.
+    """Return the processes that have a GPU, or listen on a port that the kernel does not assign by itself.
 
-    Ports that the kernel has chosen do not count: the next program gets another one. A process that was forked has the
-    listening sockets of its parent, such as that of torch's TCPStore.
+    Ports assigned by the kernel do not count: the next program gets another one. A forked process has the listening
+    sockets of its parent, such as that of torch's TCPStore.
     """
     taken = _GPU_FILES | _listening(proc)
     return [pid for pid in pids if any(str(file) in taken for file in open_files(proc / str(pid)))]
 
 
 def _listening(proc: Path) -> frozenset[str]:
-    """Return the sockets that listen on ports which programs have chosen, as the links of descriptors name them."""
+    """Return the sockets that listen on ports chosen by programs, named as in the links of descriptors."""
     chosen_by_kernel = read_if_there(proc / "sys/net/ipv4/ip_local_port_range").split()
     first, last = map(int, chosen_by_kernel or (1, 0))
     return frozenset(

@@ -1,8 +1,8 @@
-"""The local worker group as processes: starts, signals, watches and sweeps them. It decides nothing.
+"""The local worker group as processes: starts, signals, watches and sweeps them, without decisions.
 
 A pidfd in the event loop shows an exit within milliseconds, without polling and without a thread for each worker. A
-worker leads a session, and so a process group of its own. It is reaped only after the rest of that group has ended, or
-is known to `leftover_processes`: until then its number is taken, and a signal to the group cannot hit another process.
+worker leads a session, and so a process group. It is reaped only after the rest of that group has ended, or is known to
+`leftover_processes`: until then its number is not reused, and a signal to the group cannot hit another process.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
 
 LOOK_S = 0.01
-"""The pause between two looks at whether workers that were dismissed have ended."""
+"""The polling interval of the end of dismissed workers."""
 
 GoOn = Callable[[int, int, int], None]
-"""Lets a process go on in a round; takes its local rank, and the descriptors of its stdout and stderr."""
+"""Lets a process continue in a round; takes its local rank, and the descriptors of its stdout and stderr."""
 
 Leave = Callable[[Sequence[EndedWorker]], Awaitable[None]]
-"""Takes workers that have ended, as `LeftoverProcesses.take` does; they are reaped when it returns."""
+"""Takes workers that have ended, as `LeftoverProcesses.take` does; they are reaped after it returns."""
 
 NONE_STAY: Mapping[int, GoOn] = {}
 
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker that was started and is not reaped yet."""
+    """A started worker that is not yet reaped."""
 
     local_rank: int
     pid: int
     mark: str
-    """The mark of all that it starts."""
+    """The mark of its descendants."""
     rank: str
-    """Its rank in the job, in its present round."""
+    """Its rank in its present round."""
     watched: set[int] = field(default_factory=set)
-    """The pidfds that the loop watches: the worker's own, and after its end those of the rest of its group."""
+    """The watched pidfds: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
     """Whether its exit was reported."""
     held: bool = False
-    """Whether it is out of its round, and lives on for the next one."""
+    """Whether it has left its round, and lives on for the next one."""
     ended_as: int | None = None
     """The exit code of its program, if its process lingered and was killed."""
 
     def exit_code(self) -> int | None:
-        """Return the exit code without reaping the worker; None if it has not ended."""
+        """Return the exit code without reaping the worker; None before its end."""
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
@@ -66,13 +66,13 @@ class _Worker:
 class LocalWorkers:
     """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
 
-    `mark` is this nodeclient's alone, and begins the mark in each worker's environment. `on_exit` is called once for
-    each worker that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n).
-    `leave` gets the workers that have ended, for what they leave behind. `spawn` starts a worker.
+    `mark` is unique to this nodeclient, and begins the mark in each worker's environment. `on_exit` is called once for
+    each started worker, with its local rank and its exit code as in `subprocess` (-n for signal n). `leave` gets the
+    workers that have ended, to find their leftovers. `spawn` starts a worker.
 
-    After `terminate`, a worker has exited when all of its process group has. A shell around the training script may
-    thus die of SIGTERM at once while the script still writes its checkpoint. If another signal ends such a shell, the
-    rest of its group is killed: that is the training.
+    After `terminate`, a worker has exited when all of its process group has. So a shell around the training script may
+    die of SIGTERM at once while the script still writes its checkpoint. If another signal ends such a shell, the rest
+    of its group is killed: that is the training.
     """
 
     def __init__(self, mark: str, on_exit: Callable[[int, int], None], leave: Leave, spawn: Spawn = spawn) -> None:
@@ -83,9 +83,9 @@ class LocalWorkers:
         self._spawn = spawn
         self._workers: dict[int, _Worker] = {}
         self._pids: list[int] = []
-        """The process ids by local rank, of the round that was started last."""
+        """The process ids by local rank, of the last started round."""
         self._ended: list[_Worker] = []
-        """The workers that have ended since the last look at their process groups."""
+        """The workers that have ended since the last check of their process groups."""
         self._reaped: list[EndedWorker] = []
         """The workers that were reaped since the last sweep."""
         self._signalled = False
@@ -93,16 +93,16 @@ class LocalWorkers:
 
     @property
     def alive(self) -> int:
-        """The number of workers whose exit was not reported yet."""
+        """The number of workers whose exit was not yet reported."""
         return sum(not worker.reported for worker in self._workers.values())
 
     @property
     def pids(self) -> frozenset[int]:
-        """The process ids of the workers that are not reaped yet."""
+        """The process ids of unreaped workers."""
         return frozenset(self._workers)
 
     def pid_of(self, local_rank: int) -> int:
-        """Return the process id of a worker of this round, even if it has ended; 0 if it was never started."""
+        """Return the process id of a worker of this round, even after its end; 0 if it was never started."""
         return self._pids[local_rank] if local_rank < len(self._pids) else 0
 
     def start(
@@ -111,12 +111,12 @@ class LocalWorkers:
         streams: Sequence[WorkerStreams] | None = None,
         stays: Mapping[int, GoOn] = NONE_STAY,
     ) -> None:
-        """Start the workers; a command's index is its local rank. The last round's must have been swept.
+        """Start the workers; a command's index is its local rank. The last round must have been swept.
 
-        If `streams` is None, they write where this process does. For a local rank in `stays` no process is started: the
-        call there lets the process that was held go on.
+        Without `streams`, they write to the outputs of this process. For a local rank in `stays` no process is started:
+        the function there lets a held process continue.
 
-        Raises `SpawnError` at the first one that cannot be started; those before it live on until `sweep` ends them.
+        Raises `SpawnError` at the first failure; the workers before it live on until `sweep` ends them.
         """
         kept = {worker.local_rank: worker for worker in self._workers.values() if worker.held}
         assert len(kept) == len(self._workers), "the last round was not swept"  # noqa: S101  # a leftover must never live into the next
@@ -130,7 +130,7 @@ class LocalWorkers:
                 self._pids.append(kept[local_rank].pid)
                 stays[local_rank](local_rank, stdout, stderr)
                 continue
-            # A single worker gets stdin, so that it can be debugged, as under torchrun. Several would compete for it.
+            # A single worker gets stdin for debugging, as under torchrun. Several would compete for it.
             mark = f"{self._mark}:{next(self._marks)}"
             marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: mark})
             pid = self._spawn(marked, local_rank, stdout, stderr, len(commands) == 1)
@@ -144,21 +144,21 @@ class LocalWorkers:
         process_tree.signal_groups({worker.pid for worker in self._in_round()}, signum)
 
     def hold(self, local_rank: int) -> None:
-        """Let a worker live on when those of its round end, until the next start or `dismiss`."""
+        """Keep a worker alive beyond its round, until the next start or `dismiss`."""
         for worker in self._workers.values():
             if worker.local_rank == local_rank:
                 worker.held = True
 
     def let_go(self) -> None:
-        """Hold no worker any more: the next sweep ends those that were held."""
+        """Release all held workers: the next sweep ends them."""
         for worker in self._workers.values():
             worker.held = False
 
     async def dismiss(self, local_ranks: AbstractSet[int], within_s: float) -> None:
-        """End some of the workers that are held, with SIGTERM, and after `within_s` with SIGKILL.
+        """End some held workers, with SIGTERM, and after `within_s` with SIGKILL.
 
-        It is called between two rounds, when no worker is in one. Raises `UnkillableError` as `sweep` does; a later
-        `sweep` tries again.
+        Call it between two rounds, when no worker is in one. Raises `UnkillableError` as `sweep` does; a later `sweep`
+        retries.
         """
         held = [worker for worker in self._workers.values() if worker.held and worker.local_rank in local_ranks]
         process_tree.signal_groups({worker.pid for worker in held}, signal.SIGTERM)
@@ -181,7 +181,7 @@ class LocalWorkers:
         return False
 
     def kill(self) -> None:
-        """Kill the process group of every worker that is in the round."""
+        """Kill the process group of every worker in the round."""
         for worker in self._in_round():
             _signal_group(worker.pid, signal.SIGKILL)
 
@@ -192,21 +192,21 @@ class LocalWorkers:
     async def sweep(self) -> None:
         """Kill the process groups of the workers that have not exited; return when no worker lives.
 
-        By then the workers are reaped and their exits reported, and what they leave behind is known. Workers that are
-        held live on, with all that they have started.
+        By then the workers are reaped, their exits reported, and their leftovers known. Held workers live on, with
+        their descendants.
 
-        Raises `UnkillableError` if something outlives SIGKILL for a minute; it may be called again then. One call at a
-        time, and not to be cancelled.
+        Raises `UnkillableError` if something outlives SIGKILL for a minute; it may be called again then. Make one call
+        at a time, and do not cancel it.
         """
         ending, killed = [worker for worker in self._workers.values() if not worker.held], self._in_round()
-        # Nothing is reaped until all is killed, so that the groups' numbers are not given to other processes.
+        # Nothing is reaped before all is killed, so that the groups' numbers are not reused.
         for worker in killed:
             for pidfd in list(worker.watched):
                 self._unwatch(worker, pidfd)
             _signal_group(worker.pid, signal.SIGKILL)
         self._ended = [worker for worker in self._ended if worker not in killed]
         try:
-            # In a thread: to read all of /proc takes milliseconds, and a large process takes seconds to die.
+            # In a thread, because reading all of /proc takes milliseconds, and a large process takes seconds to die.
             await asyncio.to_thread(process_tree.kill_marked, None, frozenset(worker.pid for worker in killed))
         except process_tree.UnkillableError:
             for worker in killed:
@@ -224,12 +224,12 @@ class LocalWorkers:
         if worker.watched:
             return
         if not self._ended:
-            # Workers often end together. One look at /proc then does for all of them.
+            # Workers often end together, and then share one scan of /proc.
             asyncio.get_running_loop().call_soon(self._settle)
         self._ended.append(worker)
 
     def _settle(self) -> None:
-        """Watch the rest of the process groups of workers that have ended, if it counts as the worker; else report."""
+        """Watch the rest of ended workers' process groups if it counts as the worker, else report the exits."""
         ended, self._ended = self._ended, []
         left: dict[int, list[int]] = {worker.pid: [] for worker in ended}
         shells = set[int]()

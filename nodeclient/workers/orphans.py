@@ -1,7 +1,7 @@
-"""Reaps the orphans that the kernel hands to this process; `local_workers` kills them.
+"""Reaps orphans, whose parent this process becomes; `local_workers` kills them.
 
-As PID 1 of a container, or as a subreaper, nodeclient becomes the parent of every process whose own parent has ended.
-No other process would ever reap these, and the container would fill with zombies.
+As PID 1 of a container, or as a subreaper, nodeclient becomes the parent of every process whose parent has ended. No
+other process would reap them, and the container would fill with zombies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PR_GET_CHILD_SUBREAPER = 37
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make this process the parent of all descendants whose own parent has ended."""
+    """Make this process the parent of all descendants whose parent has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -29,8 +29,7 @@ def adopt_orphans() -> None:
 def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
     """Reap orphans as they end; `children` returns the processes that other modules have started and reap.
 
-    It must be entered in the main thread, with the loop running. It does nothing where the kernel hands no orphans to
-    us.
+    Enter it in the main thread, with the loop running. It does nothing if this process adopts no orphans.
     """
     if not _adopts():
         yield
@@ -44,7 +43,7 @@ def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
             if status.parent == own and status.dead and status.pid not in ours:
                 os.waitpid(status.pid, os.WNOHANG)
 
-    # The loop's `add_signal_handler` will not do: uvloop, on which this may run, does not allow it for SIGCHLD.
+    # The loop's `add_signal_handler` does not work: uvloop does not allow it for SIGCHLD.
     previous = signal.signal(signal.SIGCHLD, lambda _signum, _frame: loop.call_soon_threadsafe(reap))
     try:
         reap()

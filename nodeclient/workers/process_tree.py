@@ -1,11 +1,11 @@
 """Finds and kills every process of a local worker group, including those that left its session.
 
-Next to nothing is imported here: the guard imports this too.
+It imports next to nothing, because the guard imports it too.
 
-Each worker's environment carries a *mark*: a random token that no other nodeclient has, and a number that no other
-worker has. All its descendants inherit it, even if they make a session of their own or fork twice, and /proc shows it
-to us. So the leftovers are found without a register of them, and a process that nodeclient did not start is never
-touched. The mark of a nodeclient, which is the token, stands for those of all its workers.
+Each worker's environment has a *mark*: a random token of its nodeclient, and a number of its own. All its descendants
+inherit it, even if they make a session or fork twice, and /proc shows it. So leftovers are found without a register,
+and a process that nodeclient did not start is never touched. The mark of a nodeclient, which is the token, matches
+those of all its workers.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from coordinatord.protocol.errors import OperationalError
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 
 MARK_VARIABLE = "COORDINATORD_MARK"
-"""The environment variable that holds the mark."""
+"""The environment variable with the mark."""
 
 KILL_TIMEOUT_S = 60.0
 """How long killed processes may take to die: the kernel may need tens of seconds to release hundreds of GB of pinned
-memory. A process that takes longer hangs in a driver."""
+memory. A slower process hangs in a driver."""
 
 _OPENED_SHARE = 4
-"""One look opens as many processes as a quarter of the descriptors that this process may have. Later looks find the
-rest: a script may leave thousands behind."""
+"""The part of this process's descriptors that one scan may open, as a divisor. Later scans find the rest: a script may
+leave thousands behind."""
 
 _EMPTY_LOOKS = 2
-"""How many looks in a row must find nothing: for some microseconds within exec, a process shows no environment."""
+"""How many scans in a row must find nothing: for some microseconds within exec, a process shows no environment."""
 
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
-"""A shell runs its trap only when its child has ended (POSIX, Shell Command Language, 2.11)."""
+"""Shells, which run their trap only after the end of their child (POSIX, Shell Command Language, 2.11)."""
 
 _DEAD_STATES = frozenset("ZX")
 """Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped, unless another of its threads lives.
-A killed process may be in a driver with one thread, for a while, when its main thread has ended."""
+A thread of a killed process may be in a driver for a while after its main thread has ended."""
 
 _THREADS = 17
 """The field of /proc/PID/stat with the number of threads, counted after the name."""
 
 
 class UnkillableError(OperationalError):
-    """Processes outlived SIGKILL; `pids` are theirs. All the others have ended."""
+    """Processes outlived SIGKILL, namely `pids`. All others have ended."""
 
     def __init__(self, pids: list[int], timeout_s: float) -> None:
         listed = ", ".join(map(str, pids))
@@ -61,7 +61,7 @@ class UnkillableError(OperationalError):
 
 
 class ProcessStatus(NamedTuple):
-    """What /proc shows of a process that has not been reaped."""
+    """The status of an unreaped process in /proc."""
 
     pid: int
     parent: int
@@ -69,22 +69,22 @@ class ProcessStatus(NamedTuple):
     dead: bool
     """Whether it is a zombie: all its threads have ended, and its parent has not reaped it."""
     name: str
-    """The name of its program, cut off after 15 bytes. It outlives the process, as its zombie does."""
+    """The name of its program, cut after 15 bytes. A zombie still has it."""
 
     @property
     def is_shell(self) -> bool:
-        """Whether it is a shell, or was one."""
+        """Whether it is or was a shell."""
         return self.name in _SHELLS
 
 
 def statuses() -> Iterator[ProcessStatus]:
-    """Yield the processes of this PID namespace that may be looked at, zombies included."""
+    """Yield the visible processes of this PID namespace, zombies included."""
     for pid in _pids():
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # pathlib would double the guard's start
                 text = file.read()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it has ended; or it is another user's, and /proc is mounted with hidepid=1
+            continue  # it has ended, or it is another user's and /proc is mounted with hidepid=1
         # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
         name, _, rest = text.partition(b"(")[2].rpartition(b")")
         fields = rest.split(maxsplit=_THREADS + 1)
@@ -93,17 +93,17 @@ def statuses() -> Iterator[ProcessStatus]:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes that carry `mark`, except this one; only root sees those of other users."""
+    """Return the processes with a mark, except this one; only root sees those of other users."""
     own = os.getpid()
     return [pid for pid in _pids() if pid != own and _carries(pid, mark)]
 
 
 def signal_groups(groups: Collection[int], signum: int) -> None:
-    """Send a signal to those processes of some groups that it is meant for; the groups must be the caller's own.
+    """Send a signal to those processes of the caller's own groups that should get it.
 
     A process that handles the signal ends its children itself: a training script saves its state, for which it may
     still need the processes that load its data, and torch makes these die of SIGTERM at once. If no process handles the
-    signal, all get it. So do the children of a shell, which handles no signal until they have ended.
+    signal, all get it. So do the children of a shell, which handles no signal before they have ended.
     """
     members = {status.pid: status for status in statuses() if status.group in groups and not status.dead}
     children: dict[int, list[int]] = {}
@@ -117,7 +117,7 @@ def signal_groups(groups: Collection[int], signum: int) -> None:
 
 
 def _handles(pid: int, signum: int) -> bool:
-    """Whether a process catches a signal, or blocks it to take it later (see proc_pid_status(5)).
+    """Whether a process catches a signal, or blocks it to handle it later (see proc_pid_status(5)).
 
     Every Python catches SIGINT, whatever its script does; so SIGINT counts only if SIGTERM is caught too. Otherwise all
     processes get it, as they do from a terminal.
@@ -144,17 +144,17 @@ def _send(pid: int, group: int, signum: int) -> None:
     except ProcessLookupError:
         return
     try:
-        if _group(pid) == group:  # before the pidfd pinned the process, its number may have gone to another one
+        if _group(pid) == group:  # before the pidfd pinned the process, its number may have been reused
             send(pidfd, signum)
     finally:
         os.close(pidfd)
 
 
 def kill_marked(mark: str | None, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
-    """Kill everything that carries `mark`, if it is given, or is in one of the process groups; wait for its end.
+    """Kill all processes with a mark, if it is given, or in the process groups; wait for their end.
 
     `groups` must be the caller's own. A process that has ended may still be a zombie, which its parent reaps. Raises
-    `UnkillableError` for what is left after `timeout_s`.
+    `UnkillableError` for processes that are left after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     empty_looks = 0
@@ -169,9 +169,9 @@ def kill_marked(mark: str | None, groups: frozenset[int] = frozenset(), timeout_
 
 
 def kill(pidfds: Mapping[int, int], timeout_s: float = KILL_TIMEOUT_S) -> None:
-    """Kill processes, given as pidfds by their process ids; wait for their end.
+    """Kill processes, given as pidfds by process id; wait for their end.
 
-    Raises `UnkillableError` for what is left after `timeout_s`.
+    Raises `UnkillableError` for processes that are left after `timeout_s`.
     """
     for pidfd in pidfds.values():
         send(pidfd, signal.SIGKILL)
@@ -181,10 +181,10 @@ def kill(pidfds: Mapping[int, int], timeout_s: float = KILL_TIMEOUT_S) -> None:
 
 
 def open_families(marks: Collection[str], groups: Mapping[int, str]) -> dict[str, dict[int, int]]:
-    """Return for each mark a pidfd of each process that carries it, by process id.
+    """Return for each mark a pidfd of each process with it, by process id.
 
-    Processes of the `groups` count to the mark given there, since they may have wiped out their environment. If there
-    are too many for the descriptors of this process, some are left out.
+    Processes of the `groups` count to the mark given there, because they may have wiped their environment. If there are
+    too many for the descriptors of this process, some are left out.
     """
     families: dict[str, dict[int, int]] = {mark: {} for mark in marks}
     opened_max = _opened_max()
@@ -206,14 +206,14 @@ def open_families(marks: Collection[str], groups: Mapping[int, str]) -> dict[str
 
 
 def _family(pid: int, group: int, marks: Collection[str], groups: Mapping[int, str]) -> str | None:
-    """Return which of the marks a process carries, or that of its group; None if it is of no family."""
+    """Return the mark of a process, or that of its group; None if it is of no family."""
     own = (variable.partition("=") for variable in _environ(pid).decode(errors="replace").split("\0"))
     carried = (value for name, _, value in own if name == MARK_VARIABLE and value in marks)
     return next(carried, groups.get(group))
 
 
 def _open(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
-    """Return pidfds of processes that are to be killed, by pid; if there are too many, some are left out."""
+    """Return pidfds of processes to kill, by pid; if there are too many, some are left out."""
     pids = set() if mark is None else set(marked(mark))
     if groups:
         pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
@@ -235,7 +235,7 @@ def _open(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
 
 
 def _opened_max() -> int:
-    """Return how many processes one look opens; a negative number if descriptors have no limit."""
+    """Return how many processes one scan opens; negative without a limit of descriptors."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPENED_SHARE
 
 
@@ -244,13 +244,13 @@ def _pids() -> list[int]:
 
 
 def _carries(pid: int, mark: str) -> bool:
-    """Whether a process carries a mark, or that of a worker of the nodeclient whose mark it is."""
+    """Whether a process has a mark, or that of a worker of this nodeclient."""
     variable = f"{MARK_VARIABLE}={mark}".encode()
     return any(own == variable or own.startswith(variable + b":") for own in _environ(pid).split(b"\0"))
 
 
 def _environ(pid: int) -> bytes:
-    """Return the environment of a process, as far as /proc shows it."""
+    """Return the environment of a process, if /proc shows it."""
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for thread in _threads(pid):
             with (
@@ -275,7 +275,7 @@ def _group(pid: int) -> int:
 
 
 def send(pidfd: int, signum: int) -> None:
-    """Send a signal to a process, unless it is gone already, or has changed its user."""
+    """Send a signal to a process, unless it is gone, or has changed its user."""
     with suppress(ProcessLookupError, PermissionError):
         pidfd_send_signal(pidfd, signum)
 

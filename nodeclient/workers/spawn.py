@@ -26,14 +26,14 @@ EXIT_NOT_EXECUTABLE = 126
 """The exit codes of a shell in these two cases (POSIX, Shell Command Language, 2.8.2)."""
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
-"""Errors that mean that the system lacks something for one more process, which it may have later (fork(2), execve(2)).
-`coordinatord.hints` has what to do about them."""
+"""Errors for lack of a resource for another process, which may be available later (fork(2), execve(2)).
+`coordinatord.hints` has the remedies."""
 
 _PR_SET_PDEATHSIG = 1
 """The value in linux/prctl.h."""
 
 _LIBC = ctypes.CDLL(None)
-"""Loaded at import, since nothing should be loaded between fork and exec."""
+"""The C library, loaded at import, because nothing should be loaded between fork and exec."""
 
 
 class WorkerCommand(Struct, frozen=True):
@@ -42,7 +42,7 @@ class WorkerCommand(Struct, frozen=True):
     argv: tuple[str, ...]
     environ: Mapping[str, str]
     cpus: frozenset[int] | None = None
-    """The only CPUs that it may run on; None for all CPUs of this process."""
+    """The CPUs that it may use; None for all CPUs of this process."""
     slots: int | None = None
     """The descriptor of the memory for its steps, which it inherits under the same number."""
 
@@ -50,7 +50,7 @@ class WorkerCommand(Struct, frozen=True):
 class SpawnError(OperationalError):
     """A worker could not be started; the text says why and what to do.
 
-    `exit_code` is what a shell would have exited with; 71 if the system lacks something just now.
+    `exit_code` is that of a shell; 71 if the system lacks a resource at the moment.
     """
 
     def __init__(self, local_rank: int, message: str, exit_code: int) -> None:
@@ -73,11 +73,11 @@ def spawn(
 ) -> int:
     """Start the worker; return its process id, which the caller reaps.
 
-    It inherits no other file than the two descriptors, that of its slots and, if `with_stdin`, this process's stdin. A
-    descriptor that is None stands for this process's own. All stay open here.
+    It inherits only the two descriptors, that of its slots and, if `with_stdin`, this process's stdin. None means this
+    process's own descriptor. All stay open here.
 
-    It must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
-    `SpawnError`, and then no process is left.
+    Call it in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises `SpawnError`,
+    and then no process is left.
     """
     if command.cpus is not None and not command.cpus <= os.sched_getaffinity(0):
         message = f"CPUs {sorted(command.cpus - os.sched_getaffinity(0))} are not for this process: see taskset -p $$"
@@ -136,10 +136,10 @@ def check_program(command: WorkerCommand) -> None:
 
 
 def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
-    """Return what a child does before exec: it binds its life to this process, and resets signals and limits.
+    """Return the function for a child to call before exec: it binds its life to ours, and resets signals and limits.
 
-    Its limits are those that this process had at its start. With `cpus` it runs on these alone, and so does what it
-    starts. Everything that can be found out before the fork is found out here.
+    Its limits are those of this process at its start. With `cpus`, it and its children run only on these. Everything
+    possible is computed before the fork.
     """
     parent = os.getpid()
     # exec keeps signals ignored, so under nohup, or in the background of a shell, the workers would ignore them too.

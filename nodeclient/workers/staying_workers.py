@@ -1,7 +1,7 @@
-"""The agent's end of the connections to workers that can go into another round as the same processes.
+"""The agent's end of the connections to workers that can continue in another round as the same processes.
 
 `workerlib.contract.round_messages` has the messages. A connection lasts as long as its process, so it outlives a round.
-What a worker sends is not trusted: it may be any program of this user.
+Messages of a worker are not trusted: it may be any program of this user.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from workerlib.contract.round_messages import (
 )
 
 FAILED = 1
-"""The exit code of a Python that an error ends: a worker that leaves its round after an error would have had it."""
+"""The exit code of a Python after an error: a worker that leaves its round after an error would have had it."""
 
 _REMOVED = frozenset({STACKS})
-"""The variables that a worker removes from its environment, so that each round has to send them again."""
+"""The variables that a worker removes from its environment, so that each round sends them again."""
 
 STOPPED = "a worker was stopped by a signal, such as SIGSTOP"
 """Why a worker is not asked to leave its round in an unplanned end: it would not answer."""
@@ -56,17 +56,17 @@ STOPPED = "a worker was stopped by a signal, such as SIGSTOP"
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A connection to a process. Its local rank is not known before the worker has sent it."""
+    """A connection to a process. Its local rank is unknown before the worker has sent it."""
 
     socket: socket.socket
     local_rank: int | None = None
     round: int = 0
-    """The round that the worker is in."""
+    """The worker's round."""
     pid: int = 0
     has_failed: bool = False
     """Whether the worker has reported that a collective failed in this round."""
     has_left: bool = False
-    """Whether it has reported that it is out of this round."""
+    """Whether it has reported that it has left this round."""
 
 
 class Dismissals:
@@ -137,8 +137,8 @@ class StayingWorkers:
     ) -> None:
         """Begin with none.
 
-        `submit_in_order` takes the reports of a worker in which a collective failed, since earlier exits come first.
-        Workers that are dismissed have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
+        `submit_in_order` takes the reports of a worker about a failed collective, because earlier exits come first.
+        Dismissed workers have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
         """
         self._workers = workers
         self._submit = submit
@@ -148,13 +148,13 @@ class StayingWorkers:
         self._socket: WorkerSocket | None = None
         self._round = 0
         self._commands_before: Sequence[WorkerCommand] = ()
-        """The commands of the round before."""
+        """The commands of the last round."""
         self._commands: Sequence[WorkerCommand] = ()
         """The commands of the workers of this round, by local rank."""
         self._connections: set[_Connection] = set()
 
     def listen(self, folder: Path) -> dict[str, str]:
-        """Let the workers of a round connect; return the variable with the socket's path, or nothing on an error."""
+        """Accept the workers of a round; return the variable with the socket's path, or nothing on an error."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -163,11 +163,11 @@ class StayingWorkers:
         return {} if self._socket is None else {ROUNDS: self._socket.path}
 
     def begin(self, number: int, commands: Sequence[WorkerCommand]) -> None:
-        """Begin a round, whose workers have these commands by their local ranks."""
+        """Begin a round, with the commands of its workers by local rank."""
         self._round, self._commands_before, self._commands = number, self._commands, commands
 
     def go_on(self, local_rank: int, stdout: int, stderr: int) -> None:
-        """Give a process that is held the environment and the descriptors that a new one would have."""
+        """Give a held process the environment and the descriptors of a new one."""
         before, now = self._commands_before[local_rank].environ, self._commands[local_rank].environ
         slots = self._commands[local_rank].slots
         fds = (stdout, stderr) if slots is None else (stdout, stderr, slots)
@@ -250,7 +250,7 @@ class StayingWorkers:
                 self._take_report(connection, rank, message)
 
     def _take_report(self, connection: _Connection, rank: int, message: RoundMessage) -> None:
-        """Take what a worker reports of its round. Some reports wait for exits, so they are taken once in a round."""
+        """Handle a worker's report of its round. Some reports wait for exits, so each is handled once in a round."""
         match message:
             case Failed(_, error, lines) if not connection.has_failed:
                 connection.has_failed = True

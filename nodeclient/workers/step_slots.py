@@ -1,8 +1,8 @@
-"""The slots of shared memory into which the workers of a node write their steps; workerlib defines their layout.
+"""Reads workers' steps from slots of shared memory, whose layout workerlib defines.
 
-They are memory without a name in any file system: no disk is involved, nothing can remove the memory, and the kernel
-frees it with the last process that has it. Its size is sealed, so neither side can take it from the other. Values that
-workers write are not trusted: what is read here is always within bounds.
+The memory has no name in any file system: no disk is involved, nothing can remove it, and the kernel frees it with the
+last process that has it. Its size is sealed, so neither side can shrink it. Workers' values are not trusted: reads are
+always checked against limits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workerlib.contract.env import (
 _WORD_BYTES = 8
 
 _OVER = 3
-"""The index of the field that says that the worker's program is over."""
+"""The index of the field that is set when the worker's program is over."""
 
 _EXIT_CODE_MAX = 255
 
@@ -40,28 +40,28 @@ _SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
 
 class Slots:
-    """The slots of a node's workers, new ones for each round; no process of an older round can write into them."""
+    """The slots of a node's workers, new ones for each round; no process of an older round can write to them."""
 
-    def __init__(self, workers: int, complain: Callable[[str], None]) -> None:
+    def __init__(self, workers: int, warn: Callable[[str], None]) -> None:
         """Begin without slots.
 
-        `complain` gets a text, once, if no slots can be made. The workers' steps are not known then.
+        `warn` gets a text, once, if no slots can be made. The workers' steps are unknown then.
         """
         self._workers = workers
-        self._complain = complain
-        self._complained = False
+        self._warn = warn
+        self._warned = False
         self.file: int | None = None
         """The descriptor of the memory; None if there is none."""
         self._round = ("", 0)
         self._steps: list[tuple[int, int] | None] = []
-        """The last step that each worker reported, and when."""
+        """The last reported step of each worker, and its time."""
         self._are_announced = False
         """Whether a worker has announced that it will report steps."""
         self._sections: list[tuple[str, int, int] | None] = []
-        """The section that each worker is in: its name, its limit in seconds, and when it was begun."""
+        """The section of each worker: its name, its limit in seconds, and its start."""
 
     def begin(self, run: str, number: int) -> list[dict[str, str]]:
-        """Make empty slots for a round; return the variables that name each worker's slot, by local rank."""
+        """Make empty slots for a round; return the variables with each worker's slot, by local rank."""
         self.close()
         self._round = (run, number)
         self._steps = [None] * self._workers
@@ -70,9 +70,9 @@ class Slots:
         try:
             self.file = _memory(self._workers * SLOT_BYTES)
         except OSError as error:
-            if not self._complained:
-                self._complain(f"the steps of the workers cannot be known: no shared memory, {error.strerror}")
-            self._complained = True
+            if not self._warned:
+                self._warn(f"the steps of the workers cannot be known: no shared memory, {error.strerror}")
+            self._warned = True
             return [{}] * self._workers
         # The link of an open file, since a worker may be started by a program that closes descriptors unknown to it. A
         # worker that may not follow the link, as in a container, uses the descriptor of this number that it inherits.
@@ -80,7 +80,7 @@ class Slots:
         return [{PROGRESS: f"{path}:{rank * SLOT_BYTES}"} for rank in range(self._workers)]
 
     def complete(self, observed: Observed) -> Observed:
-        """Return the node's report completed with the steps of its workers, if it is about their round."""
+        """Add the steps of its workers to a node's report, if it is about their round."""
         if (observed.run, observed.round) != self._round:
             return observed
         self._look()
@@ -96,7 +96,7 @@ class Slots:
         )
 
     def _section(self) -> Section | None:
-        """Return the section that may go on for the longest; None if no worker is in one."""
+        """Return the section that may last longest; None without one."""
         known = [(rank, *section) for rank, section in enumerate(self._sections) if section is not None]
         if not known:
             return None
@@ -105,7 +105,7 @@ class Slots:
         return Section(clip(name, SECTION_NAME_MAX) or "?", limit_s, min(max(age_s, 0.0), DURATION_S_MAX), rank)
 
     def over(self) -> dict[int, int]:
-        """Return the exit codes of the programs that are known to be over, by local rank."""
+        """Return the exit codes of programs that are known to be over, by local rank."""
         fields = self._fields()
         over = {rank: fields[(rank * SLOT_BYTES) // _WORD_BYTES + _OVER] for rank in range(self._workers) if fields}
         return {rank: word - 1 for rank, word in over.items() if 0 < word <= _EXIT_CODE_MAX + 1}
@@ -120,7 +120,7 @@ class Slots:
         fields = self._fields()
         for rank in range(self._workers) if fields else ():
             step, at, check = fields[rank * SLOT_BYTES // _WORD_BYTES :][:_OVER]
-            # Values that do not belong together are being written right now; they are whole at the next look.
+            # Inconsistent values are being written right now; they are consistent at the next read.
             if at and step ^ at == check:
                 if step <= STEP_MAX:
                     self._steps[rank] = (step, at)

@@ -1,6 +1,6 @@
-"""System calls that a Python may lack though its kernel has them, because it is built for an older C library.
+"""Makes system calls that a Python may lack because it is built for an older C library.
 
-The Pythons of conda and uv are built for glibc 2.17 of 2012. Next to nothing is imported here: the guard imports this
+The Pythons of conda and uv are built for glibc 2.17 of 2012. It imports next to nothing, because the guard imports it
 too.
 """
 
@@ -15,7 +15,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 
 PIDFD_SEND_SIGNAL = 424
 PIDFD_OPEN = 434
-"""The numbers of calls from Linux 5.1 on are the same on all processors that torch runs on."""
+"""The numbers of system calls, which are the same on all processors from Linux 5.1 on."""
 
 MFD_CLOEXEC = 1
 MFD_ALLOW_SEALING = 2
@@ -73,7 +73,7 @@ def memfd_create(name: str, flags: int) -> int:
 
 
 def _call(function: str, *arguments: object) -> int:
-    """Call a function of the C library that is in use. Raises `OSError`."""
+    """Call a function of the C library in use. Raises `OSError`."""
     import ctypes  # noqa: PLC0415 - where Python itself has these, the guard does without
 
     libc = ctypes.CDLL(None, use_errno=True)

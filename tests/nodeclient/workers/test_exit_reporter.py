@@ -45,9 +45,9 @@ def facts(events: list[WorkerExited]) -> list[tuple[int, int, str]]:
 
 async def test_only_failures_are_worth_a_diagnosis_and_no_more_of_them_than_are_compared() -> None:
     async with reporting(giving("error")) as (kept, events):
-        kept.note(0, 0, pid=7)
+        kept.record_exit(0, 0, pid=7)
         for local_rank in range(1, 12):
-            kept.note(local_rank, 3, pid=7)
+            kept.record_exit(local_rank, 3, pid=7)
         await kept.settled()
     assert facts(events)[0] == (0, 0, "")
     assert [event.diagnosis.error for event in events[1:]] == ["error 3"] * 9 + [""] * 2
@@ -57,8 +57,8 @@ async def test_only_failures_are_worth_a_diagnosis_and_no_more_of_them_than_are_
 async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
     ready = asyncio.Event()
     async with reporting(giving("error", ready.wait)) as (kept, events):
-        kept.note(0, 3, pid=7)
-        kept.note(1, 0, pid=8)
+        kept.record_exit(0, 3, pid=7)
+        kept.record_exit(1, 0, pid=8)
         await asyncio.sleep(0)
         assert events == []
         ready.set()
@@ -68,19 +68,19 @@ async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
 
 async def test_what_ends_because_it_is_asked_to_gives_no_account_but_what_had_ended_before_does() -> None:
     async with reporting(giving("error")) as (kept, events):
-        kept.note(0, 3, pid=7)
+        kept.record_exit(0, 3, pid=7)
         kept.expect_exits()
-        kept.note(1, -15, pid=8)
+        kept.record_exit(1, -15, pid=8)
         await kept.settled()
     assert facts(events) == [(0, 3, "error 3"), (1, -15, "")]
 
 
 async def test_what_fails_by_itself_right_after_the_first_failure_is_diagnosed_to_be_compared() -> None:
     async with reporting(giving("error")) as (kept, events):
-        kept.note(0, 3, pid=7)
+        kept.record_exit(0, 3, pid=7)
         kept.expect_exits()
-        kept.note(1, 3, pid=8)
-        kept.note(2, -9, pid=9)
+        kept.record_exit(1, 3, pid=8)
+        kept.record_exit(2, -9, pid=9)
         await kept.settled()
     assert facts(events) == [(0, 3, "error 3"), (1, 3, "error 3"), (2, -9, "")]
 
@@ -88,7 +88,7 @@ async def test_what_fails_by_itself_right_after_the_first_failure_is_diagnosed_t
 async def test_in_a_stop_without_a_failure_nothing_is_worth_a_diagnosis() -> None:
     async with reporting(giving("error")) as (kept, events):
         kept.expect_exits()
-        kept.note(0, 3, pid=7)
+        kept.record_exit(0, 3, pid=7)
         await kept.settled()
     assert facts(events) == [(0, 3, "")]
 
@@ -96,7 +96,7 @@ async def test_in_a_stop_without_a_failure_nothing_is_worth_a_diagnosis() -> Non
 async def test_a_diagnosis_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exit_reporter, "DIAGNOSED_WITHIN_S", 0.05)
     async with reporting(giving("error", asyncio.Event().wait)) as (kept, events):
-        kept.note(0, 3, pid=7)
+        kept.record_exit(0, 3, pid=7)
         await kept.settled()
     assert facts(events) == [(0, 3, "")]
     assert events[0].age_s >= 0.05

@@ -119,8 +119,8 @@ async def test_the_second_signal_kills_at_once() -> None:
         process = stage.start(*IGNORES)
         await stage.leftovers.take([stage.worker])
         ending = asyncio.ensure_future(stage.leftovers.end())
-        stage.leftovers.note_signal()
-        stage.leftovers.note_signal()
+        stage.leftovers.on_signal()
+        stage.leftovers.on_signal()
         await ending
         assert process.wait() == -9
 
