@@ -72,7 +72,6 @@ FIELDS_MAX = 12
 
 MANY_FIELDS = {
     "Run": "it is the sum of its parts: records, members, arrivals, evidence, progress and two wings",
-    "Member": "as Run",
     "Round": "what is written once parts from what changes while it runs",
 }
 """The classes above that, and what will mend each."""

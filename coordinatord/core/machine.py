@@ -16,9 +16,9 @@ from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
 from coordinatord.core.rounds.policy import FORGIVEN_EVERY_S, Policy
 from coordinatord.core.rounds.queries import admission
-from coordinatord.core.rounds.state import leases
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.leases import Leases
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
 from coordinatord.core.rounds.state.sleep_watch import SleepWatch
@@ -50,7 +50,7 @@ class Coordinator:
         self._registry = Registry(self.cluster, policy, epoch)
         self._stalls = SleepWatch()
         self._sessions: dict[int, tuple[Run, Member]] = {}
-        self._leases = leases.Leases()
+        self._leases = Leases()
         self._due: float | None = None
         """When the first deadline of any run or lease is due."""
         self._handlers = Table[type[events.Event], Callable[[Any, Decision], None]]("events of a coordinator")
@@ -105,9 +105,9 @@ class Coordinator:
             run.take_up(now)
             for member in run.members.values():
                 # It may have gone before the first known failure, and caused it: that one must not be charged.
-                member.heard_at, member.closed_at = now, now - AGE_MAX
-                member.awaited_from = now + self.policy.restart_grace_s
-                member.revoked = bool(member.token) and member.token not in tokens
+                member.lease.heard_at, member.session.closed_at = now, now - AGE_MAX
+                member.lease.awaited_from = now + self.policy.restart_grace_s
+                member.session.revoked = bool(member.session.token) and member.session.token not in tokens
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self._registry.plan(run, next_row(run, -math.inf)[1])
         apply_drains(self.cluster)
@@ -151,7 +151,7 @@ class Coordinator:
             return self._conclude(decision)
         if self._due is None or now >= self._due:  # else it stands: all that has changed is that a lease ends later
             self._due = self._first_due()
-        before, is_current = member.sent, member.sent_revision == run.revision
+        before, is_current = member.session.sent, member.session.sent_revision == run.revision
         sent = answer(event.session, run, member, heartbeat_s, now)
         return Batch((), (sent,), repeats=is_current and _is_renewal(sent.message, before))
 
@@ -173,7 +173,7 @@ class Coordinator:
         for run in self._registry.live.values():
             run.postpone(by, now)
             for member in run.members.values():
-                member.awaited_from = min(member.awaited_from + by, now)
+                member.lease.awaited_from = min(member.lease.awaited_from + by, now)
         return by
 
     # Events
@@ -210,8 +210,8 @@ class Coordinator:
         run, member = self._sessions.pop(event.session, (None, None))
         if run is None or member is None:
             return
-        member.session, member.closed_at = None, decision.now
-        member.revoked = event.revoked
+        member.session.id, member.session.closed_at = None, decision.now
+        member.session.revoked = event.revoked
         run.roll.place(member)
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
@@ -248,7 +248,7 @@ class Coordinator:
         for run in self._registry.live.values():
             self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)
         for run, member in self._sessions.values():
-            if not member.expired:  # a node that was silent before is sent nothing
+            if not member.lease.expired:  # a node that was silent before is sent nothing
                 decision.answer(run, member)
         for run in list(self._registry.live.values()):
             self._advance(run, decision)
@@ -260,8 +260,8 @@ class Coordinator:
         for run in self._registry.live.values():
             run.adopt(event.policy)
         for run, member in self._sessions.values():
-            if not member.expired:
-                member.awaited_from, member.unanswered_s = decision.now, 0.0
+            if not member.lease.expired:
+                member.lease.awaited_from, member.lease.unanswered_s = decision.now, 0.0
                 decision.answer(run, member)
         for run in list(self._registry.live.values()):
             self._advance(run, decision)
@@ -324,23 +324,22 @@ class Coordinator:
             if known is not None:
                 self._replace(run, known, younger, decision)
             known = observations.take_in(run, younger, join, decision)
-        elif known.session is not None:
+        elif known.session.id is not None:
             decision.close(known)  # the node has given up this session, whose end was not seen yet
-            del self._sessions[known.session]
-        known.session, known.closed_at, known.sent = event.session, None, None
+            del self._sessions[known.session.id]
         observations.introduce(run, known, event, decision.now)
         return known
 
     def _replace(self, run: Run, known: Member, younger: Member, decision: Decision) -> None:
-        if known.session is not None:
+        if known.session.id is not None:
             refused = admission.superseded(run.job, younger)
-            decision.endings.append(Refuse(known.session, refused, run.job, known.node))
-            del self._sessions[known.session]
-            known.session = None
+            decision.endings.append(Refuse(known.session.id, refused, run.job, known.node))
+            del self._sessions[known.session.id]
+            known.session.id = None
         if run.durable.state.ended or known.state is MemberState.RELEASED:
             self._forget(run, known, decision)
         else:
-            reason = f"replaced by a younger nodeclient with the same node id, from {younger.peer_address}"
+            reason = f"replaced by a younger nodeclient with the same node id, from {younger.session.peer_address}"
             self._lose(run, known, reason, decision)
 
     def _observe(self, run: Run, member: Member, observed: Observed, decision: Decision) -> None:
@@ -353,9 +352,9 @@ class Coordinator:
 
     def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
         """Note that a member lives; return whether it reports steps or a section of its workers."""
-        member.heard_at = run.roll.heard_at = now
+        member.lease.heard_at = run.roll.heard_at = now
         unanswered_s = min(observed.heard_s, now - self._stalls.woke_at)  # while this process slept, it sent nothing
-        leases.note_heard(member, unanswered_s, self.policy, heartbeat_s, now)
+        member.lease.record_heard(unanswered_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
         has_progress = bool(observed.steps) or observed.section is not None or member.observed.section is not None
         if has_progress:
@@ -370,7 +369,7 @@ class Coordinator:
         if run.durable.state.ended or member.state is MemberState.RELEASED:
             self._forget(run, member, decision)
             return
-        member.expired = True
+        member.lease.expired = True
         run.roll.expired_at = decision.now
         run.roll.place(member)
         if run.roll.all_silent:
@@ -404,7 +403,7 @@ class Coordinator:
     def _forget_absent(self, run: Run, decision: Decision) -> None:
         """Keep only connected members, once a run has ended; each is forgotten when its session ends."""
         if run.durable.state.ended:
-            for member in [member for member in run.members.values() if member.session is None]:
+            for member in [member for member in run.members.values() if member.session.id is None]:
                 self._forget(run, member, decision)
 
 

@@ -29,19 +29,19 @@ STIMULI_MIN = 4_000
 80 ms and 2 MB of memory. While a thousand nodes join, no snapshot is made: it would take a tenth of the time of their
 joins."""
 
-STIMULI_PER_OBJECT = 8
-"""The stimuli between two snapshots, for each object of a large state. A snapshot takes some 10 us an object, so it
+STIMULI_PER_OBJECT = 5
+"""The stimuli between two snapshots, for each object of a large state. A snapshot takes some 6 us an object, so it
 costs each stimulus about 1 us. An aborted snapshot costs as much, and is retried as rarely."""
 
 STIMULI_MAX_WITH_STATE = 40_000
 """The most stimuli between two snapshots: 20 MB in memory, and 30 MB in a crash file that takes 3 s of a CPU to write.
 Python's garbage collector scans all of them now and then: 50,000 delayed the nodes by 70 ms."""
 
-OBJECTS_MAX = 12_000
-"""The largest state that is copied, in objects: some 2,300 nodes, or 200 jobs that are over. A snapshot of a larger one
+OBJECTS_MAX = 19_000
+"""The largest state that is copied, in objects: some 2,300 nodes, or 300 jobs that are over. A snapshot of a larger one
 would delay the nodes by more than 0.1 s. A crash file then has only the last stimuli: it can be read, not replayed."""
 
-OBJECTS_PER_NODE = 5
+OBJECTS_PER_NODE = 8
 """The objects that a node has. Looking up the number of nodes costs nothing, and an aborted snapshot costs 0.1 s."""
 
 STIMULI_MAX = 10_000

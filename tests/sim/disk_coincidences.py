@@ -115,7 +115,7 @@ def _boot(world: World) -> None:
 
 def _are_members(world: World) -> bool:
     members = world.run.members.values()
-    connected = sum(member.session is not None for member in members)
+    connected = sum(member.session.id is not None for member in members)
     return not world.run.durable.state.ended and connected == len(world.hosts)
 
 

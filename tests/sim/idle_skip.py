@@ -80,7 +80,7 @@ class IdleSkip:
             or run.gathering.join_timeouts.next() is not None
         ):
             return False
-        if any(member.session is None for member in run.members.values()):
+        if any(member.session.id is None for member in run.members.values()):
             return False  # its lease will be over
         return run.roll.count(MemberState.RUNNING, MemberState.READY, MemberState.SUCCEEDED) == len(run.members)
 

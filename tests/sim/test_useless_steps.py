@@ -34,7 +34,7 @@ def test_a_step_is_useless_to_the_next_coordinator_only_if_that_was_recorded(rec
     world.daemon.disk.break_down(Fault.HANGS)
     world.hosts["n1"].workers.fail()
     world.until(lambda: world.run.durable.round == 2, within=5)
-    chosen, session = world.run.durable.resume, world.run.members["n1"].session
+    chosen, session = world.run.durable.resume, world.run.members["n1"].session.id
     assert chosen is not None
     assert session is not None
     world.daemon.take(Reported(session, early), world.daemon.life)  # it comes late, and lacks what is kept by now

@@ -194,7 +194,9 @@ def a_desired(goal: Goal, **values: Any) -> Desired:
 def a_member(node: str = "n1", *, peer: str = "10.0.0.1", local: str = "10.0.0.9", **offer: Any) -> Member:
     """Build a member as the coordinator knows it."""
     durable = DurableMember(node, 1, an_offer(node, **offer), peer, local, joined_at=0.0)
-    return Member(durable, session=1, observed=an_observed())
+    member = Member(durable, an_observed())
+    member.session.id = 1
+    return member
 
 
 def a_run(spec: JobSpec | None = None, *, job: str = "mnist", run: str = "e-1", opener: str = "first") -> Run:

@@ -61,10 +61,10 @@ def _note_checkpoint(kept: KeptState, member: Member, holding: Holding | None, *
     checkpoints.begin(run.durable.round, run.durable.order)
     if holding is not None and holding.writes_checkpoints:
         checkpoints.note(
-            member.node, NONE_YET if holding.checkpointed is None else holding.checkpointed, member.heard_at
+            member.node, NONE_YET if holding.checkpointed is None else holding.checkpointed, member.lease.heard_at
         )
     if is_newer and at is not None and at.round == run.durable.round:
-        checkpoints.note_whole(member.heard_at)
+        checkpoints.note_whole(member.lease.heard_at)
     checkpoints.note_known(member.node)
 
 

@@ -116,11 +116,11 @@ def _next_attempt(kept: KeptState) -> int:
 
 
 def _may_write(member: Member) -> bool:
-    return member.session is not None and _is_able(member)
+    return member.session.id is not None and _is_able(member)
 
 
 def _is_able(member: Member) -> bool:
-    is_here = not member.expired and member.durable.outcome is None
+    is_here = not member.lease.expired and member.durable.outcome is None
     return is_here and member.keeper is not None and member.keeper.persist is not None
 
 

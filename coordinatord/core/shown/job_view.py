@@ -258,7 +258,7 @@ def _in_order(run: Run) -> list[Member]:
     def key(member: Member) -> tuple[bool, int, float]:
         assignment = member.durable.assignment
         rank = place.get(member.node, len(place)) if assignment is None else assignment.group_rank
-        return assignment is None, rank, member.arrived_at
+        return assignment is None, rank, member.readiness.arrived_at
 
     return sorted(run.members.values(), key=key)
 
@@ -293,25 +293,26 @@ def _node_status(
 ) -> NodeStatus:
     observed, offer = member.observed, member.offer
     assignment = member.durable.assignment
-    seen_s = max(0.0, now - member.heard_at)
+    seen_s = max(0.0, now - member.lease.heard_at)
     here = observed.round == run.durable.round and observed.run == run.id
     steps = observed.steps if here else ()
     age_s = seen_s + observed.step_age_s if steps and observed.step_age_s is not None else None
+    join = member.session.join
     state: str = ready if member.state is MemberState.READY else member.state
     if member.state is MemberState.RUNNING and run.shown_state is not run.durable.state:
         state = STARTING
     return NodeStatus(
         node=member.node,
         host=offer.host,
-        address=offer.advertise_address or member.peer_address,
+        address=offer.advertise_address or member.session.peer_address,
         state=state,
         reason="its workers run, and have done no step yet" if state == STARTING else _reason(member, now),
         drained=bool(member.drained),
         group_rank=None if assignment is None else assignment.group_rank,
         ranks=() if assignment is None else tuple(range(assignment.first_rank, assignment.first_rank + offer.workers)),
         last_seen_s=round(seen_s, 3),
-        release=member.nodeclient_release or None,
-        protocol=member.protocol,
+        release=None if join is None else join.release or None,
+        protocol=None if join is None else join.version,
         log_dir=offer.log_dir or None,
         pids=observed.pids if here else (),
         steps=steps,
@@ -385,11 +386,11 @@ def _reason(member: Member, now: float) -> str:
         return f"leaving: {member.drained}"
     if member.observed.leaving:
         return "leaving"
-    if member.session is None:
+    if member.session.id is None:
         return "disconnected"
     if member.state is MemberState.ASSIGNED:
         return "its workers are to start"
-    since = member.preparing_since if member.state is MemberState.PREPARING else None
+    since = member.readiness.preparing_since if member.state is MemberState.PREPARING else None
     so_far = "" if since is None else f", for {lasted(now - since)} so far"
     held_up = f": {member.observed.held_up}" if member.observed.held_up else ""
     return _BY_PHASE[member.observed.phase] + so_far + held_up

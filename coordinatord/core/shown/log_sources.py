@@ -125,21 +125,21 @@ class _WantedRound:
             host=host,
             file=f"{folder}/{rank}/{stream}.log" if folder else "",
             keeper=node if keeper is None else keeper.node,
-            session=None if problem or keeper is None else keeper.session,
+            session=None if problem or keeper is None else keeper.session.id,
             problem=problem,
         )
 
     def _keeper(self, node: str, host: str, base: str) -> Member | None:
         """Return the node itself, or else another one that is connected and keeps its logs in the same place."""
         member = self._run.members.get(node)
-        if not base or (member is not None and (member.session is not None or self._follow)):
+        if not base or (member is not None and (member.session.id is not None or self._follow)):
             return member
         return self._by_place.get((host, base), member)
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, str], Member]:
         """A node that can be asked for each place where logs are kept, by host and folder; few requests need it."""
-        others = [member for member in self._run.members.values() if member.session is not None]
+        others = [member for member in self._run.members.values() if member.session.id is not None]
         return {(member.offer.host, member.offer.log_dir): member for member in others}
 
     def _problem(self, node: str, place: str, keeper: Member | None) -> str:
@@ -148,7 +148,7 @@ class _WantedRound:
             return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
         if not place:
             return f"node {node} keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
-        if keeper is not None and (keeper.session is not None or self._follow):
+        if keeper is not None and (keeper.session.id is not None or self._follow):
             return ""
         return f"node {node} is not connected: its logs are {place}"
 

@@ -64,9 +64,9 @@ def arrival_sources(run: Run) -> tuple[ArrivalSource, ...]:
     number, workers = run.durable.round, sum(own.workers for own in run.durable.order.values())
     most = min(max(ARRIVALS_MIN, ARRIVALS_AT_ONCE // workers), ARRIVALS_MAX)
     return tuple(
-        ArrivalSource(own.node, member.session, own.first_rank, AskArrivals(1, run.id, number, local_ranks, most))
+        ArrivalSource(own.node, member.session.id, own.first_rank, AskArrivals(1, run.id, number, local_ranks, most))
         for own in run.durable.order.values()
-        if (member := run.members.get(own.node)) is not None and member.session is not None
+        if (member := run.members.get(own.node)) is not None and member.session.id is not None
         for local_ranks in _pieces(own.workers)
     )
 

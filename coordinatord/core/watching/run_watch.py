@@ -75,7 +75,7 @@ class RunWatch:
             return None
         if run.spec.hang_timeout_s == 0 or run.spec.launcher is Launcher.TORCHRUN:
             return None
-        if any(member.session is None for member in run.roll.inside):
+        if any(member.session.id is None for member in run.roll.inside):
             return None  # the node comes back, or is lost
         first_at = run.durable.entered_at + _looks_apart_s(run) if _is_timed_without_steps(run) else None
         return max((at for at in (self._hang.due_at, _section_until(run), first_at) if at is not None), default=NOW)
@@ -217,7 +217,7 @@ def _are_heard_since(run: Run, at: float) -> bool:
     Only then it is known whether a worker that both looks show at one place is in a section: a look does not show it,
     and the heartbeat before it may have been sent before the section began.
     """
-    return all(member.heard_at > at for member in run.roll.inside)
+    return all(member.lease.heard_at > at for member in run.roll.inside)
 
 
 def _section_until(run: Run) -> float | None:

@@ -46,14 +46,14 @@ def _sources_of(run: Run, own: Ranks, ranks: range, *, brief: bool) -> Iterator[
     problem = ""
     if run.spec.launcher is Launcher.TORCHRUN:
         problem = "torchrun has started its workers, and they are its own"
-    elif member is None or member.session is None:
+    elif member is None or member.session.id is None:
         problem = "it is not connected"
     for first in range(0, len(local_ranks), WORKERS_ASKED_MAX):
         yield StackSource(
             node=own.node,
             host=own.node if member is None else member.offer.host,
             first_rank=own.first_rank,
-            session=None if member is None or problem else member.session,
+            session=None if member is None or problem else member.session.id,
             wanted=AskStacks(
                 1, run.id, run.durable.round, tuple(local_ranks[first : first + WORKERS_ASKED_MAX]), brief
             ),

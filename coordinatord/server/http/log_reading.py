@@ -235,8 +235,8 @@ class LogReading:
     async def _read_chunk(self, log: _Log) -> LogChunk:
         """Return the next chunk. Raises `NoAnswerError`."""
         source, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
-        if member is not None and member.session is not None:
-            log.session = member.session  # the node may have a new one; after the end of the run it is no member
+        if member is not None and member.session.id is not None:
+            log.session = member.session.id  # the node may have a new one; after the end of the run it is no member
         if log.session is None:
             raise NoAnswerError("its node is not connected")
         wanted = ReadLog(

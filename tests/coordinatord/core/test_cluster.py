@@ -17,7 +17,7 @@ def test_it_is_once_the_last_node_has_been_silent_for_its_lease() -> None:
     life.tick_until(life.now + 1.0)
     life.report(2, **HERE, beat=True)
     life.tick_until(life.now + 4.5)
-    assert [member.expired for member in life.run.members.values()] == [True, False]
+    assert [member.lease.expired for member in life.run.members.values()] == [True, False]
     assert not cut_off(life)
     life.tick_until(life.now + SILENT_S)
     assert cut_off(life)

@@ -69,8 +69,8 @@ class Cluster:
     def report(self, phase: Phase, *, beat: bool = False) -> None:
         """Have all nodes that are there report their phase in the current round."""
         for member in list(self.run.members.values()):
-            assert member.session is not None
-            self.handle(Reported(member.session, self.observed(phase, beat=beat)))
+            assert member.session.id is not None
+            self.handle(Reported(member.session.id, self.observed(phase, beat=beat)))
 
     def observed(self, phase: Phase, *, beat: bool) -> Observed:
         """Return a node's report."""
@@ -153,9 +153,9 @@ def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypat
         monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "observe"), (desired_state, "Desired")
     )
     cluster.now += 1.0
-    before = {member.node: (member.heard_at, member.sent) for member in cluster.run.members.values()}
+    before = {member.node: (member.lease.heard_at, member.session.sent) for member in cluster.run.members.values()}
     cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=True)))
-    touched = [node for node, member in cluster.run.members.items() if member.heard_at != before[node][0]]
+    touched = [node for node, member in cluster.run.members.items() if member.lease.heard_at != before[node][0]]
     assert (touched, len(cluster.sends), cluster.commits, dict(looks)) == (["n2"], 1, [], {})
     assert cluster.sends[0].message is before["n2"][1], "the very same message, so that it is not encoded again"
 
@@ -228,9 +228,9 @@ def test_an_answer_that_is_repeated_is_the_one_that_would_be_made() -> None:
     for late_s in (0.0, 2.5, 0.0):
         cluster.now += heartbeat_s + late_s
         for member in cluster.run.members.values():
-            assert member.session is not None
-            cluster.handle(Reported(member.session, cluster.observed(Phase.RUNNING, beat=True)))
-            assert member.sent == desired_state.desired(cluster.run, member, heartbeat_s, cluster.now)
+            assert member.session.id is not None
+            cluster.handle(Reported(member.session.id, cluster.observed(Phase.RUNNING, beat=True)))
+            assert member.session.sent == desired_state.desired(cluster.run, member, heartbeat_s, cluster.now)
 
 
 def _count_calls(patch: pytest.MonkeyPatch, *places: tuple[object, str]) -> Counter[str]:

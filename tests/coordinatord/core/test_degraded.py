@@ -129,7 +129,7 @@ def test_a_node_that_begins_to_wait_meanwhile_waits_for_its_whole_time_and_no_lo
     coordinator.handle(beat(2, Phase.IDLE), 500.0)
     coordinator.handle(StoreRecovered(), 1_001.0)
     assert run.gathering.join_timeouts.get("n1") == 1_001.0 + 60
-    assert run.members["n1"].awaited_from <= 1_001.0
+    assert run.members["n1"].lease.awaited_from <= 1_001.0
 
 
 def test_a_deserted_job_is_not_given_up_for_a_node_with_other_settings_that_cannot_be_taken_in() -> None:

@@ -9,7 +9,6 @@ from coordinatord.core.rounds.effects import Send
 from coordinatord.core.rounds.events import Connected, Disconnected, Reported, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.leases import lease_s, note_heard
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import DURATION_S_MAX
@@ -23,12 +22,12 @@ def heard_at(*times: float) -> Member:
     """Return a member that was heard at these times, after it came at 0."""
     member = a_member()
     for now in times:
-        note_heard(member, 0.0, POLICY, 1.0, now)
+        member.lease.record_heard(0.0, POLICY, 1.0, now)
     return member
 
 
 def lease(member: Member) -> float:
-    return lease_s(member, POLICY, 1.0)
+    return member.lease.length_s(POLICY, 1.0)
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.02, 0.3, 0.5])
@@ -148,9 +147,9 @@ def test_a_connection_that_closes_in_the_middle_of_a_silence_leaves_the_lease_as
 def test_who_heard_us_late_gets_more_time_as_well_once_it_has() -> None:
     member = a_member()
     for now, heard_s in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0)):
-        note_heard(member, heard_s, POLICY, 1.0, now)
+        member.lease.record_heard(heard_s, POLICY, 1.0, now)
         assert lease(member) == 5.0, "it may be cut off for good"
-    note_heard(member, 0.5, POLICY, 1.0, 4.0)
+    member.lease.record_heard(0.5, POLICY, 1.0, 4.0)
     assert lease(member) == 5.0 + 5.0 * 1.5
 
 

@@ -53,8 +53,8 @@ def test_a_changed_heartbeat_loses_nobody_and_nodes_go_by_it(heartbeats: tuple[f
     [run] = machine.jobs.values()
     assert (run.durable.state, run.durable.round, len(run.members)) == (State.RUNNING, 1, 4)
     for member in run.members.values():
-        assert member.sent is not None
-        assert (member.sent.heartbeat_s, member.sent.lease_s) == (others[-1], 5 * others[-1])
+        assert member.session.sent is not None
+        assert (member.session.sent.heartbeat_s, member.session.sent.lease_s) == (others[-1], 5 * others[-1])
     for host in world.hosts.values():
         assert host.agent is not None
         assert host.agent._connection.heartbeat_s == others[-1]
@@ -128,7 +128,7 @@ def test_a_connection_that_ends_after_its_lease_has_ended_gives_no_other_lease()
     coordinator.handle(Connected(1, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254"), 0.0)
     coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
     let_pass(coordinator, 6.0)
-    assert coordinator.jobs["default"].members["n1"].expired
+    assert coordinator.jobs["default"].members["n1"].lease.expired
     coordinator.handle(PolicyChanged(Policy(heartbeat_s=20.0)), 6.0)
     coordinator.handle(Disconnected(1), 6.0)
     coordinator.handle(AdminRequested(2, StopJob("default", "operator", "")), 6.0)

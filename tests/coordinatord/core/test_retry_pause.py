@@ -123,12 +123,12 @@ def test_the_reason_is_said_to_the_node_with_how_long_it_takes() -> None:
     job.fail()
     job.fail()
     member = job.run.members["a"]
-    assert member.sent.goal is Goal.WAIT
-    assert member.sent.reason == "waiting 4 s before round 3: the same error twice without a step"
-    assert member.sent.wait_s == 4.0
+    assert member.session.sent.goal is Goal.WAIT
+    assert member.session.sent.reason == "waiting 4 s before round 3: the same error twice without a step"
+    assert member.session.sent.wait_s == 4.0
     job.waits()
     job.fail()
-    assert member.sent.reason == "waiting 8 s before round 4: the same error 3 times in a row without a step"
+    assert member.session.sent.reason == "waiting 8 s before round 4: the same error 3 times in a row without a step"
 
 
 @pytest.mark.parametrize(

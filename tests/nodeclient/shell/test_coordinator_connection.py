@@ -190,7 +190,7 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
         machine = server.driver.machine
 
         def came_with(token: str) -> bool:
-            return machine.sessions == 1 and machine.jobs["job"].members["a"].token == token
+            return machine.sessions == 1 and machine.jobs["job"].members["a"].session.token == token
 
         address = server.url.removeprefix("https://")
         access = AccessSettings(token_file=file)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Connected, Event, Reported
-from coordinatord.core.rounds.state.leases import lease_s
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import (
@@ -121,7 +120,7 @@ class DecisionLaws(Laws):
         resumed_at = self._outages.over_at
         if machine.store_error is not None:
             self._granted = {
-                (run.id, node): 0.0 if member.sent is None else member.sent.lease_s
+                (run.id, node): 0.0 if member.session.sent is None else member.session.sent.lease_s
                 for run in machine.jobs.values()
                 for node, member in run.members.items()
             }
@@ -132,14 +131,14 @@ class DecisionLaws(Laws):
         for run in machine.jobs.values():
             for node, member in run.members.items():
                 since = max(resumed_at, self._revived.get((run.id, node), 0.0))
-                granted = 0.0 if member.sent is None else member.sent.lease_s
+                granted = 0.0 if member.session.sent is None else member.session.sent.lease_s
                 # The lease of that time began anew when the store recovered; the next one may be shorter.
                 granted = max(granted, self._granted.get((run.id, node), 0.0))
-                lease = max(granted, lease_s(member, policy, policy.heartbeat_s))
+                lease = max(granted, member.lease.length_s(policy, policy.heartbeat_s))
                 # A daemon that was stopped for less than a heartbeat hears its nodes before its own timer.
                 most_s = lease / ROUGHLY + policy.heartbeat_s
                 late = self._sent_at.get(node, -1.0) < since and now - since > most_s
-                self.check(not late or member.expired, "%s is counted on %.1f s after trouble", node, now - since)
+                self.check(not late or member.lease.expired, "%s is counted on %.1f s after trouble", node, now - since)
 
     # Decisions
 
@@ -258,7 +257,7 @@ class DecisionLaws(Laws):
         patient = record.silent_s >= least or now - heard >= ROUGHLY * policy.heartbeats_per_lease * policy.heartbeat_s
         self.check(not closed or patient, "%s was lost %.2f s after it closed", record.node, record.silent_s)
         stops = stopped is not None and stopped.reason.startswith("lost")
-        in_touch = any(member.session is not None and not member.expired for member in run.members.values())
+        in_touch = any(member.session.id is not None and not member.lease.expired for member in run.members.values())
         self.check(not stops or in_touch, "%s is lost when nobody is in touch", record.node)
         if closed or not stops:
             return
@@ -286,7 +285,7 @@ class DecisionLaws(Laws):
             if (host.node, host.incarnation) == (record.node, record.incarnation):
                 member = run.members.get(record.node)
                 well = host.well and self.world.queue.now - host.troubled_until > WELL_FOR_S
-                well = well and member is not None and member.session is not None and not member.expired
+                well = well and member is not None and member.session.id is not None and not member.lease.expired
                 idle = (agent := host.agent) is not None and not agent.phase.has_workers
                 idle = idle and agent is not None and host.clock.read() - agent._without_workers_since > IN_FLIGHT_S
                 late = self.world.scenario.network.harsh or self.world.faults["network slow"] > 0

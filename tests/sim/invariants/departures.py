@@ -107,4 +107,4 @@ class DepartureLaws(Laws):
     def _is_counted_on(self, node: str, incarnation: int) -> bool:
         runs = self.world.daemon.machine.jobs.values()
         members = [member for run in runs if (member := run.members.get(node)) is not None]
-        return any(member.incarnation == incarnation and not member.expired for member in members)
+        return any(member.incarnation == incarnation and not member.lease.expired for member in members)

@@ -58,7 +58,7 @@ class IdentityLaws(Laws):
         """Whether a node has shown its token to this coordinator, and may be heard."""
         run = machine.jobs.get("job")
         member = None if run is None else run.members.get(node)
-        return member is not None and not member.expired and (node, member.incarnation) in self._tokens
+        return member is not None and not member.lease.expired and (node, member.incarnation) in self._tokens
 
     def known(self, machine: Coordinator) -> Known:
         """Return all that the coordinator knows of nodes."""

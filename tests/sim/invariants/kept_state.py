@@ -56,7 +56,7 @@ class CandidateLaws(Laws):
             if candidate is None or machine.store_error is not None or not self._is_calm(run, now):
                 self._waits.pop(run.id, None)
                 continue
-            members = ((member.node, member.incarnation, member.session) for member in run.members.values())
+            members = ((member.node, member.incarnation, member.session.id) for member in run.members.values())
             circumstances = (self.world.daemon.life, candidate, run.durable.round, *sorted(members, key=str))
             known, since = self._waits.get(run.id, (None, now))
             if known != circumstances:
@@ -70,7 +70,7 @@ class CandidateLaws(Laws):
         if run.durable.state is not State.RUNNING or self.world.scenario.network.harsh:
             return False
         members = run.members.values()
-        return all(member.session is not None and now - member.heard_at < SILENT_S for member in members)
+        return all(member.session.id is not None and now - member.lease.heard_at < SILENT_S for member in members)
 
 
 class KeptStateLaws(Laws):
@@ -134,7 +134,9 @@ class KeptStateLaws(Laws):
             self._judge_planned_end(run, record)
         writes = self.world.scenario.persist_every_s is not None
         if writes and isinstance(record, RunEnded) and record.condition in {"stop_asked", "all_left", "exhausted"}:
-            members = [member for member in run.members.values() if member.session is not None and not member.expired]
+            members = [
+                member for member in run.members.values() if member.session.id is not None and not member.lease.expired
+            ]
             parts = [*self._parts_of(run, members, gone=True), *self._unheard_parts(run)]
             whole = self._whole_of(run, parts)
             self.persisted.judge_last(run, record, max((at for at in whole if at.round), default=None))
@@ -182,7 +184,7 @@ class KeptStateLaws(Laws):
         waited = member.held_back and kept_of(run).stays_until[member.node] <= now and had_time
         if given or waited or run.durable.stop_asked or all(peer.leaves for peer in others):
             return
-        reachable = [peer for peer in others if peer.session is not None and not peer.expired]
+        reachable = [peer for peer in others if peer.session.id is not None and not peer.lease.expired]
         theirs = self._parts_of(run, reachable)
         whole = set(self._whole_of(run, theirs))
         newest = max(self._whole_of(run, [*theirs, *self._parts_of(run, [member], gone=True)]), default=None)
@@ -196,7 +198,9 @@ class KeptStateLaws(Laws):
 
     def _newest_with(self, run: Run, node: str) -> KeptStep | None:
         """Return the newest step that is whole on a node that goes and the reachable ones together."""
-        reachable = [member for member in run.members.values() if member.session is not None and not member.expired]
+        reachable = [
+            member for member in run.members.values() if member.session.id is not None and not member.lease.expired
+        ]
         parts = [*self._parts_of(run, reachable), *self._parts_of(run, [run.members[node]], gone=True)]
         return max((at for at in self._whole_of(run, parts) if at.round), default=None)
 
@@ -261,7 +265,9 @@ class KeptStateLaws(Laws):
 
     def _candidates(self, run: Run) -> Iterable[KeptStep]:
         """Return the steps that are whole, and have not proved useless."""
-        reachable = [member for member in run.members.values() if member.session is not None and not member.expired]
+        reachable = [
+            member for member in run.members.values() if member.session.id is not None and not member.lease.expired
+        ]
         return self._whole_of(run, self._parts_of(run, reachable))
 
     def _whole_of(self, run: Run, parts: list[KeptParts]) -> Iterable[KeptStep]:
@@ -338,7 +344,7 @@ class KeptStateLaws(Laws):
         """Check that the coordinator counts the last reports of members about this run, and nothing else."""
         for member in () if run.durable.state.ended else run.members.values():
             last = self._heard.get((member.node, member.incarnation))
-            if last is None or member.session is None or member.durable.outcome is not None:
+            if last is None or member.session.id is None or member.durable.outcome is not None:
                 continue
             kept = last.kept.parts if last.kept is not None and last.run == run.id else ()
             counted = kept_of(run).index._of_node.get(member.node, ())
@@ -406,7 +412,7 @@ class KeptStateLaws(Laws):
         which a round could not resume does not count: it was damaged. Where messages come out of order, an older report
         may hide what is there.
         """
-        members = ((member.node, member.incarnation, member.session) for member in run.members.values())
+        members = ((member.node, member.incarnation, member.session.id) for member in run.members.values())
         circumstances = (self.world.daemon.life, run.durable.round, *sorted(members, key=str))
         before, promised = self._copied.get(run.id, ((), None))
         # A step that is protected for the disk alone may go as soon as it is written, or no longer to be written.

@@ -49,7 +49,7 @@ class MessageLaws(Laws):
         if machine.store_error is not None or self.facts.leaves_out(machine):
             return
         for number, (run, member) in machine._sessions.items():
-            self.check(member.session == number, "%s has a connection too many", member.node)
+            self.check(member.session.id == number, "%s has a connection too many", member.node)
             observed = member.observed
             missed = observed.run == run.id and observed.round > run.durable.round and not run.durable.state.ended
             self.check(not missed, "%s knows of round %d, and none is recorded", member.node, observed.round)
@@ -58,7 +58,7 @@ class MessageLaws(Laws):
             self.check(not forever, "%s waits for a round without a time limit", member.node)
             self._judge_revision(run, member)
             last = self._last_sent.get((self.world.daemon.life, number))
-            if last is not None and not member.expired:
+            if last is not None and not member.lease.expired:
                 wanted = _wanted(run, member)
                 received = (
                     last.goal,
@@ -69,11 +69,11 @@ class MessageLaws(Laws):
 
     def _judge_revision(self, run: Run, member: Member) -> None:
         """Check that a message which would be repeated equals one that is made anew."""
-        sent = member.sent
+        sent = member.session.sent
         if (
             sent is None
-            or member.expired
-            or member.sent_revision != run.revision
+            or member.lease.expired
+            or member.session.sent_revision != run.revision
             or sent.goal is not Goal.RUN
             or sent.report is not None
             or sent.resume is not None

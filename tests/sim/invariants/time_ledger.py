@@ -262,7 +262,7 @@ class LedgerLaws(Laws):
         runs = self.world.daemon.machine.jobs.values()
         inside = (member for run in runs if run.id == run_id for member in run.roll.inside)
         return (run_id, number) in self.silent or any(
-            now - member.lived_at >= (policy.reconnect_grace_s if member.session is None else lease_s)
+            now - member.lived_at >= (policy.reconnect_grace_s if member.session.id is None else lease_s)
             for member in inside
         )
 

@@ -84,11 +84,11 @@ def check_not_degraded(store_error: str | None) -> None:
 
 def check_token(known: Member | None, event: Connected) -> None:
     """Refuse a node whose id another token's bearer has, while that one may still be heard. Raises `RefusedError`."""
-    if known is None or known.expired or known.revoked or known.token in {"", event.token}:
+    if known is None or known.lease.expired or known.session.revoked or known.session.token in {"", event.token}:
         return
     text = (
-        f"node {known.node} of job {event.join.job} is here already, from {known.peer_address}, with the token"
-        f" {known.token}; this one has the token {event.token}: give each node its own --node-id"
+        f"node {known.node} of job {event.join.job} is here already, from {known.session.peer_address}, with the token"
+        f" {known.session.token}; this one has the token {event.token}: give each node its own --node-id"
     )
     raise RefusedError(Refused(RefusalCode.FORBIDDEN, clip(text), retry=True))
 
@@ -102,24 +102,24 @@ def check_incarnation(known: Member | None, join: Join) -> None:
     """
     if known is None:
         return
-    if join.incarnation == known.incarnation and _is_older(join.age_s, known.join_age_s):
+    if join.incarnation == known.incarnation and _is_older(join, known.session.join):
         text = f"node {join.node} joined job {join.job} once more since it sent this"
         raise RefusedError(Refused(RefusalCode.SUPERSEDED, clip(text), retry=True))
-    if known.session is None or known.expired:
+    if known.session.id is None or known.lease.expired:
         return
     if join.incarnation < known.incarnation:
         raise RefusedError(superseded(join.job, known))
 
 
-def _is_older(age_s: float | None, than_s: float | None) -> bool:
-    return age_s is not None and than_s is not None and age_s < than_s
+def _is_older(join: Join, last: Join | None) -> bool:
+    return last is not None and last.age_s is not None and join.age_s is not None and join.age_s < last.age_s
 
 
 def superseded(job: str, younger: Member) -> Refused:
     """Return the refusal of the older of two processes with one node id."""
     text = (
         f"another nodeclient with the node id {younger.node} joined job {job} later, from"
-        f" {younger.peer_address} (incarnation {younger.incarnation}): give each its own --node-id"
+        f" {younger.session.peer_address} (incarnation {younger.incarnation}): give each its own --node-id"
     )
     return Refused(RefusalCode.SUPERSEDED, text, retry=False)
 
@@ -154,15 +154,19 @@ def other_command(run: Run, join: Join) -> Member | None:
 
     Only the first one that is connected is looked at, so that ten thousand nodes can join.
     """
-    others = (member for member in run.members.values() if member.node != join.node and member.session is not None)
+    others = (member for member in run.members.values() if member.node != join.node and member.session.id is not None)
     first = next((member for member in others if member.offer.role == join.offer.role), None)
-    return first if first is not None and join.command and first.command not in {"", join.command} else None
+    return first if first is not None and join.command and _command_of(first) not in {"", join.command} else None
+
+
+def _command_of(member: Member) -> str:
+    return "" if member.session.join is None else member.session.join.command
 
 
 def check_script(run: Run, join: Join) -> None:
     """Refuse a node that starts another script than a node of its role: two trainings. Raises `RefusedError`."""
     other = other_command(run, join)
-    if other is not None and other.command[:DIGEST_LETTERS] != join.command[:DIGEST_LETTERS]:
+    if other is not None and _command_of(other)[:DIGEST_LETTERS] != join.command[:DIGEST_LETTERS]:
         text = (
             f"another training runs under job id {join.job}, and node {other.node} of it starts another script: give"
             f" this one a --job-id of its own, or end that one first: nodeclient stop {join.job}"

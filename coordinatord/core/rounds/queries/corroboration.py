@@ -7,7 +7,6 @@ their workers, and nothing on them explains that failure, it was a process of th
 
 from __future__ import annotations
 
-from coordinatord.core.rounds.state.leases import is_in_touch
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.state.run import Run
@@ -25,7 +24,7 @@ def node_gone(run: Run) -> Member | None:
         return None
     (suspect,) = run.roll.in_state(*MAY_HAVE_WORKERS)
     is_ending = suspect.node in run.evidence.failures or suspect.state is MemberState.STOPPING
-    if not suspect.vanished or is_ending or _may_have_closed(suspect):
+    if not suspect.session.vanished or is_ending or _may_have_closed(suspect):
         return None
     first_at, consequences_from = (
         min(failure.at for failure in run.evidence.failures.values()),
@@ -37,7 +36,9 @@ def node_gone(run: Run) -> Member | None:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
     for member in run.roll.inside:
-        was_there = member.connected_at <= first_at and is_in_touch(member, heartbeat_s)
+        session = member.session
+        is_in_touch = session.id is not None and member.lease.is_in_touch(heartbeat_s)
+        was_there = session.connected_at <= first_at and is_in_touch
         if member is not suspect and (not was_there or _may_have_closed(member)):
             return None
     return suspect if all(_is_consequence(failure.failure) for failure in run.evidence.failures.values()) else None

@@ -6,7 +6,6 @@ from coordinatord.core.rounds.queries.conditions import awaited_checkpoint, sett
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.queries.report_builder import report_for
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.leases import lease_s
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.roll import IN_ROUND
 from coordinatord.core.rounds.state.run import Run
@@ -52,16 +51,16 @@ def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desir
     Most heartbeats are answered with it: to make and pack the same message anew would take half of the machine's time
     for a heartbeat. Only goals to run are repeated: the texts and times of another goal may be out of date.
     """
-    sent = member.sent
+    sent = member.session.sent
     if (
         sent is not None
-        and member.sent_revision == run.revision
+        and member.session.sent_revision == run.revision
         and sent.goal is Goal.RUN
         and sent.report is None
         and sent.resume is None
         and not sent.copies
         and sent.heartbeat_s == heartbeat_s
-        and sent.lease_s == lease_s(member, run.policy, heartbeat_s)
+        and sent.lease_s == member.lease.length_s(run.policy, heartbeat_s)
     ):
         return sent
     return desired(run, member, heartbeat_s, now)
@@ -69,7 +68,7 @@ def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desir
 
 def knows_goal(run: Run, member: Member) -> bool:
     """Whether the last message of a node has all that it is to be sent at once."""
-    sent, goal = member.sent, goal_of(run, member)
+    sent, goal = member.session.sent, goal_of(run, member)
     if sent is None or sent.goal is not goal:
         return False
     known = sent.run, sent.round, sent.planned, sent.outcome
@@ -95,7 +94,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         reason=clip(_reason(run, member)),
         wait_s=None if until is None else min(max(0.0, until - now), DURATION_S_MAX),
         heartbeat_s=heartbeat_s,
-        lease_s=lease_s(member, run.policy, heartbeat_s),
+        lease_s=member.lease.length_s(run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,
         planned=planned,
         assignment=member.durable.assignment if goal is Goal.RUN else None,
@@ -125,7 +124,7 @@ def _round(run: Run, member: Member) -> int:
     """
     if not run.durable.state.ended:
         return run.durable.round
-    known = (message.round for message in (member.observed, member.sent) if message and message.run == run.id)
+    known = (message.round for message in (member.observed, member.session.sent) if message and message.run == run.id)
     return max(run.durable.round, *known, 0)
 
 

@@ -28,13 +28,13 @@ def master_address(master: Member, members: Iterable[Member]) -> str:
         return offer.advertise_address
     if not others:
         return LOOPBACK
-    if not is_loopback(master.peer_address):
+    if not is_loopback(master.session.peer_address):
         # Where nodes of several hosts come from one address, it is that of a proxy or a gateway between them and here.
-        is_shared = any(other.peer_address == master.peer_address for other in others)
-        return (offer.routable_address if is_shared else "") or master.peer_address
+        is_shared = any(other.session.peer_address == master.session.peer_address for other in others)
+        return (offer.routable_address if is_shared else "") or master.session.peer_address
     # The master's node shares the coordinator's host: the others reach the master where they reach the coordinator.
-    reached = (other.local_address for other in others if not is_loopback(other.local_address))
-    return next(reached, None) or offer.routable_address or master.peer_address
+    reached = (other.session.local_address for other in others if not is_loopback(other.session.local_address))
+    return next(reached, None) or offer.routable_address or master.session.peer_address
 
 
 @lru_cache(KNOWN_MAX)

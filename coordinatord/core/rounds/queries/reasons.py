@@ -230,7 +230,7 @@ class Reasons:
         """Return since when no node of the round is heard, why that may be, and when the round is given up."""
         run = self._run
         given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
-        if all(member.revoked for member in run.roll.inside):
+        if all(member.session.revoked for member in run.roll.inside):
             why = "their access tokens are no longer valid, so give them others"
         elif all(member.observed == UNHEARD for member in run.roll.inside):
             since = f"not heard since this coordinator was started {_ago(now - run.roll.heard_at)} ago"

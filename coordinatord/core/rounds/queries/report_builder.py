@@ -84,7 +84,7 @@ def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
         EarlyEnd(member.node, ended.rank, _age_s(before_s))
         for member in _heard_inside(run)
         for ended in member.observed.ended
-        if (before_s := cause.at - member.heard_at + ended.age_s) > 0
+        if (before_s := cause.at - member.lease.heard_at + ended.age_s) > 0
     ]
     ends.sort(key=lambda end: -end.before_s)
     return tuple(ends[:CONSEQUENCES_MAX])

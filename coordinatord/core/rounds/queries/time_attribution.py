@@ -34,7 +34,7 @@ def spent_when_broken(run: Run, now: float) -> Spent:
     signs = [failure.at for failure in run.evidence.failures.values() if failure.failure.hang is None]
     signs += [] if run.evidence.lost_at is None else [run.evidence.lost_at]
     signs += [member.lived_at for member in run.roll.in_state(MemberState.SILENT)]
-    signs += [member.heard_at - member.observed.idle_s for member in run.roll.in_state(MemberState.STOPPED)]
+    signs += [member.lease.heard_at - member.observed.idle_s for member in run.roll.in_state(MemberState.STOPPED)]
     if not signs:  # such a node may only have been out of reach, so any other sign is better
         signs += [member.lived_at for member in run.roll.doubtful]
     if run.activity is Activity.SILENT:

@@ -36,9 +36,9 @@ def is_cut_off(cluster: Cluster) -> bool:
     silent = False
     for run in cluster.jobs.values():
         for member in run.members.values():
-            if member.session is not None and not member.expired:
+            if member.session.id is not None and not member.lease.expired:
                 return False
-            silent |= member.session is not None
+            silent |= member.session.id is not None
     return silent
 
 

@@ -38,18 +38,18 @@ class Gathering:
 
     def prepare(self, member: Member, now: float) -> None:
         """Record that a member has come, and prepares: it has arrived, and will be ready later."""
-        if member.preparing_since is None:
-            member.preparing_since = now - member.observed.idle_s
+        if member.readiness.preparing_since is None:
+            member.readiness.preparing_since = now - member.observed.idle_s
             self.arrived_last = now
 
     def arrive(self, member: Member, now: float) -> None:
         """Record that a member became ready, coming from outside."""
-        if member.arrived:
-            member.arrived_at = now  # a new member arrived when it joined, whatever restarts
+        if member.readiness.arrived:
+            member.readiness.arrived_at = now  # a new member arrived when it joined, whatever restarts
         self.has_newcomer |= member.durable.joined_at > self._durable.formed_at
-        if member.arrived or member.preparing_since is None:
+        if member.readiness.arrived or member.readiness.preparing_since is None:
             self.arrived_last = now
-        member.arrived = True
+        member.readiness.arrived = True
         self.ready_last = now
         ready = self._roll.count(MemberState.READY)
         just_enough = self._durable.state is State.FORMING and ready <= self._durable.spec.nodes_min

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coordinatord.core.rounds.state.durable import DurableMember
+from coordinatord.core.rounds.state.lease import Lease
 from coordinatord.core.rounds.values.ranks import Seat
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import Keeper
-from coordinatord.protocol.messages import Desired, NodeOffer, Observed, Phase
+from coordinatord.protocol.messages import Desired, Join, NodeOffer, Observed, Phase
 
 
 class MemberState(StrEnum):
@@ -55,6 +56,47 @@ UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, fai
 
 
 @dataclass(slots=True, eq=False)
+class Session:
+    """The connection of a node that is open, or was last; until the first one, what its record says of the last."""
+
+    peer_address: str
+    """The address from which the node is connected."""
+    local_address: str
+    """The coordinator's own address of the connection."""
+    token: str
+    """The name of the access token of the connection; empty if it had none."""
+    id: int | None = None
+    """Its number; None if it is not open."""
+    join: Join | None = None
+    """The first message of the node; None before its first session with this life of the daemon."""
+    connected_at: float = -math.inf
+    closed_at: float | None = None
+    """When it ended; None while it has not."""
+    vanished: bool = False
+    """Whether it ended while the network was good: the node's process most likely died."""
+    revoked: bool = False
+    """Whether its token is no longer valid, so that the node may come with any other one."""
+    differs_from: str = ""
+    """A node that had another command when this one joined; empty if none is known."""
+    sent: Desired | None = None
+    """The last message that the node was sent."""
+    sent_revision: int = 0
+    """The revision of its run from which that message was made."""
+
+
+@dataclass(slots=True, eq=False)
+class Readiness:
+    """How long a node has been ready for a round, which says whether it counts as an arrival."""
+
+    arrived_at: float
+    """When it last came to be ready from outside, in the coordinator's clock."""
+    arrived: bool
+    """Whether it was ready before, or in a round: when it is ready again, it is back and is no arrival."""
+    preparing_since: float | None = None
+    """When it began to prepare; None if it is not known to have done so."""
+
+
+@dataclass(slots=True, eq=False)
 class Member:
     """A node in a run, as this life of the daemon knows it; `durable` is what outlives it."""
 
@@ -63,72 +105,30 @@ class Member:
     incarnation: int = field(init=False)
     offer: NodeOffer = field(init=False)
     """Three values of `durable` that never change, for short."""
-
-    peer_address: str = field(init=False)
-    """The address from which it is connected now, or was last."""
-    local_address: str = field(init=False)
-    """The coordinator's own address of that connection."""
-    token: str = field(init=False)
-    """The name of the access token of that connection; empty if it had none."""
-    revoked: bool = False
-    """Whether that token is no longer valid, so that the node may come with any other one."""
-    heard_at: float = field(init=False)
-    """When its last message came."""
-    awaited_from: float = field(init=False)
-    """The time since which its next message is awaited: its last one came then, or none could come before."""
-    late_s: float = 0.0
-    """How much later than due its last messages came; see `leases`."""
-    unanswered_s: float = 0.0
-    """How long it had received nothing from the coordinator when it last sent a message."""
-    arrived_at: float = field(init=False)
-    """When it last came to be ready from outside, in the coordinator's clock."""
-    arrived: bool = field(init=False)
-    """Whether it was ready before, or in a round: when it is ready again, it is back and is no arrival."""
-    preparing_since: float | None = None
-    """When it began to prepare; None if it is not known to have done so."""
+    session: Session = field(init=False)
+    lease: Lease = field(init=False)
+    readiness: Readiness = field(init=False)
     observed: Observed = UNHEARD
-    protocol: int | None = None
-    """The version of the protocol of its last session; None before it has had one."""
-    nodeclient_release: str = ""
-    """The release of its nodeclient; empty if not known."""
-    command: str = ""
-    """The digests of its command; empty if not known."""
-    differs_from: str = ""
-    """A node that had another command when this one joined; empty if none is known."""
-    keeper: Keeper | None = None
-    """How other nodes get the state that it keeps; None if it can keep none, or that is not known."""
     remark: str = ""
     """A warning for its user, until its workers run; empty if there is none."""
-    session: int | None = None
-    connected_at: float = -math.inf
-    """When its last session began."""
-    join_age_s: float | None = None
-    """How old its process was when it sent the join of that session; None if not known."""
-    closed_at: float | None = None
-    """When its session ended; None while it has one."""
-    vanished: bool = False
-    """Whether its session ended while the network was good: its process most likely died."""
-    expired: bool = False
-    """Whether its lease is over."""
     held_back: bool = False
     """Whether it is to leave, and stays for what it keeps."""
-    spared_at: float = -math.inf
-    """When it was last given more time to be heard, though it had been silent for a lease."""
     drained: str = ""
     """Why an operator wants it to leave; empty if none does."""
     state: MemberState = MemberState.DISCONNECTED
-    sent: Desired | None = None
-    """The last message that its session was sent."""
-    sent_revision: int = 0
-    """The revision of its run from which that message was made."""
 
     def __post_init__(self) -> None:
         """Begin with what the records hold."""
         durable = self.durable
         self.node, self.incarnation, self.offer = durable.node, durable.incarnation, durable.offer
-        self.peer_address, self.local_address, self.token = durable.peer_address, durable.local_address, durable.token
-        self.heard_at = self.awaited_from = self.arrived_at = durable.joined_at
-        self.arrived = durable.has_taken_part
+        self.session = Session(durable.peer_address, durable.local_address, durable.token)
+        self.lease = Lease(heard_at=durable.joined_at, awaited_from=durable.joined_at)
+        self.readiness = Readiness(arrived_at=durable.joined_at, arrived=durable.has_taken_part)
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """How other nodes get the state that it keeps; None if it can keep none, or that is not known."""
+        return self.session.join.keeper if self.session.join is not None else None
 
     @property
     def seat(self) -> Seat:
@@ -139,7 +139,7 @@ class Member:
     @property
     def is_connected(self) -> bool:
         """Whether it is heard on a session, and has not been released."""
-        return self.session is not None and not self.expired and self.durable.outcome is None
+        return self.session.id is not None and not self.lease.expired and self.durable.outcome is None
 
     @property
     def leaves(self) -> bool:
@@ -149,17 +149,18 @@ class Member:
     @property
     def silent_since(self) -> float:
         """When it was last known to live."""
-        return self.heard_at if self.closed_at is None else self.closed_at
+        closed_at = self.session.closed_at
+        return self.lease.heard_at if closed_at is None else closed_at
 
     @property
     def lived_at(self) -> float:
         """When it was last known to live, or could not have been heard: the first moment of this life of the daemon."""
-        return max(self.heard_at, self.silent_since)
+        return max(self.lease.heard_at, self.silent_since)
 
     @property
     def in_doubt(self) -> bool:
         """Whether it was silent for a lease, was given more time, and has not been heard since."""
-        return self.lived_at < self.spared_at
+        return self.lived_at < self.lease.spared_at
 
     def state_in(self, run: str, round_number: int) -> MemberState:
         """Work out where the node stands, given the run and its current round."""
@@ -168,7 +169,7 @@ class Member:
             return self._state_inside(run, round_number)
         if durable.outcome is not None:
             return MemberState.RELEASED
-        if self.expired or self.session is None:
+        if self.lease.expired or self.session.id is None:
             return MemberState.DISCONNECTED
         if self.observed.phase is Phase.PREPARING:
             return MemberState.PREPARING
@@ -180,7 +181,7 @@ class Member:
         if self.durable.succeeded:
             return MemberState.SUCCEEDED
         current = self.observed.run == run and self.observed.round == round_number
-        if self.expired:
+        if self.lease.expired:
             return MemberState.SILENT
         if not current:
             return MemberState.ASSIGNED

@@ -93,7 +93,7 @@ class Roll:
     @property
     def deserted(self) -> bool:
         """Whether each member's connection has ended and none came back in time; silence does not suffice."""
-        return all(member.session is None and member.expired for member in self.members.values())
+        return all(member.session.id is None and member.lease.expired for member in self.members.values())
 
     @property
     def counted(self) -> int:

@@ -118,7 +118,7 @@ class Run:
         self.evidence.begin_round()
         self.gathering.begin_round()
         for member in members:
-            member.arrived = True
+            member.readiness.arrived = True
             self.roll.place(member)
 
     def begin_stop(self, at: float) -> None:
@@ -155,7 +155,8 @@ class Run:
         """The members to form a round of now, by group rank. Those of the last round are preferred, then early ones."""
         before = self.durable.order
         ready = sorted(
-            self.roll.in_state(MemberState.READY), key=lambda member: (member.node not in before, member.arrived_at)
+            self.roll.in_state(MemberState.READY),
+            key=lambda member: (member.node not in before, member.readiness.arrived_at),
         )
         chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
         previous = {node: ranks.workers for node, ranks in before.items()}
@@ -213,7 +214,7 @@ class Run:
     def straggler(self) -> StragglingWorker | None:
         """The worker of the round that is furthest behind; None if all that report are at the same step."""
         reports = (
-            (member.node, member.durable.assignment.first_rank, member.observed, member.heard_at)
+            (member.node, member.durable.assignment.first_rank, member.observed, member.lease.heard_at)
             for member in self.members.values()
             if member.durable.assignment is not None
         )

@@ -177,7 +177,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     for member in run.keeping.end_round(decision.now):
         decision.notify(run, member)
     releases.release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
-    for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.expired]:
+    for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.lease.expired]:
         decision.close(member)
         run.remove(member)
     for member in run.roll.in_state(MemberState.READY):
@@ -271,7 +271,7 @@ def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> Non
             run.job, run.id, reason.sentence, run.durable.round, planned, first, so_far, condition=reason.condition
         )
     )
-    for member in [member for member in run.roll.inside if member.expired and member.durable.outcome is None]:
+    for member in [member for member in run.roll.inside if member.lease.expired and member.durable.outcome is None]:
         lose(run, member, loss_reason(member), decision)
     decision.notify_all(run)
 
@@ -305,4 +305,6 @@ def loss_reason(member: Member) -> str:
     """Describe how a node was lost."""
     if member.observed == UNHEARD:
         return "it did not come back after the coordinator was started again"
-    return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"
+    return (
+        "its connection closed, and it did not come back" if member.session.id is None else "silent for its whole lease"
+    )

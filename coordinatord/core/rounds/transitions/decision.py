@@ -38,18 +38,18 @@ class Decision:
 
     def close(self, member: Member) -> None:
         """End the session of a node that is no longer a member, if it has one."""
-        if member.session is not None:
-            self.endings.append(Close(member.session))
+        if member.session.id is not None:
+            self.endings.append(Close(member.session.id))
 
     def answer(self, run: Run, member: Member) -> None:
         """Send this node its desired state in any case."""
-        if member.session is not None:
-            self.answers[member.session] = (run, member)
+        if member.session.id is not None:
+            self.answers[member.session.id] = (run, member)
 
     def notify(self, run: Run, member: Member) -> None:
         """Send this node its desired state, if its goal is another one than it was sent last."""
-        if member.session is not None:
-            self.notified[member.session] = (run, member)
+        if member.session.id is not None:
+            self.notified[member.session.id] = (run, member)
 
     def notify_all(self, run: Run) -> None:
         """Send every member its desired state, if its goal has changed."""
@@ -61,7 +61,7 @@ class Decision:
         for session, (run, member) in (self.notified | self.answers).items():
             # A silent node is sent its goal when it is heard.
             has_goal = run.durable.state.ended or member.state is not MemberState.SILENT
-            if member.session == session and has_goal and (session in self.answers or not knows_goal(run, member)):
+            if member.session.id == session and has_goal and (session in self.answers or not knows_goal(run, member)):
                 yield answer(session, run, member, heartbeat_s, self.now)
 
 
@@ -69,5 +69,5 @@ def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: floa
     """Make the message of a node's desired state, with this heartbeat, and note it as the last one."""
     run.keeping.settle_sources()
     message = answer_to(run, member, heartbeat_s, now)
-    member.sent, member.sent_revision = message, run.revision
+    member.session.sent, member.session.sent_revision = message, run.revision
     return Send(session, message)

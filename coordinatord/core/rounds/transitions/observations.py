@@ -16,7 +16,7 @@ from coordinatord.core.rounds.queries.master_address import plain
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.queries.time_attribution import spent_with_steps
 from coordinatord.core.rounds.state.durable import DurableMember, State
-from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.member import Member, MemberState, Session
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
@@ -53,12 +53,12 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
         NodeJoined(
             run.job,
             run.id,
-            f"host {member.offer.host} at {member.peer_address} with {workers}{by}{differs}",
+            f"host {member.offer.host} at {member.session.peer_address} with {workers}{by}{differs}",
             node=member.node,
             incarnation=member.incarnation,
             offer=member.offer,
-            peer_address=member.peer_address,
-            local_address=member.local_address,
+            peer_address=member.session.peer_address,
+            local_address=member.session.local_address,
             round=min(observed.round, ROUNDS_REMEMBERED_MAX),
             token=member.durable.token,
         )
@@ -67,18 +67,21 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
 
 
 def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
-    """Take in what a node sends with each join, and set the warning for its user."""
+    """Begin a new session of a member, and set the warning for its user."""
     join = event.join
-    member.connected_at, member.join_age_s, member.vanished = now, join.age_s, False
-    member.peer_address, member.local_address = plain(event.peer_address), plain(event.local_address)
-    member.token, member.revoked = event.token, False
-    member.protocol, member.nodeclient_release, member.command = join.version, join.release, join.command
-    member.keeper = join.keeper
     other = other_command(run, join)
-    member.differs_from = "" if other is None else other.node
+    member.session = Session(
+        plain(event.peer_address),
+        plain(event.local_address),
+        event.token,
+        id=event.session,
+        join=join,
+        connected_at=now,
+        differs_from="" if other is None else other.node,
+    )
     advice = (
-        f"node {member.node} was started with another command than node {member.differs_from}, and both are in job"
-        f" {run.job}: if that is not meant, give each training its own --job-id"
+        f"node {member.node} was started with another command than node {member.session.differs_from}, and"
+        f" both are in job {run.job}: if that is not meant, give each training its own --job-id"
     )
     before = join.observed.run
     anew = f"this coordinator does not know run {before}, in which this node was: the job begins anew"
@@ -102,7 +105,7 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
         and observed.held_up == before.held_up
         and (observed.kept is before.kept or observed.kept == before.kept)
         and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
-        and not (member.expired or run.roll.count(MemberState.SILENT))
+        and not (member.lease.expired or run.roll.count(MemberState.SILENT))
         and not run.keeping.awaits_report
         and not _is_to_be_recorded(run, member, observed)
     )
@@ -114,7 +117,7 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
     assignment = member.durable.assignment
     if assignment is not None and _is_about_this_round(run, member, observed):
         run.steps_announced |= bool(observed.steps)
-        run.progress.note(assignment.group_rank, observed, before, member.heard_at)
+        run.progress.note(assignment.group_rank, observed, before, member.lease.heard_at)
 
 
 def has_consequences(run: Run) -> bool:
@@ -135,14 +138,14 @@ def has_consequences(run: Run) -> bool:
 
 def observe(run: Run, member: Member, observed: Observed) -> bool:
     """Take in a member's report; return whether all nodes are to hear of it. It was noted that the member was heard."""
-    before, now = member.state, member.heard_at
-    member.observed, member.expired = observed, False
+    before, now = member.state, member.lease.heard_at
+    member.observed, member.lease.expired = observed, False
     run.roll.place(member)
     concerns_all = run.keeping.report(member, now)
     if member.state is MemberState.PREPARING:
         run.gathering.prepare(member, now)
     if member.state is MemberState.READY and before is not MemberState.READY:
-        if before is MemberState.DISCONNECTED and member.arrived:
+        if before is MemberState.DISCONNECTED and member.readiness.arrived:
             run.gathering.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
         else:
             run.gathering.arrive(member, now)
@@ -199,7 +202,9 @@ def settle_claims(run: Run, decision: Decision) -> None:
 def _note_first_step(run: Run, members: list[Member], decision: Decision) -> None:
     if not members:
         return
-    began_at, node = min((member.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members)
+    began_at, node = min(
+        (member.lease.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members
+    )
     step = max(step for step in run.members[node].observed.steps if step is not None)
     spent = spent_with_steps(run, began_at, step, decision.now)
     reason = f"a worker of node {node} has reported step {step}"

@@ -62,9 +62,9 @@ def release_held_back(run: Run, decision: Decision) -> None:
 def release_spare(run: Run, member: Member, reason: str, decision: Decision) -> None:
     """Release a node that was not needed, as the run succeeds for this reason."""
     result, code, text = Result.SUCCEEDED, ExitCode.OK, f"{reason}; this node was a spare and ran no worker"
-    if member.differs_from:
+    if member.session.differs_from:
         result, code = Result.FAILED, ExitCode.TEMPFAIL
-        text = f"{text}, and its command is another one than that of node {member.differs_from}"
+        text = f"{text}, and its command is another one than that of node {member.session.differs_from}"
     release(run, member, Outcome(result, code, clip(text)), decision)
 
 

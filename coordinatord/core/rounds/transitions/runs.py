@@ -117,6 +117,6 @@ class Registry:
 
 def _has_ending_nodes(run: Run) -> bool:
     """Whether nodes that are here end their workers, write to the disk before they go, or go."""
-    here = [member for member in run.members.values() if member.session is not None and not member.expired]
+    here = [member for member in run.members.values() if member.session.id is not None and not member.lease.expired]
     ends = run.durable.state is State.STOPPING or run.durable.state.ended or run.is_ending
     return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))

@@ -79,7 +79,7 @@ def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torc
     assert job.reason.endswith(f"; {said}")
     noted = [record.reason for _, record in job.stage.past if isinstance(record, BusyWorkerAwaited)]
     assert noted == ["waiting for rank 1 on node n2, which computes in evaluate (train.py:50)", said]
-    assert [sent.remark for member in job.run.members.values() if (sent := member.sent)] == [said, said]
+    assert [sent.remark for member in job.run.members.values() if (sent := member.session.sent)] == [said, said]
     job.play("fail n1", "stopped n1 n2")
     assert job.run.durable.state is State.FAILED
 
@@ -92,8 +92,8 @@ def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
         stage.play(f"step {name} 10")
     stage.play("advance 10s", *2 * ("seen waits waits waits waits", "advance 2s"))
     for member in stage.coordinator.jobs["default"].members.values():
-        assert member.sent is not None
-        assert decode(encode(member.sent), Desired).remark.endswith(
+        assert member.session.sent is not None
+        assert decode(encode(member.session.sent), Desired).remark.endswith(
             "; no restart is left, so only torch's own timeout ends this"
         )
 

@@ -1,0 +1,77 @@
+"""How long a node may be silent before it counts as lost.
+
+A lease is five heartbeats, where heartbeats come on time. A network that loses packets delivers them late and in
+bursts, so a node that was late lately gets more time, up to a limit. On a good network a cut cable is noticed within
+the promised lease, and on a bad one no node is lost for being late (the idea of the accrual failure detectors: judge a
+silence by the silences before it).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.protocol.fields import DURATION_S_MAX
+
+LATENESS_FORGIVEN = 5.0
+"""Seconds of lease for each second that a heartbeat was late: after two failed retries of TCP, ten may follow."""
+
+LATENESS_IGNORED = 0.5
+"""A lateness in heartbeats that is ignored: a busy host or a single lost packet causes less."""
+
+ADDS_UP_BY = 0.25
+"""The part of each further lateness that is added: if one heartbeat in three is late by a second, the lease is the
+longest."""
+
+FADES_TO = 0.97
+"""The part of a lateness that is left after each heartbeat that is on time: half of it after 23."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """How one node is heard, and how long it may be silent. Times are in the coordinator's clock."""
+
+    heard_at: float
+    """When its last message came."""
+    awaited_from: float
+    """The time since which its next message is awaited: its last one came then, or none could come before."""
+    late_s: float = 0.0
+    """How much later than due its last messages came."""
+    unanswered_s: float = 0.0
+    """How long it had received nothing from the coordinator when it last sent a message."""
+    expired: bool = False
+    """Whether the lease is over."""
+    spared_at: float = -math.inf
+    """When it was last given more time to be heard, though it had been silent for a lease."""
+
+    def record_heard(self, unanswered_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
+        """Record how late a message is; the node had received nothing for `unanswered_s` when it sent it.
+
+        How late the coordinator's own messages come is known once one has arrived: a silence that goes on may never
+        end, and then it does not show how long the next one will be.
+        """
+        had_waited_s = self.unanswered_s if unanswered_s < self.unanswered_s else 0.0
+        self.unanswered_s = unanswered_s
+        due_s = heartbeat_s * (1 + LATENESS_IGNORED)
+        late_s = max(0.0, now - self.awaited_from - due_s, had_waited_s - due_s)
+        if late_s or self.late_s:
+            most_s = policy.heartbeats_per_lease * heartbeat_s * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
+            self.late_s = min(max(late_s, self.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
+        self.awaited_from = now
+
+    def is_punctual(self, heartbeat_s: float, now: float) -> bool:
+        """Whether the node is on time now, and has been lately: if its connection closes, its process most likely died.
+
+        Otherwise the closed connection is most likely one more fault of a bad network.
+        """
+        silent_s = now - self.awaited_from
+        return max(silent_s - heartbeat_s, self.late_s) <= LATENESS_IGNORED * heartbeat_s
+
+    def is_in_touch(self, heartbeat_s: float) -> bool:
+        """Whether messages have come on time in both directions, also lately."""
+        return max(self.late_s, self.unanswered_s - heartbeat_s) <= LATENESS_IGNORED * heartbeat_s
+
+    def length_s(self, policy: Policy, heartbeat_s: float) -> float:
+        """Return the lease in seconds of a node that is granted this heartbeat."""
+        return min(policy.heartbeats_per_lease * heartbeat_s + LATENESS_FORGIVEN * self.late_s, DURATION_S_MAX)
