@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from coordinatord.commands.json_output import ReplayStep, StoredState
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.queries.conditions import NAMES
+from coordinatord.core.rounds.transitions.table import ROWS
 from coordinatord.core.rounds.values.records import KINDS, Record, RoundRemembered
 from coordinatord.protocol.http import api, page_events
 from coordinatord.protocol.messages import Message
@@ -72,7 +72,7 @@ async def public_names() -> str:
         "answers of the HTTP API, with their fields": [of_class(kind.__name__, kind) for kind in ANSWERS],
         "output for programs, with its fields": [of_class(kind.__name__, kind) for kind in OUTPUT],
         "what is in files and in etcd, with its fields": [of_class(kind.__name__, kind) for kind in FILES],
-        "conditions: why a run changes its state": sorted(NAMES.values()),
+        "conditions: why a run changes its state": sorted({row.when.__name__ for row in ROWS}),
         "events of the log": sorted({name for source in sources() for name in log_events(source)}),
         "fields of the log": sorted({name for source in sources() for name in log_fields(source)}),
         "metrics": await metrics(),

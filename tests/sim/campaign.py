@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from coordinatord.core.rounds.queries import conditions
 from coordinatord.core.rounds.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.sim.cut_leaders import cut_leader_world
@@ -133,7 +132,7 @@ class Findings:
     def rows_never_taken(self) -> list[str]:
         """Return the rows of both tables that no history took, as texts."""
         run = [
-            f"{row.source} -> {row.target}: {conditions.NAMES[row.when]}"
+            f"{row.source} -> {row.target}: {row.when.__name__}"
             for number, row in enumerate(ROWS)
             if number not in self.run_rows
         ]

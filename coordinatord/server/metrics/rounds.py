@@ -31,15 +31,15 @@ from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 from coordinatord.protocol.messages import ColdCause
 from coordinatord.store.interface import Entry
 
-WORKER_FAILED = conditions.NAMES[conditions.worker_failed]
-HUNG = conditions.NAMES[conditions.hung]
-NODE_LOST = conditions.NAMES[conditions.node_lost]
+WORKER_FAILED = conditions.worker_failed.__name__
+HUNG = conditions.hung.__name__
+NODE_LOST = conditions.node_lost.__name__
 
 OTHER = "other"
 """The label of an unknown reason in a record of another version."""
 
 _CONDITIONS = dict.fromkeys(
-    conditions.NAMES[row.when]
+    row.when.__name__
     for row in ROWS
     if row.source in {State.STARTING, State.RUNNING} and row.target is not State.RUNNING
 )

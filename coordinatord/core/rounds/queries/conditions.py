@@ -2,7 +2,7 @@
 
 A condition that holds already returns `NOW`. One that will hold unless something changes returns a later time. One that
 only an event can bring about returns None. All deadlines of a run follow from these, so there are no timers that could
-disagree with the state.
+disagree with the state. A condition has the name of its function in databases, metrics and over HTTP.
 """
 
 from __future__ import annotations
@@ -296,42 +296,3 @@ def stop_overdue(run: Run) -> float | None:
 def awaited_checkpoint(run: Run) -> float | None:
     """Return when the last checkpoint was written, in the past before one was; None if arrivals wait for none."""
     return run.keeping.checkpoint_at if run.spec.scale_up is ScaleUp.AT_CHECKPOINT else None
-
-
-NAMES: dict[Condition, str] = {
-    abandoned: "abandoned",
-    all_left: "all_left",
-    replaced: "replaced",
-    full: "full",
-    settled: "settled",
-    arrived: "arrived",
-    all_started: "all_started",
-    all_succeeded: "all_succeeded",
-    worker_failed: "worker_failed",
-    node_lost: "node_lost",
-    unrestorable: "unrestorable",
-    outrun: "outrun",
-    outage: "outage",
-    first_step_overdue: "first_step_overdue",
-    stalled: "stalled",
-    look_due: "look_due",
-    hung: "hung",
-    busy_awaited: "busy_awaited",
-    resumed: "resumed",
-    caught_up: "caught_up",
-    fell_silent: "fell_silent",
-    heard_again: "heard_again",
-    node_leaving: "node_leaving",
-    stop_asked: "stop_asked",
-    restart_asked: "restart_asked",
-    node_stopped: "node_stopped",
-    given: "given",
-    keeping_due_first: "keeping_due_first",
-    keeping_due: "keeping_due",
-    corroborated: "corroborated",
-    exhausted: "exhausted",
-    given_up: "given_up",
-    all_stopped: "all_stopped",
-    stop_overdue: "stop_overdue",
-}
-"""The name of each condition in databases, metrics and over HTTP, whatever its function is called here."""

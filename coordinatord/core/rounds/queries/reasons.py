@@ -26,7 +26,7 @@ _WAS = {
 
 
 class Reasons:
-    """Texts about one run; its properties are the placeholders in the table."""
+    """Texts about one run, for the placeholders of the table."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -53,28 +53,13 @@ class Reasons:
     @property
     def starts(self) -> str:
         """How the workers of the round were begun, why not better, and why it was formed: the end of a sentence."""
-        starts, formed = count_starts(self._run), f" ({self.formed_reason})"
+        starts, formed = count_starts(self._run), f" ({self._run.durable.formed_reason})"
         if starts is None:
             return formed
         ways = ((starts.in_place, "in place"), (starts.warm, "warm"), (starts.cold, "cold"))
         why_not = f"; not in place on {starts.why_not}" if starts.why_not else ""
         why_cold = f"; cold on {starts.why_cold.text}" if starts.why_cold else ""
         return f": {', '.join(f'{count} {way}' for count, way in ways if count)}{why_not}{why_cold}{formed}"
-
-    @property
-    def formed_reason(self) -> str:
-        """Why the current round was formed."""
-        return self._run.durable.formed_reason
-
-    @property
-    def superseded_reason(self) -> str:
-        """Why the recorded round cannot go on."""
-        return self._run.durable.superseded_reason
-
-    @property
-    def first_failure(self) -> str:
-        """The earliest failure that is known, in words."""
-        return str(self._run.evidence.first)
 
     @property
     def budget(self) -> str:
@@ -155,19 +140,9 @@ class Reasons:
         return f": {'; '.join(whys)}" if whys else ""
 
     @property
-    def stop_asked(self) -> str:
-        """Who wants the run to end, and why."""
-        return self._run.durable.stop_asked
-
-    @property
     def last_step(self) -> str:
         """Where the newest step of a run that is over is, or why it is lost, as the end of a sentence."""
         return self._run.keeping.end().lost
-
-    @property
-    def restart_asked(self) -> str:
-        """Who wants another round, and why."""
-        return self._run.restart_asked
 
     def came_late(self, now: float) -> str:
         """Explain the end of the run to a node that was on its way to the run."""
@@ -284,11 +259,6 @@ class Reasons:
         if named is None or self._run.durable.state is not State.RUNNING:
             return ""
         return f"in section {named.section.name}, at most {lasted(named.section.limit_s)}; "
-
-    @property
-    def reached(self) -> str:
-        """The furthest step that earlier rounds have come to."""
-        return str(self._run.durable.reached)
 
     @property
     def _ending(self) -> str:

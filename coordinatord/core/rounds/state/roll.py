@@ -57,6 +57,11 @@ class Roll:
             self.changes += 1  # what others are sent names the nodes from which they can get kept state
             self._connected ^= {node}
 
+    def place_all(self) -> None:
+        """Index all members by their present states."""
+        for member in list(self.members.values()):
+            self.place(member)
+
     def remove(self, member: Member) -> None:
         """Remove a member."""
         node = member.node

@@ -19,7 +19,7 @@ from coordinatord.core.rounds.state.gathering import Gathering
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.state.wings import KeepingWing, NoKeeping, NoWatching, WatchingWing
-from coordinatord.core.rounds.values.ranks import order
+from coordinatord.core.rounds.values.ranks import Ranks, order
 from coordinatord.core.rounds.values.root_cause import RoundVerdict
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.rounds.values.training_progress import (
@@ -110,14 +110,15 @@ class Run:
         self.leaving.discard(member.node)
         self.claims.pop(member.node, None)
 
-    def begin_round(self, members: list[Member]) -> None:
+    def begin_round(self, nodes: Iterable[Ranks]) -> None:
         """Begin the round that was recorded, with these nodes; nothing is known against any of them yet."""
         self.roll.missing.clear()
         self.progress.clear()
         self.steps_announced, self.restart_asked = False, ""
         self.evidence.begin_round()
         self.gathering.begin_round()
-        for member in members:
+        for ranks in nodes:
+            member = self.members[ranks.node]
             member.readiness.arrived = True
             self.roll.place(member)
 
@@ -125,6 +126,14 @@ class Run:
         """Begin the stop of the round that was recorded."""
         slowest_s = max((member.offer.stop_timeout_s for member in self.roll.inside), default=0.0)
         self.evidence.begin_stop(self.durable, slowest_s, self.policy, at)
+
+    def end(self) -> None:
+        """Drop what only another round needs: a thousand ended runs are kept, each of as many nodes as it had."""
+        self.gathering.join_timeouts.clear()
+        self.evidence.failures.clear()
+        self.roll.missing.clear()
+        self.leaving.clear()
+        self.claims.clear()
 
     def postpone(self, by: float, now: float) -> None:
         """Put off all deadlines of nodes by so many seconds up to now, in which no node could be judged."""

@@ -1,42 +1,26 @@
 """Brings what only this life of the daemon knows up to date with a record: the live side of `apply`.
 
-Each function here is called right after `apply` has changed the durable state. A daemon that starts again builds its
-live state from the durable state alone, so nothing here may decide what is to outlive it.
+It is called right after `apply` has changed the durable state. A daemon that starts again builds its live state only
+from the durable state, so nothing here may decide what is to outlive it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.records import (
-    JobForgotten,
-    NodeJoined,
-    NodeLeftBehind,
-    NodeLost,
-    NodeReleased,
-    NodeSucceeded,
-    Record,
-    RoundEnded,
-    RoundFormed,
-    RoundsMissed,
-    RoundStopped,
-    RunEnded,
-    RunOpened,
-)
+from coordinatord.core.rounds.values import records
+from coordinatord.core.rounds.values.records import Record
 
 
 def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
     """Bring the live state up to date with a record that has just taken effect."""
     match record:
-        case RunOpened():
+        case records.RunOpened():
             cluster.jobs.pop(record.job, None)
             cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], policy, cluster.wings)
-        case JobForgotten():
+        case records.JobForgotten():
             if record.job not in cluster.durable.jobs:
                 cluster.jobs.pop(record.job, None)
         case _:
@@ -44,72 +28,31 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
             if run is not None:
                 run.followed += 1
                 run.watching.follow(record)
-                _CHANGES.get(type(record), _nothing)(run, record)
+                _follow(run, record)
                 run.keeping.follow(record)
 
 
-def _node_joined(run: Run, record: NodeJoined) -> None:
-    run.roll.add(Member(run.durable.members[record.node]))
-    run.emptied_at = run.durable.emptied_at
-
-
-def _node_lost(run: Run, record: NodeLost) -> None:
-    run.remove(run.members[record.node])
-    run.emptied_at = run.durable.emptied_at
-
-
-def _node_released(run: Run, record: NodeReleased) -> None:
-    member = run.members[record.node]
-    run.gathering.join_timeouts.discard(member.node)
-    run.leaving.discard(member.node)
-    run.roll.place(member)
-    run.emptied_at = run.durable.emptied_at
-
-
-def _node_placed(run: Run, record: NodeSucceeded | NodeLeftBehind) -> None:
-    run.roll.place(run.members[record.node])
-
-
-def _round_formed(run: Run, record: RoundFormed) -> None:
-    run.begin_round([run.members[ranks.node] for ranks in record.nodes])
-
-
-def _round_stopped(run: Run, record: RoundStopped) -> None:
-    del record
-    run.begin_stop(run.durable.entered_at)
-
-
-def _members_placed(run: Run, record: RoundsMissed | RoundEnded) -> None:
-    del record
-    for member in list(run.members.values()):
-        run.roll.place(member)
-
-
-def _nothing(run: Run, record: Record) -> None:
-    """Change nothing: the record concerns durable state alone."""
-    del run, record
-
-
-def _run_ended(run: Run, record: RunEnded) -> None:
-    """Drop what only another round would need: a thousand ended runs are kept, each of as many nodes as it had."""
-    del record
-    run.gathering.join_timeouts.clear()
-    run.evidence.failures.clear()
-    run.roll.missing.clear()
-    run.leaving.clear()
-    run.claims.clear()
-
-
-_CHANGES: dict[type[Record], Callable[[Run, Any], None]] = {
-    NodeJoined: _node_joined,
-    NodeLost: _node_lost,
-    NodeReleased: _node_released,
-    NodeSucceeded: _node_placed,
-    NodeLeftBehind: _node_placed,
-    RoundFormed: _round_formed,
-    RoundsMissed: _members_placed,
-    RoundStopped: _round_stopped,
-    RoundEnded: _members_placed,
-    RunEnded: _run_ended,
-}
-"""What to do for each type of record; a record of any other type changes durable state alone."""
+def _follow(run: Run, record: Record) -> None:
+    """Bring a run up to date; a record of any other type changes only durable state."""
+    match record:
+        case records.NodeJoined():
+            run.roll.add(Member(run.durable.members[record.node]))
+            run.emptied_at = run.durable.emptied_at
+        case records.NodeLost():
+            run.remove(run.members[record.node])
+            run.emptied_at = run.durable.emptied_at
+        case records.NodeReleased():
+            run.gathering.join_timeouts.discard(record.node)
+            run.leaving.discard(record.node)
+            run.roll.place(run.members[record.node])
+            run.emptied_at = run.durable.emptied_at
+        case records.NodeSucceeded() | records.NodeLeftBehind():
+            run.roll.place(run.members[record.node])
+        case records.RoundFormed():
+            run.begin_round(record.nodes)
+        case records.RoundStopped():
+            run.begin_stop(run.durable.entered_at)
+        case records.RoundsMissed() | records.RoundEnded():
+            run.roll.place_all()
+        case records.RunEnded():
+            run.end()

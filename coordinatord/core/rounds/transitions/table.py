@@ -1,7 +1,7 @@
 """The life of a run as a table: from which state, under which condition, to which state, and for which reason.
 
 The first row whose condition holds is taken, and so on until none holds. The reason goes to the log, to `nodeclient
-status` and to the nodes; its placeholders are properties of `Reasons`.
+status` and to the nodes; its placeholders are values of the run, and texts of `Reasons`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _rows() -> list[Transition]:
     ]
     rows += [
         Transition(forming, when.keeping_due_first, forming, do.keep, "what nodes keep comes before they are let go"),
-        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}{reasons.last_step}"),
+        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{run.durable.stop_asked}{reasons.last_step}"),
         Transition(forming, when.all_left, left, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
         Transition(
             forming,
@@ -72,13 +72,13 @@ def _rows() -> list[Transition]:
     ]
     for state in (starting, running):
         rows += [
-            Transition(state, when.outrun, stopping, do.stop_at_once, "{reasons.superseded_reason}"),
-            Transition(state, when.worker_failed, stopping, do.stop_at_once, "{reasons.first_failure}"),
+            Transition(state, when.outrun, stopping, do.stop_at_once, "{run.durable.superseded_reason}"),
+            Transition(state, when.worker_failed, stopping, do.stop_at_once, "{run.evidence.first}"),
             Transition(state, when.node_lost, stopping, do.stop_at_once, "lost {reasons.lost}"),
             Transition(state, when.unrestorable, stopping, do.stop_at_once, "{reasons.unrestorable}"),
-            Transition(state, when.stop_asked, stopping, do.stop_planned, "{reasons.stop_asked}"),
+            Transition(state, when.stop_asked, stopping, do.stop_planned, "{run.durable.stop_asked}"),
             Transition(state, when.node_leaving, stopping, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
-            Transition(state, when.restart_asked, stopping, do.stop_planned, "{reasons.restart_asked}"),
+            Transition(state, when.restart_asked, stopping, do.stop_planned, "{run.restart_asked}"),
             Transition(
                 state,
                 when.node_stopped,
@@ -100,7 +100,7 @@ def _rows() -> list[Transition]:
         for state in (forming, running, stopping)  # that waits while workers start, which takes a moment
     ]
     rows += [
-        Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
+        Transition(running, when.caught_up, running, do.catch_up, "step {run.durable.reached} is reached again"),
         Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
         *_stall_rows(),
         # All workers succeeded before their nodes received the stop: another round would repeat what is done.
@@ -160,8 +160,8 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
         row, due = next_row(run, decision.now)
         if row is None:
             return due
-        taken.append(f"{row.source} to {row.target} ({conditions.NAMES[row.when]})")
-        reason = Reason(conditions.NAMES[row.when], row.reason.format(reasons=Reasons(run)))
+        taken.append(f"{row.source} to {row.target} ({row.when.__name__})")
+        reason = Reason(row.when.__name__, row.reason.format(run=run, reasons=Reasons(run)))
         row.action(run, reason, decision)
     text = f"job {run.job}: still moving after {TRANSITIONS_MAX} steps"
     raise TransitionLoopError(text, table="transitions", state=run.durable.state, stimulus=", ".join(taken))

@@ -41,11 +41,15 @@ class Record(Strict, frozen=True):
     """One fact in the history of a run."""
 
     KIND: ClassVar[str]
-    """The name of this kind of fact in databases, over HTTP and in logs, whatever its class is called here."""
+    """The name of this kind of fact in databases, over HTTP and in logs: that of its class."""
 
     job: Name
     run: Name
     reason: Annotated[str, printable(REASON_MAX, least=1)]
+
+    def __init_subclass__(cls) -> None:
+        """Name the kind."""
+        cls.KIND = cls.__name__
 
     @classmethod
     @cache
@@ -58,16 +62,12 @@ class Record(Strict, frozen=True):
 class RunOpened(Record, frozen=True):
     """The first node of a run came; the run takes the place of the job's last one."""
 
-    KIND = "RunOpened"
-
     opener: Name
     spec: JobSpec
 
 
 class NodeJoined(Record, frozen=True):
     """A node became a member of a run."""
-
-    KIND = "NodeJoined"
 
     node: Name
     incarnation: Incarnation
@@ -83,8 +83,6 @@ class NodeJoined(Record, frozen=True):
 class NodeLost(Record, frozen=True):
     """A member was lost: it fell silent, or another process took its name."""
 
-    KIND = "NodeLost"
-
     node: Name
     incarnation: Incarnation
     silent_s: Age
@@ -96,8 +94,6 @@ class NodeLost(Record, frozen=True):
 class NodeReleased(Record, frozen=True):
     """A member was released while the run goes on: it asked to leave, or waited in vain."""
 
-    KIND = "NodeReleased"
-
     node: Name
     incarnation: Incarnation
     outcome: Outcome
@@ -105,8 +101,6 @@ class NodeReleased(Record, frozen=True):
 
 class NodeSucceeded(Record, frozen=True):
     """All workers of one node exited with 0: its part of the round is done, whatever happens to the node."""
-
-    KIND = "NodeSucceeded"
 
     node: Name
     incarnation: Incarnation
@@ -116,8 +110,6 @@ class NodeSucceeded(Record, frozen=True):
 class NodeLeftBehind(Record, frozen=True):
     """A node could not end its workers in time: it stays a member, but the round ends without it."""
 
-    KIND = "NodeLeftBehind"
-
     node: Name
     incarnation: Incarnation
     round: Counter
@@ -126,8 +118,6 @@ class NodeLeftBehind(Record, frozen=True):
 
 class RoundFormed(Record, frozen=True):
     """A round got its nodes and ranks; it is never edited."""
-
-    KIND = "RoundFormed"
 
     round: Counter
     nodes: Annotated[tuple[Ranks, ...], Meta(min_length=1, max_length=RANKS_MAX)]
@@ -148,8 +138,6 @@ class RoundRemembered(Record, frozen=True):
     It is read in place of the whole once a run has ended, and never stored.
     """
 
-    KIND = "RoundRemembered"
-
     round: Counter
     nodes: Count
     workers: Count
@@ -159,16 +147,12 @@ class RoundRemembered(Record, frozen=True):
 class RoundsMissed(Record, frozen=True):
     """Nodes know of a later round than the records have: so the records are an old copy of the history."""
 
-    KIND = "RoundsMissed"
-
     round: Counter
     """The latest that is known; the next one has a higher number."""
 
 
 class RoundStarted(Record, frozen=True):
     """All workers of a round are started."""
-
-    KIND = "RoundStarted"
 
     round: Counter
     steps_awaited: bool
@@ -181,8 +165,6 @@ class RoundStarted(Record, frozen=True):
 class TrainingBegan(Record, frozen=True):
     """A worker has reported the first step of a round; the time before belongs to its start."""
 
-    KIND = "TrainingBegan"
-
     round: Counter
     spent: Spent
     step: Step | None = None
@@ -192,16 +174,12 @@ class TrainingBegan(Record, frozen=True):
 class FirstStepOverdue(Record, frozen=True):
     """No worker of a round has done its first step in time; if no round before had one, there may never be any."""
 
-    KIND = "FirstStepOverdue"
-
     round: Counter
     spent: Spent
 
 
 class TrainingCaughtUp(Record, frozen=True):
     """The workers of a round have come to the furthest step of the rounds before; what they did so far was redone."""
-
-    KIND = "TrainingCaughtUp"
 
     round: Counter
     spent: Spent
@@ -210,16 +188,12 @@ class TrainingCaughtUp(Record, frozen=True):
 class TrainingStalled(Record, frozen=True):
     """No worker of a round has done a step for much longer than steps have taken recently."""
 
-    KIND = "TrainingStalled"
-
     round: Counter
     spent: Spent
 
 
 class TrainingResumed(Record, frozen=True):
     """A worker of a round that had stalled has done a step."""
-
-    KIND = "TrainingResumed"
 
     round: Counter
     spent: Spent
@@ -228,15 +202,11 @@ class TrainingResumed(Record, frozen=True):
 class BusyWorkerAwaited(Record, frozen=True):
     """All workers of a stalled round wait for one that computes, or may do so; nothing is done about it."""
 
-    KIND = "BusyWorkerAwaited"
-
     round: Counter
 
 
 class NodesSilent(Record, frozen=True):
     """No node of a round is heard: they are gone, or the coordinator is cut off."""
-
-    KIND = "NodesSilent"
 
     round: Counter
     spent: Spent | None = None
@@ -245,8 +215,6 @@ class NodesSilent(Record, frozen=True):
 
 class NodesHeard(Record, frozen=True):
     """A node of a round is heard again, after all had been silent."""
-
-    KIND = "NodesHeard"
 
     round: Counter
     spent: Spent | None = None
@@ -265,8 +233,6 @@ class FirstFailure(Strict, frozen=True):
 class RoundStopped(Record, frozen=True):
     """A round is to end; the reason is the trigger, which need not be the root cause."""
 
-    KIND = "RoundStopped"
-
     round: Counter
     planned: bool
     """Whether all is well, so that the workers get the time to save their state."""
@@ -278,8 +244,6 @@ class RoundStopped(Record, frozen=True):
 
 class RoundEnded(Record, frozen=True):
     """All workers of a round are gone, and the root cause is judged."""
-
-    KIND = "RoundEnded"
 
     round: Counter
     charged: bool
@@ -296,8 +260,6 @@ class RoundEnded(Record, frozen=True):
 class RunEnded(Record, frozen=True):
     """A run is over."""
 
-    KIND = "RunEnded"
-
     outcome: Outcome
     report: Report | None
     """The root cause, if workers failed for good."""
@@ -310,13 +272,9 @@ class RunEnded(Record, frozen=True):
 class JobStopAsked(Record, frozen=True):
     """An operator wants the run to end: its workers save their state, and no round follows."""
 
-    KIND = "JobStopAsked"
-
 
 class JobForgotten(Record, frozen=True):
     """A job that had ended made room for another, or an operator wanted it gone."""
-
-    KIND = "JobForgotten"
 
 
 class ClusterRecord(Record, frozen=True):
@@ -331,13 +289,9 @@ class ClusterRecord(Record, frozen=True):
 class NodeDrained(ClusterRecord, frozen=True):
     """An operator wants a node, or all nodes of a host, to leave its jobs and be let in by none."""
 
-    KIND = "NodeDrained"
-
 
 class NodeUndrained(ClusterRecord, frozen=True):
     """Jobs let the node in again."""
-
-    KIND = "NodeUndrained"
 
 
 KINDS: dict[str, type[Record]] = {
@@ -376,6 +330,6 @@ class Reason(Struct, frozen=True):
     """The condition that held, and its text in this case."""
 
     condition: str
-    """One of `conditions.NAMES`, or an operator's request if no row of the table was taken."""
+    """The name of a condition of the table, or an operator's request if no row of the table was taken."""
     sentence: str
     """The row's sentence, with the names and numbers of this case."""

@@ -3,7 +3,6 @@
 import pytest
 from prometheus_client import Histogram
 
-from coordinatord.core.rounds.queries import conditions
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.transitions.table import ROWS, Transition
 from coordinatord.core.rounds.values.ranks import Ranks
@@ -114,9 +113,9 @@ def test_nothing_is_kept_of_a_job_that_is_forgotten() -> None:
 ENDINGS = [row for row in ROWS if row.source is State.RUNNING and row.target is not State.RUNNING]
 
 
-@pytest.mark.parametrize("row", ENDINGS, ids=lambda row: conditions.NAMES[row.when])
+@pytest.mark.parametrize("row", ENDINGS, ids=lambda row: row.when.__name__)
 def test_each_row_that_ends_a_round_has_its_condition_as_the_reason(row: Transition) -> None:
-    name = conditions.NAMES[row.when]
+    name = row.when.__name__
     assert known(name) == name
     assert name in REASONS
 
