@@ -44,8 +44,8 @@ async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
 async def end_when_none_is_ending(driver: Driver, ended: asyncio.Future[None]) -> None:
     """Set `ended` once no node is ending, after this coordinator was asked to end."""
     asked_at, is_said = driver.now, False
-    while (until := driver.machine.may_end_at(asked_at)) > driver.now:
-        if not is_said and (ending := driver.machine.ending):
+    while (until := driver.machine.registry.may_end_at(asked_at)) > driver.now:
+        if not is_said and (ending := driver.machine.registry.ending):
             is_said = True
             text = "waits up to %.0f s for nodes of %s, which end or write to the disk; a second signal ends it at once"
             log.info(text, until - driver.now, _named(ending), extra=fields("awaits_nodes"))

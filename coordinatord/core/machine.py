@@ -47,7 +47,7 @@ class Coordinator:
         self.cluster = Cluster(wings)
         self.store_error: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided; None while records can be written."""
-        self._registry = Registry(self.cluster, policy, epoch)
+        self.registry = Registry(self.cluster, policy, epoch)
         self._stalls = SleepWatch()
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = Leases()
@@ -79,16 +79,7 @@ class Coordinator:
 
     def needed_until(self) -> float:
         """Return until when nodes may need this coordinator: for ever while a run lives or a node is connected."""
-        return math.inf if self._sessions else self._registry.needed_until()
-
-    @property
-    def ending(self) -> list[Run]:
-        """The runs whose nodes end their workers or leave, and need this coordinator for that."""
-        return self._registry.ending
-
-    def may_end_at(self, asked_at: float) -> float:
-        """Return from when this coordinator may end, if it was asked to at `asked_at`."""
-        return self._registry.may_end_at(asked_at)
+        return math.inf if self._sessions else self.registry.needed_until()
 
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
         """Restore the state from the records of earlier lives, with their times in this clock, none after `now`.
@@ -101,7 +92,7 @@ class Coordinator:
             apply(self.cluster.durable, record, at)
         for job, durable in self.cluster.durable.jobs.items():
             run = Run(durable, self.policy, self.cluster.wings)
-            self.cluster.jobs[job] = self._registry.live[durable.id] = run
+            self.cluster.jobs[job] = self.registry.live[durable.id] = run
             run.take_up(now)
             for member in run.members.values():
                 # It may have gone before the first known failure, and caused it: that one must not be charged.
@@ -109,7 +100,7 @@ class Coordinator:
                 member.lease.awaited_from = now + self.policy.restart_grace_s
                 member.session.revoked = bool(member.session.token) and member.session.token not in tokens
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
-            self._registry.plan(run, next_row(run, -math.inf)[1])
+            self.registry.plan(run, next_row(run, -math.inf)[1])
         apply_drains(self.cluster)
         self._due = self._first_due()
 
@@ -120,7 +111,7 @@ class Coordinator:
     def _first_due(self) -> float | None:
         if self.store_error is not None:
             return None
-        lease_ends, row_due = self._leases.next(), self._registry.deadlines.next()
+        lease_ends, row_due = self._leases.next(), self.registry.deadlines.next()
         if lease_ends is None:
             return row_due  # a run without members has no deadline
         return min(lease_ends, self._stalls.next_at, lease_ends if row_due is None else row_due)
@@ -158,7 +149,7 @@ class Coordinator:
     def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
-        self._registry.note_losses(decision.records, decision.now)
+        self.registry.note_losses(decision.records, decision.now)
         self._due = self._first_due()
         if self.store_error is not None:
             held = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
@@ -170,7 +161,7 @@ class Coordinator:
         """Put off all deadlines of nodes by the time since nodes could last be judged; return that time."""
         by = self._stalls.wake(self.policy, now)
         self._leases.shift(by)
-        for run in self._registry.live.values():
+        for run in self.registry.live.values():
             run.postpone(by, now)
             for member in run.members.values():
                 member.lease.awaited_from = min(member.lease.awaited_from + by, now)
@@ -230,7 +221,7 @@ class Coordinator:
         for run in reply.touched:
             self._advance(run, decision)
             self._forget_absent(run, decision)
-            self._registry.drop_if_over(run)
+            self.registry.drop_if_over(run)
         decision.endings.append(Answer(event.session, reply.result, reply.text))
 
     def _store_failed(self, event: events.StoreFailed, _: Decision) -> None:
@@ -245,30 +236,30 @@ class Coordinator:
             return
         self.store_error = None
         degraded_s = self._wake(decision.now)
-        for run in self._registry.live.values():
+        for run in self.registry.live.values():
             self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)
         for run, member in self._sessions.values():
             if not member.lease.expired:  # a node that was silent before is sent nothing
                 decision.answer(run, member)
-        for run in list(self._registry.live.values()):
+        for run in list(self.registry.live.values()):
             self._advance(run, decision)
 
     def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
         """Decide by new numbers: nodes receive theirs at once, and none is judged by numbers that it does not have."""
-        self.policy = self._registry.policy = event.policy
+        self.policy = self.registry.policy = event.policy
         self._stalls.look_again(self.policy, decision.now)
-        for run in self._registry.live.values():
+        for run in self.registry.live.values():
             run.adopt(event.policy)
         for run, member in self._sessions.values():
             if not member.lease.expired:
                 member.lease.awaited_from, member.lease.unanswered_s = decision.now, 0.0
                 decision.answer(run, member)
-        for run in list(self._registry.live.values()):
+        for run in list(self.registry.live.values()):
             self._advance(run, decision)
 
     def _take_in(self, event: events.Looked | events.Compared, decision: Decision) -> None:
         """Take in what workers of a run have answered; while nothing can be recorded, they are asked again later."""
-        run = self._registry.live.get(event.run)
+        run = self.registry.live.get(event.run)
         if run is not None and self.store_error is None and run.watching.take(event, decision.now):
             for touched in (*releases.drain_laggard(run, decision), run):
                 self._advance(touched, decision)
@@ -278,9 +269,9 @@ class Coordinator:
             return
         touched: dict[str, Run] = {}
         for run_id, node in self._leases.pop_due(decision.now):
-            run = touched[run_id] = self._registry.live[run_id]
+            run = touched[run_id] = self.registry.live[run_id]
             self._expire(run, run.members[node], decision)
-        touched |= {self.jobs[job].id: self.jobs[job] for job in self._registry.deadlines.pop_due(decision.now)}
+        touched |= {self.jobs[job].id: self.jobs[job] for job in self.registry.deadlines.pop_due(decision.now)}
         for run in touched.values():
             self._advance(run, decision)  # the ready nodes may form a round now, and then none has waited in vain
             for node in run.gathering.join_timeouts.pop_due(decision.now):
@@ -297,7 +288,7 @@ class Coordinator:
         run = self.jobs.get(join.job)
         if run is None or admission.begins_anew(run, join, decision.now):
             admission.check_drained(self.cluster.durable, join)
-            return self._registry.open(join, self.store_error, decision)
+            return self.registry.open(join, self.store_error, decision)
         known = run.members.get(join.node)
         admission.check_token(known, event)
         if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
@@ -310,7 +301,7 @@ class Coordinator:
         if run.spec != join.spec and run.roll.deserted:
             run.replaced = True
             self._advance(run, decision)
-            return self._registry.open(join, self.store_error, decision)
+            return self.registry.open(join, self.store_error, decision)
         admission.check_spec(run, join)
         admission.check_size(run, join)
         return run
@@ -387,7 +378,7 @@ class Coordinator:
         self._leases.discard((run.id, member.node))
         run.remove(member)
         decision.close(member)
-        self._registry.drop_if_over(run)
+        self.registry.drop_if_over(run)
 
     # Consequences
 
@@ -396,7 +387,7 @@ class Coordinator:
         if self.store_error is not None or run.durable.state.ended:
             return
         observations.settle_claims(run, decision)
-        self._registry.plan(run, take_due_rows(run, decision))
+        self.registry.plan(run, take_due_rows(run, decision))
         self._leases.drop_lost(run, decision.records)
         self._forget_absent(run, decision)
 

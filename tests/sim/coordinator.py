@@ -112,7 +112,7 @@ class SimulatedCoordinator(abc.ABC):
 
     def _end_when_through(self, life: int, asked_at: float) -> None:
         if self.up and self.life == life:
-            if self.machine.may_end_at(asked_at) <= self.clock.read():
+            if self.machine.registry.may_end_at(asked_at) <= self.clock.read():
                 self.crash()
             else:
                 self._queue.after(POLL_EVERY_S, self._end_when_through, life, asked_at)

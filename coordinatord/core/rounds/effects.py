@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from msgspec import Struct
 
 from coordinatord.core.rounds.values.admin_requests import AdminResult
@@ -26,43 +24,39 @@ class StackSource(Struct, frozen=True):
     """Why it cannot be asked; empty if it can."""
 
 
-@dataclass(slots=True)
-class Send:
-    """Send this message in the session, in place of any earlier one that is not sent yet.
-
-    Like `Batch`, it is not frozen: each heartbeat makes one, and a frozen one takes four times as long to make.
-    """
+class Effect(Struct, frozen=True):
+    """Something to do for a session, or for an operator's request."""
 
     session: int
+
+
+class Send(Effect, frozen=True):
+    """Send this message in the session, in place of any earlier one that is not sent yet."""
+
     message: Desired
 
 
-class ReportDegraded(Struct, frozen=True):
+class ReportDegraded(Effect, frozen=True):
     """Send the session that the coordinator lives, but cannot record anything, and so decides nothing."""
 
-    session: int
     message: Degraded
 
 
-class Refuse(Struct, frozen=True):
+class Refuse(Effect, frozen=True):
     """Send the reason, and close the session."""
 
-    session: int
     message: Refused
     job: str
     node: str
 
 
-class Close(Struct, frozen=True):
+class Close(Effect, frozen=True):
     """Close the session of a node that is no longer a member, or has a newer session. A node that lives reconnects."""
 
-    session: int
 
-
-class Answer(Struct, frozen=True):
+class Answer(Effect, frozen=True):
     """Answer an operator's request."""
 
-    session: int
     result: AdminResult
     text: str
 
@@ -80,11 +74,7 @@ class Look(Struct, frozen=True):
     sources: tuple[StackSource, ...]
 
 
-Effect = Send | ReportDegraded | Refuse | Close | Answer
-
-
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """All that one event led to: first `records` must be durable, then `effects` may happen, in order."""
 
     records: tuple[Record, ...]

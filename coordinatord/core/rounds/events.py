@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from msgspec import Struct
 
 from coordinatord.core.rounds.policy import Policy
@@ -13,7 +11,11 @@ from coordinatord.protocol.arrival_messages import WorkerArrivals
 from coordinatord.protocol.messages import Join, Observed
 
 
-class Connected(Struct, frozen=True):
+class Event(Struct, frozen=True):
+    """Something that reaches the machine from outside."""
+
+
+class Connected(Event, frozen=True):
     """A node opened a session and sent its `Join`."""
 
     session: int
@@ -27,15 +29,14 @@ class Connected(Struct, frozen=True):
     """The name of the access token that the node presented; empty where none is required."""
 
 
-@dataclass(slots=True)
-class Reported:
-    """A node reported its state. It is not frozen, as a heartbeat has to be cheap."""
+class Reported(Event, frozen=True):
+    """A node reported its state."""
 
     session: int
     observed: Observed
 
 
-class Disconnected(Struct, frozen=True):
+class Disconnected(Event, frozen=True):
     """A session ended, by whichever side."""
 
     session: int
@@ -43,7 +44,7 @@ class Disconnected(Struct, frozen=True):
     """Whether it ended because its access token is no longer valid. The node may come back at once with another."""
 
 
-class AdminRequested(Struct, frozen=True):
+class AdminRequested(Event, frozen=True):
     """An operator sent a request. The effect `Answer` with the same number answers it."""
 
     session: int
@@ -51,27 +52,27 @@ class AdminRequested(Struct, frozen=True):
     request: Request
 
 
-class Tick(Struct, frozen=True):
+class Tick(Event, frozen=True):
     """The time that `next_deadline` named has come."""
 
 
-class StoreFailed(Struct, frozen=True):
+class StoreFailed(Event, frozen=True):
     """Records can no longer be made durable, and those that are being written may not be durable."""
 
     reason: str
 
 
-class StoreRecovered(Struct, frozen=True):
+class StoreRecovered(Event, frozen=True):
     """All records so far are durable, and more can be written."""
 
 
-class PolicyChanged(Struct, frozen=True):
+class PolicyChanged(Event, frozen=True):
     """An operator has changed the settings; they apply from now on."""
 
     policy: Policy
 
 
-class Looked(Struct, frozen=True):
+class Looked(Event, frozen=True):
     """The answers to a `Look`: where each worker of the round stands, or that its node has not answered."""
 
     run: str
@@ -93,24 +94,10 @@ class NodeArrivals(Struct, frozen=True):
     workers: tuple[WorkerArrivals, ...]
 
 
-class Compared(Struct, frozen=True):
+class Compared(Event, frozen=True):
     """Nodes of a round have answered when their workers arrived in their last collectives."""
 
     run: str
     round: int
     nodes: tuple[NodeArrivals, ...]
     """The answers; a node with many workers may give several."""
-
-
-Event = (
-    Connected
-    | Reported
-    | Disconnected
-    | AdminRequested
-    | Tick
-    | StoreFailed
-    | StoreRecovered
-    | PolicyChanged
-    | Looked
-    | Compared
-)

@@ -146,7 +146,7 @@ def test_a_job_is_not_forgotten_while_its_nodes_may_be_back_with_their_workers()
 def test_a_job_that_is_forgotten_leaves_nothing_behind() -> None:
     life = a_deserted_job()
     assert ask(life, ForgetJob(JOB, "alice", "")).result is AdminResult.DONE
-    assert (life.coordinator.jobs, life.coordinator._registry.live) == ({}, {})
+    assert (life.coordinator.jobs, life.coordinator.registry.live) == ({}, {})
     assert life.coordinator.next_deadline() is None
     assert life.next_life().coordinator.jobs == {}
 

@@ -84,7 +84,7 @@ def test_a_run_whose_nodes_are_all_gone_gives_way_to_a_node_with_other_settings(
     assert (run.durable.state, run.members) == (State.FAILED, {})
     successor = coordinator.jobs["default"]
     assert (successor.spec, list(successor.members)) == (OTHER, ["n3"])
-    assert list(coordinator._registry.live) == [successor.id], "nothing is kept of the old run"
+    assert list(coordinator.registry.live) == [successor.id], "nothing is kept of the old run"
     assert coordinator.handle(Tick(), 2.6).records == ()
 
 

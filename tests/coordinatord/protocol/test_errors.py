@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.core.machine import WINGS
+from coordinatord.core.rounds.events import Event
 from coordinatord.core.rounds.events import Tick as CoordinatorTick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.desired_state import goal_of
@@ -76,7 +77,8 @@ def test_a_bug_in_what_a_record_changes_is_not_taken_for_a_node_that_is_not_know
 
 def test_an_event_that_no_machine_has_a_handler_for(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator, bench = a_coordinator(), Bench()
-    monkeypatch.delitem(coordinator._handlers, CoordinatorTick)
+    kind: type[Event] = CoordinatorTick
+    monkeypatch.delitem(coordinator._handlers, kind)
     monkeypatch.delitem(Agent._HANDLERS, AgentTick)
     with pytest.raises(InternalError) as caught:
         coordinator.handle(CoordinatorTick(), 0.0)

@@ -24,35 +24,7 @@ from coordinatord.core.rounds.state.durable import (
     SpoiledStep,
     State,
 )
-from coordinatord.core.rounds.values.records import (
-    BusyWorkerAwaited,
-    FirstStepOverdue,
-    JobForgotten,
-    JobStopAsked,
-    NodeDrained,
-    NodeJoined,
-    NodeLeftBehind,
-    NodeLost,
-    NodeReleased,
-    NodesHeard,
-    NodesSilent,
-    NodeSucceeded,
-    NodeUndrained,
-    Reason,
-    Record,
-    RoundEnded,
-    RoundFormed,
-    RoundRemembered,
-    RoundsMissed,
-    RoundStarted,
-    RoundStopped,
-    RunEnded,
-    RunOpened,
-    TrainingBegan,
-    TrainingCaughtUp,
-    TrainingResumed,
-    TrainingStalled,
-)
+from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
@@ -67,22 +39,22 @@ class HistoryError(InternalError):
     """
 
 
-def apply(cluster: DurableCluster, record: Record, at: float) -> None:
+def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
     """Let a record of time `at`, in the coordinator's clock, take effect. Raises `HistoryError`."""
     match record:
-        case NodeDrained():
+        case records.NodeDrained():
             cluster.drained[record.node] = record.reason
             return
-        case NodeUndrained():
+        case records.NodeUndrained():
             cluster.drained.pop(record.node, None)
             return
-        case RunOpened():
+        case records.RunOpened():
             earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one
             cluster.jobs[record.job] = DurableRun(
                 record.job, record.run, record.spec, record.opener, entered_at=at, ledger=Ledger(at), earlier=earlier
             )
             return
-        case JobForgotten():
+        case records.JobForgotten():
             _job_forgotten(cluster, record)
             return
     run = cluster.jobs.get(record.job)
@@ -92,7 +64,7 @@ def apply(cluster: DurableCluster, record: Record, at: float) -> None:
     _CHANGES[type(record)](run, record, at)
 
 
-def _member(run: DurableRun, record: Record, node: str) -> DurableMember:
+def _member(run: DurableRun, record: records.Record, node: str) -> DurableMember:
     """Return a member that a record names. Raises `HistoryError`."""
     member = run.members.get(node)
     if member is None:
@@ -110,7 +82,7 @@ def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
     return (last, *run.earlier)[:EARLIER_MAX]
 
 
-def _job_forgotten(cluster: DurableCluster, record: JobForgotten) -> None:
+def _job_forgotten(cluster: DurableCluster, record: records.JobForgotten) -> None:
     _remember(cluster.forgotten, record.run, record.reason, FORGOTTEN_MAX)
     run = cluster.jobs.get(record.job)
     if run is not None and run.id == record.run:
@@ -125,7 +97,7 @@ def _remember(memory: dict[str, Any], key: str, value: object, most: int) -> Non
         del memory[next(iter(memory))]
 
 
-def _node_joined(run: DurableRun, record: NodeJoined, at: float) -> None:
+def _node_joined(run: DurableRun, record: records.NodeJoined, at: float) -> None:
     run.released.pop(record.node, None)  # the outcome has been recorded, so the departure is not worth a record
     run.members.pop(record.node, None)
     run.members[record.node] = DurableMember(
@@ -143,7 +115,7 @@ def _node_joined(run: DurableRun, record: NodeJoined, at: float) -> None:
         run.round = max(run.round, record.round)
 
 
-def _node_lost(run: DurableRun, record: NodeLost, at: float) -> None:
+def _node_lost(run: DurableRun, record: records.NodeLost, at: float) -> None:
     member = run.released.get(record.node) or _member(run, record, record.node)
     run.members.pop(record.node, None)
     run.released.pop(record.node, None)
@@ -157,7 +129,7 @@ def _node_lost(run: DurableRun, record: NodeLost, at: float) -> None:
         run.emptied_at = None if record.leaving else at
 
 
-def _node_released(run: DurableRun, record: NodeReleased, at: float) -> None:
+def _node_released(run: DurableRun, record: records.NodeReleased, at: float) -> None:
     del at
     run.last_left = record.outcome.result is Result.LEFT
     member = run.members[record.node]
@@ -174,14 +146,14 @@ def _release(run: DurableRun, member: DurableMember) -> None:
         run.emptied_at = None
 
 
-def _node_succeeded(run: DurableRun, record: NodeSucceeded, at: float) -> None:
+def _node_succeeded(run: DurableRun, record: records.NodeSucceeded, at: float) -> None:
     del at
     member = run.released.get(record.node) or _member(run, record, record.node)
     member.succeeded = True
     run.succeeded.add(record.node)
 
 
-def _node_left_behind(run: DurableRun, record: NodeLeftBehind, at: float) -> None:
+def _node_left_behind(run: DurableRun, record: records.NodeLeftBehind, at: float) -> None:
     member = _member(run, record, record.node)
     run.losses.append(LostNode(member.node, at - record.silent_s))
     _leave_round(run, member)
@@ -195,7 +167,7 @@ def _leave_round(run: DurableRun, member: DurableMember) -> None:
         _release(run, member)
 
 
-def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
+def _round_formed(run: DurableRun, record: records.RoundFormed, at: float) -> None:
     members = [_member(run, record, ranks.node) for ranks in record.nodes]
     master, world_size = members[0], sum(ranks.workers for ranks in record.nodes)
     for member, ranks in zip(members, record.nodes, strict=True):
@@ -222,7 +194,7 @@ def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
     _begin_round(run, record, at)
 
 
-def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, at: float) -> None:
+def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRemembered, at: float) -> None:
     """Begin a round; nothing is known against any of its nodes yet."""
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
@@ -233,65 +205,65 @@ def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, at: flo
     _work_on(run, record.spent, at)
 
 
-def _rounds_missed(run: DurableRun, record: RoundsMissed, at: float) -> None:
+def _rounds_missed(run: DurableRun, record: records.RoundsMissed, at: float) -> None:
     del at
     run.round, run.superseded_reason = record.round, record.reason
 
 
-def _round_started(run: DurableRun, record: RoundStarted, at: float) -> None:
+def _round_started(run: DurableRun, record: records.RoundStarted, at: float) -> None:
     run.reports_steps = record.steps_awaited
     run.rounds.note(record)
     _enter(run, State.RUNNING, record.reason, at)
     _work_on(run, record.spent, at)
 
 
-def _training_began(run: DurableRun, record: TrainingBegan, at: float) -> None:
+def _training_began(run: DurableRun, record: records.TrainingBegan, at: float) -> None:
     run.reports_steps = run.stepped = True
     run.repeats_steps = record.step is not None and run.reached is not None and record.step < run.reached
     run.entered_at = at
     _work_on(run, record.spent, at)
 
 
-def _first_step_overdue(run: DurableRun, record: FirstStepOverdue, at: float) -> None:
+def _first_step_overdue(run: DurableRun, record: records.FirstStepOverdue, at: float) -> None:
     run.step_overdue = True
     _work_on(run, record.spent, at)
 
 
-def _training_caught_up(run: DurableRun, record: TrainingCaughtUp, at: float) -> None:
+def _training_caught_up(run: DurableRun, record: records.TrainingCaughtUp, at: float) -> None:
     run.repeats_steps = False
     _work_on(run, record.spent, at)
 
 
-def _training_stalled(run: DurableRun, record: TrainingStalled, at: float) -> None:
+def _training_stalled(run: DurableRun, record: records.TrainingStalled, at: float) -> None:
     _spend(run, record.spent, Activity.STALLED, at)
 
 
-def _training_resumed(run: DurableRun, record: TrainingResumed, at: float) -> None:
+def _training_resumed(run: DurableRun, record: records.TrainingResumed, at: float) -> None:
     _work_on(run, record.spent, at)
 
 
-def _busy_worker_awaited(run: DurableRun, record: BusyWorkerAwaited, at: float) -> None:
+def _busy_worker_awaited(run: DurableRun, record: records.BusyWorkerAwaited, at: float) -> None:
     """Change nothing: the record is only to be read."""
     del run, record, at
 
 
-def _nodes_silent(run: DurableRun, record: NodesSilent, at: float) -> None:
+def _nodes_silent(run: DurableRun, record: records.NodesSilent, at: float) -> None:
     run.silent = True
     if record.spent is not None:
         _spend(run, record.spent, Activity.SILENT, at)
 
 
-def _nodes_heard(run: DurableRun, record: NodesHeard, at: float) -> None:
+def _nodes_heard(run: DurableRun, record: records.NodesHeard, at: float) -> None:
     run.silent = False
     if record.spent is not None:
         _work_on(run, record.spent, at)
 
 
-def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
+def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> None:
     first = record.first_failure
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
-    run.stop_reason, run.planned = Reason(record.condition, record.reason), record.planned
+    run.stop_reason, run.planned = records.Reason(record.condition, record.reason), record.planned
     if record.condition == _SPOILS and run.resume is not None and run.resume.disk is None:
         run.spoiled = SpoiledStep(run.resume.at, run.round)
     run.rounds.note(record)
@@ -299,7 +271,7 @@ def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
     _spend(run, record.spent, Activity.STOPPING, at)
 
 
-def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
+def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
     run.reached, run.succeeded = record.reached, set()
@@ -311,7 +283,7 @@ def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
     _spend(run, record.spent, Activity.WAITING, at)
 
 
-def _run_ended(run: DurableRun, record: RunEnded, at: float) -> None:
+def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.outcome, run.last_step = record.outcome, record.step
     run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
@@ -329,7 +301,7 @@ def _let_go_of_rounds(run: DurableRun) -> None:
     run.last_left, run.emptied_at, run.succeeded = False, None, set()
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
-    run.stop_reason, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
+    run.stop_reason, run.first_failure, run.slowest_s = records.Reason("", ""), None, 0.0
     run.stop_asked, run.reports_steps, run.resume, run.spoiled = "", False, None, None
     if not any(True for _ in run.rounds):
         run.round = 0  # it was the number of another run, as nodes remembered it
@@ -348,7 +320,7 @@ _CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
 _ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED, Result.LEFT: State.LEFT}
 
 
-def _job_stop_asked(run: DurableRun, record: JobStopAsked, at: float) -> None:
+def _job_stop_asked(run: DurableRun, record: records.JobStopAsked, at: float) -> None:
     del at
     run.stop_asked = record.reason
 
@@ -374,27 +346,27 @@ def _keep_report(run: DurableRun, report: Report | None, at: float) -> None:
         run.report, run.reported_at = report, at
 
 
-_CHANGES = Table[type[Record], Callable[[DurableRun, Any, float], None]]("changes")
+_CHANGES = Table[type[records.Record], Callable[[DurableRun, Any, float], None]]("changes")
 _CHANGES |= {
-    NodeJoined: _node_joined,
-    NodeLost: _node_lost,
-    NodeReleased: _node_released,
-    NodeSucceeded: _node_succeeded,
-    NodeLeftBehind: _node_left_behind,
-    RoundFormed: _round_formed,
-    RoundRemembered: _begin_round,
-    RoundsMissed: _rounds_missed,
-    RoundStarted: _round_started,
-    TrainingBegan: _training_began,
-    FirstStepOverdue: _first_step_overdue,
-    TrainingCaughtUp: _training_caught_up,
-    TrainingStalled: _training_stalled,
-    TrainingResumed: _training_resumed,
-    BusyWorkerAwaited: _busy_worker_awaited,
-    NodesSilent: _nodes_silent,
-    NodesHeard: _nodes_heard,
-    RoundStopped: _round_stopped,
-    RoundEnded: _round_ended,
-    RunEnded: _run_ended,
-    JobStopAsked: _job_stop_asked,
+    records.NodeJoined: _node_joined,
+    records.NodeLost: _node_lost,
+    records.NodeReleased: _node_released,
+    records.NodeSucceeded: _node_succeeded,
+    records.NodeLeftBehind: _node_left_behind,
+    records.RoundFormed: _round_formed,
+    records.RoundRemembered: _begin_round,
+    records.RoundsMissed: _rounds_missed,
+    records.RoundStarted: _round_started,
+    records.TrainingBegan: _training_began,
+    records.FirstStepOverdue: _first_step_overdue,
+    records.TrainingCaughtUp: _training_caught_up,
+    records.TrainingStalled: _training_stalled,
+    records.TrainingResumed: _training_resumed,
+    records.BusyWorkerAwaited: _busy_worker_awaited,
+    records.NodesSilent: _nodes_silent,
+    records.NodesHeard: _nodes_heard,
+    records.RoundStopped: _round_stopped,
+    records.RoundEnded: _round_ended,
+    records.RunEnded: _run_ended,
+    records.JobStopAsked: _job_stop_asked,
 }

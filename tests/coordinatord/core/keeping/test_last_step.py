@@ -203,7 +203,7 @@ def test_a_run_does_not_wait_to_hear_a_node_that_was_released_before_a_restart(r
 
 def may_end(stage: Stage, asked_at: float) -> bool:
     """Return whether a coordinator that was asked to end at this time may do so now."""
-    return stage.coordinator.may_end_at(asked_at) <= stage.now
+    return stage.coordinator.registry.may_end_at(asked_at) <= stage.now
 
 
 def test_a_coordinator_that_is_asked_to_end_stays_until_the_last_step_is_on_the_disk() -> None:
@@ -231,14 +231,14 @@ def test_a_coordinator_that_is_asked_to_end_stays_while_workers_end(end: str) ->
 def test_a_coordinator_that_is_asked_to_end_stays_no_longer_than_nodes_may() -> None:
     stage = ending(shards=3)
     asked_at = stage.now
-    until = stage.coordinator.may_end_at(asked_at)
+    until = stage.coordinator.registry.may_end_at(asked_at)
     assert until == asked_at + max(puppet.join.offer.stop_timeout_s for puppet in stage.puppets.values()) + END_S
 
 
 def test_nodes_that_write_kept_state_have_a_moment_to_say_that_they_leave_as_well() -> None:
     stage = running_job(NODES, THREE)
     asked_at = stage.now
-    assert stage.coordinator.may_end_at(asked_at) == asked_at + SIGNALS_APART_S
+    assert stage.coordinator.registry.may_end_at(asked_at) == asked_at + SIGNALS_APART_S
     stage.play("advance 1s")
     assert may_end(stage, asked_at)
     stage.play("leave n1")
