@@ -13,9 +13,8 @@ from coordinatord.runtime.early_signals import install_signal_defaults
 from coordinatord.runtime.own_python import prefer_standard_library
 
 if TYPE_CHECKING:
-    from nodeclient.config.crash_replay import CrashReplayConfig
     from nodeclient.config.join_config import JoinConfig
-    from nodeclient.config.operate import OperateConfig
+    from nodeclient.config.operate import CrashReplayConfig, OperateConfig
 
 
 def main() -> None:

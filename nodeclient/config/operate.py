@@ -1,4 +1,4 @@
-"""The flags of operators' commands: `status`, `events`, `report`, `drain`, `stop` and so on."""
+"""The flags of operators' commands, `status`, `events`, `drain`, `stop` and so on, and of a developer's `replay`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ class _OperatorConfig(_AccessConfig, frozen=True):
     """The common settings of all commands."""
 
     PROGRAM: ClassVar[Literal["operate"]] = "operate"
+    MODULE: ClassVar[str]
+    """The module of `nodeclient.operate` whose `show` runs the command."""
 
     coordinators: tuple[Endpoint, ...]
 
@@ -74,6 +76,7 @@ class _ReadingConfig(_OperatorConfig, frozen=True):
 class StatusConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient status`; without a job it shows all jobs."""
 
+    MODULE = "status"
     watch: bool = False
     all: bool = False
     """Whether to show every node, and every job that has ended, also on a terminal."""
@@ -82,6 +85,7 @@ class StatusConfig(_ReadingConfig, frozen=True):
 class EventsConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient events`; without a job it shows all events, also those that belong to no job."""
 
+    MODULE = "event_log"
     follow: bool
     last: int | None = None
     """The number of newest events; None for the coordinator's default, or a few with `follow`."""
@@ -94,6 +98,7 @@ class EventsConfig(_ReadingConfig, frozen=True):
 class LogsConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient logs`; without a job it reads the logs of the only one."""
 
+    MODULE = "worker_logs"
     ranks: str
     """The ranks as given, such as `0-3,7`; empty for all."""
     nodes: tuple[str, ...]
@@ -110,6 +115,7 @@ class LogsConfig(_ReadingConfig, frozen=True):
 class StacksConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient stacks`; without a job it reads the only one that has not ended."""
 
+    MODULE = "worker_stacks"
     ranks: str
     """The ranks as given, such as `0-3,7`; empty for all."""
     dumps: Path | None = None
@@ -119,10 +125,13 @@ class StacksConfig(_ReadingConfig, frozen=True):
 class ReportConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient report`; without a job it shows the report of the only one."""
 
+    MODULE = "report"
+
 
 class WaitConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient wait`; without a job it waits for the only one that has not ended."""
 
+    MODULE = "job_end"
     job: str | None
     timeout_s: float | None
 
@@ -130,10 +139,13 @@ class WaitConfig(_OperatorConfig, frozen=True):
 class PageConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient page`."""
 
+    MODULE = "page_link"
+
 
 class CommandConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient drain` and its like."""
 
+    MODULE = "admin_commands"
     verb: Verb
     job: str | None = None
     """None for the only job, or the only one that has not ended."""
@@ -146,21 +158,28 @@ class CommandConfig(_OperatorConfig, frozen=True):
     """Whether to drain nodes that join later, too."""
 
 
+class CrashReplayConfig(Struct, frozen=True):
+    """The settings of `nodeclient replay`."""
+
+    PROGRAM: ClassVar[Literal["replay"]] = "replay"
+
+    crash: Path
+    """The crash file of a bug of nodeclient."""
+
+
 OperateConfig = (
     StatusConfig | EventsConfig | LogsConfig | StacksConfig | ReportConfig | WaitConfig | PageConfig | CommandConfig
 )
 
 
-def add_status(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient status`."""
+def _add_status(parser: SettingsParser) -> None:
     parser.add_setting("--watch -w", "look again every second; off a terminal, at each change")
     parser.add_setting("--all", "show every node and every job, however many there are")
     parser.add_setting("--json", "print JSON, for programs")
     _add_job(parser, "only this one")
 
 
-def add_events(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient events`."""
+def _add_events(parser: SettingsParser) -> None:
     parser.add_setting("--follow -f", "go on as events happen; begins with the last 10")
     add = partial(parser.add_setting, variables=())
     add(f"{_LAST} N", "only the newest N, up to 1000", flag_values.count)
@@ -181,8 +200,7 @@ def add_events(parser: SettingsParser) -> None:
     _add_job(parser, "only events of this job (default: of all jobs)")
 
 
-def add_logs(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient logs`."""
+def _add_logs(parser: SettingsParser) -> None:
     _add_ranks(parser)
     add = partial(parser.add_setting, variables=())
     add(
@@ -208,15 +226,14 @@ def add_logs(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one")
 
 
-def explain_logs(flag: str) -> str | None:
+def _explain_logs(flag: str) -> str | None:
     """Return a hint about a flag of other programs that `nodeclient logs` does not support."""
     if flag in {"--since", "--since-time", "--until", "--timestamps"}:
         return "the files have no times: --last says how much, and nodeclient events --since has what happened when"
     return None
 
 
-def add_stacks(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient stacks`."""
+def _add_stacks(parser: SettingsParser) -> None:
     _add_ranks(parser)
     parser.add_setting(
         "--dumps DIR",
@@ -228,8 +245,7 @@ def add_stacks(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one, or only one that has not ended")
 
 
-def read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StacksConfig:
-    """Make the settings of `nodeclient stacks`."""
+def _read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StacksConfig:
     if given.dumps is None and not given.coordinators:
         parser.error("--coord says where coordinatord listens, or --dumps where files of torch's flight recorder are")
     if given.dumps is not None and (given.job is not None or given.ranks):
@@ -237,14 +253,12 @@ def read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
     return _read(StacksConfig, parser, given, environ)
 
 
-def add_report(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient report`."""
+def _add_report(parser: SettingsParser) -> None:
     parser.add_setting("--json", "print JSON, for programs; null if nothing has failed")
     _add_job(parser, "may be left out where there is only one")
 
 
-def add_wait(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient wait`."""
+def _add_wait(parser: SettingsParser) -> None:
     parser.add_setting(
         "--timeout TIME",
         "give up after this time, in seconds, or as 15m, 2h, 3d",
@@ -256,34 +270,29 @@ def add_wait(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one, or only one that has not ended")
 
 
-def add_drain(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient drain`."""
-    add_for_nodes(parser)
+def _add_drain(parser: SettingsParser) -> None:
+    _add_for_nodes(parser)
     parser.add_setting("--ahead", "also a NODE that has not joined yet", variables=())
 
 
-def add_for_nodes(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient undrain`."""
+def _add_for_nodes(parser: SettingsParser) -> None:
     _add_command(parser)
     parser.add_argument(
         "nodes", nargs="+", type=flag_values.name, metavar="NODE", help="the id of a node, or a host's name"
     )
 
 
-def add_for_live_job(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient stop` and `restart`."""
+def _add_for_live_job(parser: SettingsParser) -> None:
     _add_command(parser)
     _add_job(parser, "may be left out where there is only one, or only one that has not ended")
 
 
-def add_forget(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient forget`."""
+def _add_forget(parser: SettingsParser) -> None:
     _add_command(parser)
     _add_job(parser, "may be left out where there is only one")
 
 
-def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CommandConfig:
-    """Make the settings of a command."""
+def _read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CommandConfig:
     given.verb = Verb(given.subcommand)
     return _read(CommandConfig, parser, given, environ)
 
@@ -295,6 +304,10 @@ def _read(
     if vars(given).get("job") == "":
         parser.error("'' cannot be the name of a job: is a variable empty?")
     return filled(kind, given, access=read_access(parser, given, environ))
+
+
+def _add_crash(parser: SettingsParser) -> None:
+    parser.add_argument("--crash", type=Path, metavar="FILE", required=True, help="the crash file")
 
 
 def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
@@ -362,17 +375,18 @@ def _line(
     return CommandLine(add, read, explain)
 
 
-COMMAND_LINES = {
-    "status": _line(add_status, partial(_read, StatusConfig)),
-    "events": _line(add_events, partial(_read, EventsConfig)),
-    "logs": _line(add_logs, partial(_read, LogsConfig), explain_logs),
-    "stacks": _line(add_stacks, read_stacks, needs_coordinator=False),
-    "report": _line(add_report, partial(_read, ReportConfig)),
-    "wait": _line(add_wait, partial(_read, WaitConfig)),
+COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CrashReplayConfig]] = {
+    "status": _line(_add_status, partial(_read, StatusConfig)),
+    "events": _line(_add_events, partial(_read, EventsConfig)),
+    "logs": _line(_add_logs, partial(_read, LogsConfig), _explain_logs),
+    "stacks": _line(_add_stacks, _read_stacks, needs_coordinator=False),
+    "report": _line(_add_report, partial(_read, ReportConfig)),
+    "wait": _line(_add_wait, partial(_read, WaitConfig)),
     "page": _line(lambda _: None, partial(_read, PageConfig)),
-    "drain": _line(add_drain, read_command),
-    "undrain": _line(add_for_nodes, read_command),
-    "stop": _line(add_for_live_job, read_command),
-    "restart": _line(add_for_live_job, read_command),
-    "forget": _line(add_forget, read_command),
+    "drain": _line(_add_drain, _read_command),
+    "undrain": _line(_add_for_nodes, _read_command),
+    "stop": _line(_add_for_live_job, _read_command),
+    "restart": _line(_add_for_live_job, _read_command),
+    "forget": _line(_add_forget, _read_command),
+    "replay": CommandLine(_add_crash, lambda _parser, given, _environ: CrashReplayConfig(given.crash)),
 }

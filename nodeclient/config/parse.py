@@ -21,9 +21,8 @@ from nodeclient.config.command_line import CommandLine
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from nodeclient.config.crash_replay import CrashReplayConfig
     from nodeclient.config.join_config import JoinConfig
-    from nodeclient.config.operate import OperateConfig
+    from nodeclient.config.operate import CrashReplayConfig, OperateConfig
 
     Config: TypeAlias = JoinConfig | OperateConfig | CrashReplayConfig
 
@@ -67,7 +66,7 @@ SUBCOMMANDS = {
     "restart": ("operate", "have a job begin a new round", "mnist --reason 'it hangs'", _OF_REQUEST),
     "forget": ("operate", "drop a job that is over, and its history", "mnist", _OF_REQUEST),
     "replay": (
-        "crash_replay",
+        "operate",
         "run the events that led to a bug of nodeclient again",
         "--crash FILE",
         "0 the bug comes again, 65 it does not, 66 the file cannot be read",

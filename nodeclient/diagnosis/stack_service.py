@@ -76,10 +76,6 @@ ARRIVALS_WITHIN_S = 2.0
 QUESTIONS_MAX = 4
 """The limit of a worker's unanswered questions: a stopped worker gets no more."""
 
-Respond = Callable[[Stacks], None]
-
-RespondArrivals = Callable[[Arrivals], None]
-
 
 @dataclass(slots=True, eq=False)
 class _Responder:
@@ -139,13 +135,12 @@ class StackService:
             return {}
         return {STACKS: self._socket.path}
 
-    def read(self, wanted: AskStacks, respond: Respond) -> None:
-        """Sample some workers, and respond later."""
-        self._tasks.spawn(self._read(wanted, respond), name="stacks")
-
-    def read_arrivals(self, wanted: AskArrivals, respond: RespondArrivals) -> None:
-        """Read some workers' last arrivals in collectives, and respond later."""
-        self._tasks.spawn(self._read_arrivals(wanted, respond), name="arrivals")
+    def read(self, wanted: AskStacks | AskArrivals, respond: Callable[..., None]) -> None:
+        """Sample some workers, or read their last arrivals in collectives, and respond later."""
+        if isinstance(wanted, AskStacks):
+            self._tasks.spawn(self._read_stacks(wanted, respond), name="stacks")
+        else:
+            self._tasks.spawn(self._read_arrivals(wanted, respond), name="arrivals")
 
     def close(self) -> None:
         """Drop the workers of the round."""
@@ -218,7 +213,7 @@ class StackService:
 
     # Questions to workers
 
-    async def _read(self, wanted: AskStacks, respond: Respond) -> None:
+    async def _read_stacks(self, wanted: AskStacks, respond: Callable[[Stacks], None]) -> None:
         if (wanted.run, wanted.round) != self._round:
             respond(Stacks(wanted.request, (), "this node has no workers of that round"))
             return
@@ -227,7 +222,7 @@ class StackService:
         found = await asyncio.gather(*(self._look(rank, first + rank, brief=wanted.brief) for rank in local_ranks))
         respond(Stacks(wanted.request, tuple(found), ""))
 
-    async def _read_arrivals(self, wanted: AskArrivals, respond: RespondArrivals) -> None:
+    async def _read_arrivals(self, wanted: AskArrivals, respond: Callable[[Arrivals], None]) -> None:
         began_at = self._loop.time()
         workers: tuple[WorkerArrivals, ...] = ()
         problem = "this node has no workers of that round"

@@ -43,10 +43,11 @@ class PortReservation:
     gets it: Linux lets such sockets share a port while none of them listens. torch's TCPStore does just that on rank 0
     (with libuv and without). So the reservation lasts for the whole round, and the port is never free in between.
 
-    Raises `OSError` if no port is free.
+    Raises `OSError` if the port, or none, is free.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """Reserve a port, or any free one."""
         # TCPStore listens on :: if there is IPv6, and the reservation has to cover the same addresses.
         if socket.has_dualstack_ipv6():
             self._socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
@@ -55,7 +56,7 @@ class PortReservation:
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(("", 0))
+            self._socket.bind(("", port))
             self.port: int = self._socket.getsockname()[1]
         except OSError:
             self._socket.close()

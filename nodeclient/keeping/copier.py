@@ -55,7 +55,6 @@ class Copier:
     """The copies that this node keeps of other nodes' state."""
 
     def __init__(self, resources: KeepResources) -> None:
-        """Begin with none."""
         self._resources = resources
         self._limit = RateLimit(resources.settings.copy_rate, time.monotonic())
         self._run = ""

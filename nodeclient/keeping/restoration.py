@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from threading import Event
 
@@ -103,13 +104,13 @@ class Restoration:
                             group.create_task(self._get_rank(resume, source, rank, wanted))
         except BaseExceptionGroup as errors:
             self.give_up()
-            raise _to_report(errors) from None
+            damaged = (error for error in errors.exceptions if isinstance(error, DamagedError))
+            raise next(damaged, errors.exceptions[0]) from None
         except BaseException:
             self.give_up()
             raise
 
     async def _get_rank(self, resume: Resume, source: KeptSource, rank: int, wanted: WantedParts) -> None:
-        """Get what is wanted of one rank: from the disk, from this node or from another one."""
         if resume.disk is not None:
             await self._read(resume, rank, wanted)
         elif source.node == self._resources.node:
@@ -142,27 +143,21 @@ class Restoration:
             self.ready.add(held_there[-1].commit, read_only(file), big=big, small=small)
 
     async def _read(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
-        """Add parts that are on the disk."""
         disk = self._resources.disk
         if disk is None:
             raise RestoreError("this node reads nothing from a disk: it was started without --persist")
         for kind in _kinds(wanted):
-            landing = Landing(self._resources.arenas, kind)
             try:
-                await disk.steps.read(resume, rank, kind, landing.room, self._progress)
-                self.ready.add_received(landing.take())
+                with closing(Landing(self._resources.arenas, kind)) as landing:
+                    await disk.steps.read(resume, rank, kind, landing.room, self._progress)
+                    self.ready.add_received(landing.take())
             except (OperationalError, OSError) as error:
-                landing.close()
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
                 may_pass = isinstance(error, DiskHangsError) or (isinstance(error, OSError) and error.errno)
                 failure = FileSystemError if may_pass else RestoreError
                 raise failure(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error
-            except BaseException:
-                landing.close()
-                raise
 
     async def _receive(self, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts) -> None:
-        """Add parts that another node holds."""
         has_small = False
         for kind in _kinds(wanted):
             if kind is Kind.SMALL and has_small:
@@ -173,38 +168,20 @@ class Restoration:
             has_small = landed.commit.has_small
 
     async def _land(self, source: KeptSource, name: PartName) -> Landed:
-        """Receive one part."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._resources.settings.patience_s
         while True:
-            landing = Landing(self._resources.arenas, name.kind)
             try:
-                await loop.run_in_executor(self._resources.threads, fetch, source, name, landing.room, self._given_up)
-                return landing.take()
+                with closing(Landing(self._resources.arenas, name.kind)) as landing:
+                    arguments = source, name, landing.room, self._given_up
+                    await loop.run_in_executor(self._resources.threads, fetch, *arguments)
+                    return landing.take()
             except (FetchError, NoMemoryError, OSError) as error:
-                landing.close()
                 part = f"the state of rank {name.rank} at step {name.step}"
                 self.problem = f"{part} could not be had from node {source.node}: {error}"
                 if not isinstance(error, FetchError) or loop.time() >= until:
                     raise RestoreError(self.problem) from error
-            except BaseException:
-                landing.close()
-                raise
             await asyncio.sleep(PAUSE_S)
-
-
-def _to_report(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error to report of several: that of a damaged part of this node, or else the first."""
-    leaves = list(_leaves(errors))
-    return next((leaf for leaf in leaves if isinstance(leaf, DamagedError)), leaves[0])
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for leaf in error.exceptions:
-            yield from _leaves(leaf)
-    else:
-        yield error
 
 
 def _kinds(wanted: WantedParts) -> Iterator[Kind]:

@@ -308,7 +308,6 @@ class StateKeeper:
                 self._take_planned_end(current, local_rank, message)
 
     def _take_first_step(self, current: RoundWorkers, local_rank: int, message: FirstState | Unkept) -> None:
-        """Record a worker's report after its first step."""
         match message:
             case FirstState(digest):
                 current.first_states[local_rank] = digest % 2**32
@@ -323,7 +322,6 @@ class StateKeeper:
     def _take_planned_end(
         self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed
     ) -> None:
-        """Record a worker's report about a planned end, or in preparation for one."""
         match message:
             case Halted(step):
                 current.promised[local_rank] = min(step, STEP_MAX)

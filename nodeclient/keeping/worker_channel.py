@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -139,8 +138,7 @@ class WorkerChannel:
         try:
             while peer.unsent:
                 packet, fds = peer.unsent[0]
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
-                peer.socket.sendmsg([packet], rights)
+                socket.send_fds(peer.socket, [packet], fds)
                 peer.unsent.popleft()
                 _close(fds)
         except BlockingIOError:

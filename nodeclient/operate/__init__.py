@@ -5,6 +5,6 @@ The coordinator makes all decisions and writes the reasons.
 
 `cli` runs one of `status`, `event_log`, `worker_logs`, `worker_stacks`, `dumped_hang`, `report`, `job_end`, `page_link`
 and `admin_commands`; `watch` repeats a request every second. `client` finds a coordinator that answers, sends requests,
-and parses the answers as records of `protocol.http`. `job_lookup` finds a job by its name; `request_errors` has the
-errors. `formatting` formats lines for the terminal that `terminal_info` describes.
+and parses the answers as records of `protocol.http`. `job_lookup` finds a job by its name. `formatting` formats lines
+for the terminal that `terminal_info` describes.
 """

@@ -15,22 +15,21 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.text import clip
 from nodeclient.config.operate import CommandConfig, Verb
-from nodeclient.operate.client import Client, read
+from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
 from nodeclient.operate.job_lookup import job_path, node_path, only_job, unknown_job
-from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import write
 
 PERSON_MAX = 128
 """The limit of a name in characters, as of any name."""
 
 
-def carry_out(config: CommandConfig) -> int:
+def show(config: CommandConfig) -> int:
     """Send a command for each name in turn; return the exit code of the first failure, or 0."""
     client = Client(config.coordinators, config.access)
     body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
-        _show(_command_job(client, config.verb, job, body))
+        _write(_command_job(client, config.verb, job, body))
         return ExitCode.OK
     code: int = ExitCode.OK
     for number, node in enumerate(config.nodes):
@@ -38,7 +37,7 @@ def carry_out(config: CommandConfig) -> int:
             before = config.nodes[:number] if config.dry_run else ()
             body = DrainBody(body.by, body.reason, body.dry_run, config.ahead, before)
         try:
-            _show(read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)))
+            _write(read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)))
         except RequestError as error:
             remedy = " (--ahead)" if isinstance(error, UnknownNameError) else ""
             sys.stderr.write(f"nodeclient: {error}{remedy}\n")
@@ -46,7 +45,7 @@ def carry_out(config: CommandConfig) -> int:
     return code
 
 
-def _show(answer: AdminAnswer) -> None:
+def _write(answer: AdminAnswer) -> None:
     write([clip(line) for line in answer.message.split("\n")])
 
 

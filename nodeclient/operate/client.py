@@ -25,11 +25,11 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
 from coordinatord.protocol.schema import ERRORS, SchemaError, check
+from coordinatord.protocol.text import clip
 from nodeclient.access.contact_points import ADDRESSES_MAX, ELSEWHERE, ContactPoint, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
-from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 
 ANSWER_WITHIN_S = 10.0
 """The timeout of a request: a person waits no longer, and a coordinator answers in milliseconds."""
@@ -74,6 +74,36 @@ conflict."""
 
 MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"
+
+
+class RequestError(OperationalError):
+    """The request failed, or its answer cannot be shown; the text says why."""
+
+    def __init__(self, text: str, exit_code: ExitCode = ExitCode.UNAVAILABLE) -> None:
+        super().__init__(clip(text))
+        self.exit_code = exit_code
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same read may succeed later, such as after a restart of the coordinator."""
+        return self.exit_code is ExitCode.TEMPFAIL
+
+
+class UnknownNameError(RequestError):
+    """The coordinator knows no such job, or no such node."""
+
+
+class LostError(RequestError):
+    """No coordinator answers, or the connection was lost; a read may be retried."""
+
+    is_temporary = True
+
+
+class AnswerError(RequestError):
+    """The answer is not that of a coordinatord."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the answer is not that of a coordinatord ({problem}): see --coord")
 
 
 def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.exit_codes import ExitCode
-from nodeclient.config.operate import StacksConfig
 from nodeclient.diagnosis.recorder_files import UnreadableDumpError, dumps_in, seen_in_dumps
-from nodeclient.operate.request_errors import RequestError
+from nodeclient.operate.client import RequestError
 from nodeclient.operate.terminal_info import terminal, write
 
 NOBODY = "no rank waits in a collective, so none is named"
@@ -19,10 +18,10 @@ NONE_NAMED = 1
 """The exit code if no rank is named."""
 
 
-def show(config: StacksConfig) -> int:
+def show(folder: Path, *, as_json: bool) -> int:
     """Print the culprits and return the exit code: 0 if there are any. Raises `RequestError`."""
     try:
-        dumps, problems = dumps_in(config.dumps or Path())
+        dumps, problems = dumps_in(folder)
         seen = seen_in_dumps(dumps)
     except UnreadableDumpError as error:
         raise RequestError(str(error), ExitCode.DATA_ERROR) from error
@@ -30,7 +29,7 @@ def show(config: StacksConfig) -> int:
         sys.stderr.write(f"nodeclient: {problem}\n")
     hang = find_hang(seen)
     kind, ranks, sentence = (None, (), NOBODY) if hang is None else (hang.kind, hang.ranks, hang.sentence)
-    if config.json:
+    if as_json:
         write([json.dumps({"kind": kind, "ranks": ranks, "sentence": sentence})])
     else:
         write(terminal().wrapped(sentence if kind is None else f"{kind}: {sentence}", "      "))

@@ -19,9 +19,8 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config.operate import EventsConfig
-from nodeclient.operate.client import RESUME_AFTER_S, Client, read
+from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, read
 from nodeclient.operate.job_lookup import get_of_job, job_path, unknown_job
-from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
 WHAT_WIDTH = 18

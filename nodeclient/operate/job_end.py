@@ -13,10 +13,9 @@ import time
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import EarlierRunStatus, JobStatus
 from nodeclient.config.operate import WaitConfig
-from nodeclient.operate.client import Client, read
+from nodeclient.operate.client import Client, RequestError, read
 from nodeclient.operate.formatting import duration
 from nodeclient.operate.job_lookup import get_of_job, only_job
-from nodeclient.operate.request_errors import RequestError
 from nodeclient.operate.terminal_info import terminal, write
 from nodeclient.operate.watch import LOOK_AGAIN_S
 

@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import DrainedStatus, JobsAnswer, JobStatus, SharedStatus
-from nodeclient.operate.client import Client, read
+from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
 from nodeclient.operate.formatting import listed, nearest
-from nodeclient.operate.request_errors import RequestError, UnknownNameError
 
 
 class Status(Struct, frozen=True):

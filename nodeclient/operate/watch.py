@@ -21,9 +21,8 @@ from typing import TypeVar
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import moment, now
-from nodeclient.operate.client import Client
+from nodeclient.operate.client import Client, RequestError
 from nodeclient.operate.formatting import count, duration
-from nodeclient.operate.request_errors import RequestError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, cut, terminal, write
 
 LOOK_AGAIN_S = 1.0

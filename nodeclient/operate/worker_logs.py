@@ -18,9 +18,8 @@ from msgspec.structs import asdict
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.log_answers import LogPart
 from nodeclient.config.operate import Last, LogsConfig
-from nodeclient.operate.client import RESUME_AFTER_S, Client, read
+from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
-from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
 from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 from nodeclient.output.lines import LineCutter, as_lines, as_overwritten, prefixed

@@ -23,6 +23,10 @@ BUSY_CPUS = 0.05
 
 def show(config: StacksConfig) -> int:
     """Print the stacks and return the exit code: 0 if there are any."""
+    if config.dumps is not None:
+        from nodeclient.operate import dumped_hang  # noqa: PLC0415 - few ask for them
+
+        return dumped_hang.show(config.dumps, as_json=config.json)
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job, live=True)
     query = f"?{urlencode({'rank': config.ranks})}" if config.ranks else ""

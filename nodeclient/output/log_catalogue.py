@@ -40,9 +40,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def opened(base: Path, *parts: str) -> Iterator[int]:
+def opened(base: Path | int, *parts: str) -> Iterator[int]:
     """Yield the descriptor of a directory below `base`, along a path without symbolic links. Raises `OSError`."""
-    fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.dup(base) if isinstance(base, int) else os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
             inner = os.open(part, _FOLDER, dir_fd=fd)
@@ -72,9 +72,9 @@ class LogCatalogue:
         found: list[LoggedRound] = []
         with suppress(OSError), opened(self._log_dir, quoted(self._job)) as job:
             for run in _names(job):
-                with suppress(OSError), opened_in(job, run) as rounds:
+                with suppress(OSError), opened(job, run) as rounds:
                     for name in filter(_ROUND.fullmatch, _names(rounds)):
-                        with suppress(OSError), opened_in(rounds, name) as folder:
+                        with suppress(OSError), opened(rounds, name) as folder:
                             found += self._read_notes(folder, (quoted(self._job), run, name))
                         if len(found) > ROUNDS_MAX:
                             return found
@@ -129,7 +129,7 @@ class LogCatalogue:
     def begin(self, kept: LoggedRound) -> None:
         """Write the note of a new round, and keep it locked from now on. Raises `OSError`.
 
-        The note says that the round has failed, until `end` writes how it ended: this process may be killed before. It
+        The note says that the round has failed, until `write` says how it ended: this process may be killed before. It
         is locked before it is written, so that no other process takes the empty note for one of an ended process.
         """
         self.release()
@@ -140,17 +140,13 @@ class LogCatalogue:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _write(self._lock, replace(kept, failed=True))
 
-    def end(self, kept: LoggedRound) -> None:
-        """Write the note of a round that is over; there may be none, if the disk was full. Raises `OSError`."""
-        self._rewrite(kept, os.O_CREAT)
+    def write(self, kept: LoggedRound, *, create: bool) -> None:
+        """Write the note of a round anew; with `create` also if there is none, as when the disk was full.
 
-    def amend(self, kept: LoggedRound) -> None:
-        """Rewrite the note of a round, unless it was deleted. Raises `OSError`."""
-        self._rewrite(kept, 0)
-
-    def _rewrite(self, kept: LoggedRound, create: int) -> None:
+        Raises `OSError`.
+        """
         with suppress(FileNotFoundError):  # nothing was written in this round
-            note = self._open(kept, create)
+            note = self._open(kept, os.O_CREAT if create else 0)
             try:
                 _write(note, kept)
             finally:
@@ -192,16 +188,6 @@ class LogCatalogue:
             self._lock = None
 
 
-@contextmanager
-def opened_in(folder: int, name: str) -> Iterator[int]:
-    """Yield the descriptor of a directory within another one, but of no symbolic link. Raises `OSError`."""
-    fd = os.open(name, _FOLDER, dir_fd=folder)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def _write(note: int, kept: LoggedRound) -> None:
     """Write a note from its start. Raises `OSError`."""
     text = f"{json.dumps(asdict(kept))}\n".encode()
@@ -229,7 +215,7 @@ def _empty(folder: int, kept: LoggedRound) -> None:
     """Delete the files of a node's workers and its note. After the last node's note, delete the filtered lines too."""
     for rank in map(str, kept.ranks):
         with suppress(FileNotFoundError, NotADirectoryError):
-            with opened_in(folder, rank) as workers:
+            with opened(folder, rank) as workers:
                 _delete(workers, _OURS)
             with suppress(OSError):  # the directory has a file that is not ours
                 os.rmdir(rank, dir_fd=folder)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
@@ -16,7 +17,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_CHUNK_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.text import clip
-from nodeclient.output.log_catalogue import opened, opened_in
+from nodeclient.output.log_catalogue import opened
 
 LOOK_BACK_BYTES_MAX = 8 * 1024 * 1024
 """How far back to search for the last lines: room for thousands of lines of thousands of characters."""
@@ -29,11 +30,8 @@ ROTATED_MAX = 100
 BEGIN_BYTES = 1024
 """How many of its first bytes identify a file: some ten lines, which have a time or a step."""
 
-_CHARACTER_BYTES_MAX = 4
-"""The length of the longest character in UTF-8."""
-
-_CONTINUATION = 0x80
-"""The highest two bits of each byte of a UTF-8 character but the first."""
+_BEGUN_BYTES_MAX = 3
+"""The most bytes of a character in UTF-8 that is not complete."""
 
 NOWHERE = LogPlace(0, 0)
 """The place in a log without a file yet: its beginning."""
@@ -83,17 +81,9 @@ def _begun(data: bytes) -> int:
 
     Without these bytes, each chunk is valid text, and the next chunk begins with a whole character.
     """
-    for back in range(1, min(len(data), _CHARACTER_BYTES_MAX - 1) + 1):
-        byte = data[-back]
-        if byte & 0xC0 != _CONTINUATION:
-            return back if byte >= _CONTINUATION and back < _length(byte) else 0
-    return 0
-
-
-def _length(first: int) -> int:
-    """Return the length of a UTF-8 character by its first byte, which is no ASCII; 1 if no character begins so."""
-    ones = 8 - (first ^ 0xFF).bit_length()
-    return ones if ones <= _CHARACTER_BYTES_MAX else 1
+    decoder = getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-_BEGUN_BYTES_MAX:])
+    return len(decoder.getstate()[0])
 
 
 @contextmanager
@@ -101,7 +91,7 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogF
     """Yield the files of a log, the oldest first; none before the worker's first output."""
     with ExitStack() as stack:
         try:
-            worker = stack.enter_context(opened_in(folder, rank))
+            worker = stack.enter_context(opened(folder, rank))
         except FileNotFoundError:
             yield []
             return

@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
@@ -81,55 +81,23 @@ WRONG_FOR_S = 3.0
 second to know of a new token, and those that share a store two."""
 
 
-AnswerLog = Callable[[LogChunk, Callable[[], None]], None]
-"""Sends a piece of a log, and then makes a call."""
+Request = ReadLog | AskStacks | AskArrivals
 
-ReadLogs = Callable[[ReadLog, AnswerLog], None]
-"""Takes a request for a piece of a log, and the function that sends the answer."""
-
-
-def _without_logs(wanted: ReadLog, answer: AnswerLog) -> None:
-    """Answer as a node that keeps no log files."""
-    answer(refusal(wanted, "this node keeps no log files"), lambda: None)
+Answer = Callable[..., None]
+"""Sends the answer to a request, a `LogChunk`, `Stacks` or `Arrivals`, and then makes a call if it is given one."""
 
 
-ReadStacks = Callable[[AskStacks, Callable[[Stacks], None]], None]
-"""Takes a request for the workers' stacks, and the function that sends the answer."""
+def read_nothing(wanted: Request, answer: Answer) -> None:
+    """Answer as the node of a torchrun, which keeps no log files and cannot ask its workers."""
+    problem = "this node cannot ask its workers: torchrun has started them"
+    match wanted:
+        case ReadLog():
+            answer(refusal(wanted, "this node keeps no log files"))
+        case AskStacks():
+            answer(Stacks(wanted.request, (), problem))
+        case AskArrivals():
+            answer(Arrivals(wanted.request, 0.0, 0.0, (), problem))
 
-
-def _without_workers(wanted: AskStacks, answer: Callable[[Stacks], None]) -> None:
-    """Answer as a node that cannot ask its workers for their stacks."""
-    answer(Stacks(wanted.request, (), "this node cannot ask its workers: torchrun has started them"))
-
-
-ReadArrivals = Callable[[AskArrivals, Callable[[Arrivals], None]], None]
-"""Takes a request for the workers' arrivals in collectives, and the function that sends the answer."""
-
-
-def _without_arrivals(wanted: AskArrivals, answer: Callable[[Arrivals], None]) -> None:
-    """Answer as a node that cannot ask its workers for their arrivals."""
-    answer(Arrivals(wanted.request, 0.0, 0.0, (), "this node cannot ask its workers: torchrun has started them"))
-
-
-class LocalReads(Struct, frozen=True):
-    """Reads what a coordinator asks for on this host; a node without files and workers of its own says so."""
-
-    logs: ReadLogs = _without_logs
-    stacks: ReadStacks = _without_workers
-    arrivals: ReadArrivals = _without_arrivals
-
-    def begin(self, wanted: ReadLog | AskStacks | AskArrivals, session: _CoordinatorSession) -> None:
-        """Begin to read; the answer goes to the session in which the request came."""
-        match wanted:
-            case ReadLog():
-                self.logs(wanted, session.answer)
-            case AskStacks():
-                self.stacks(wanted, session.answer)
-            case AskArrivals():
-                self.arrivals(wanted, session.answer)
-
-
-NOTHING_TO_READ = LocalReads()
 
 CUT_SHORT = (HandshakeError, ConnectionError)
 """The errors of a node that connects in the clear to a coordinator that serves TLS."""
@@ -150,18 +118,18 @@ class CoordinatorConnection:
         *,
         make_join: Callable[[], Join],
         submit: Callable[[Event], None],
-        reads: LocalReads = NOTHING_TO_READ,
+        read: Callable[[Request, Answer], None] = read_nothing,
     ) -> None:
         """Begin unconnected.
 
         `access` says where a token may be. `make_join` returns the node's present `Join`. The coordinator's messages go
-        to `submit`, and its requests for logs, stacks and arrivals to `reads`.
+        to `submit`, and its requests for logs, stacks and arrivals to `read`.
         """
         self._contacts = ContactPoints(coordinators)
         self._attempts = JoinAttempts(access)
         self._make_join = make_join
         self._submit = submit
-        self._reads = reads
+        self._read = read
         self._session: _CoordinatorSession | None = None
         self._why_closed = ""
         self._welcome = False
@@ -332,7 +300,7 @@ class CoordinatorConnection:
             return received.message
         match received:
             case ReadLog() | AskStacks() | AskArrivals():
-                self._reads.begin(received, session)
+                self._read(received, session.answer)
             case Desired() | Degraded():
                 self._welcome, self._attempts.proven = True, session.attempt.shown
                 self._submit(
@@ -362,7 +330,6 @@ class _CoordinatorSession(WebSocketClient):
         """Why this side has ended the connection; None if it has not."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake."""
         retransmit_steadily(transport.get_extra_info("socket"))
         super().connection_made(transport)
 
@@ -371,7 +338,6 @@ class _CoordinatorSession(WebSocketClient):
         return self.attempt.headers
 
     def opened(self) -> None:
-        """Join."""
         self._owner.begin(self, self.coordinator)
 
     def received(self, kind: int, message: bytes) -> None:
@@ -403,7 +369,6 @@ ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def _explain(coordinator: Endpoint, error: BaseException) -> str:
-    """Return a text that explains why a coordinator was not reached."""
     match error:
         case TimeoutError():
             return f"no answer from {coordinator} in time"

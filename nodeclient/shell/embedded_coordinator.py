@@ -30,6 +30,7 @@ from coordinatord.runtime.own_python import isolated
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CLEAR
 from nodeclient.config.join_config import JoinConfig
+from nodeclient.host.ports import PortReservation
 from nodeclient.workers.process_tree import MARK_VARIABLE
 from nodeclient.workers.spawn import die_with_parent
 from nodeclient.workers.syscalls import pidfd_open
@@ -164,16 +165,10 @@ async def _start_at(child: _Child, port: int) -> bool:
 
 def _is_taken(port: int) -> bool:
     """Whether a program listens at this port, at any address."""
-    dual = socket.has_dualstack_ipv6()
-    with socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        if dual:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # Old connections that have ended are not in the way.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
+    try:
+        PortReservation(port).close()  # old connections that have ended are not in the way
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
     return False
 
 
@@ -197,7 +192,6 @@ class _Child:
 
     @property
     def embedded(self) -> EmbeddedCoordinator:
-        """How the node reaches the coordinator."""
         if self._process is None:
             return ALONE
         return EmbeddedCoordinator(self._process.pid, None if self._shared else self._ended)
@@ -221,7 +215,6 @@ class _Child:
         self.port = int(match["port"])
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Set `_ended` when the process has ended."""
         self._pidfd = pidfd_open(process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._note_end, process)
 

@@ -26,7 +26,7 @@ from nodeclient.output.log_catalogue import LogCatalogue
 from nodeclient.output.log_paths import LogPaths, quoted
 from nodeclient.output.log_reader import NOWHERE, read_chunk, refusal
 from nodeclient.output.output_settings import OutputSettings
-from nodeclient.shell.coordinator_connection import AnswerLog
+from nodeclient.shell.coordinator_connection import Answer
 
 WAITING_MAX = 8
 """The limit of reads that wait for the disk: a coordinator sends one request at a time, and may have given up a few."""
@@ -77,7 +77,6 @@ class LogFollowers:
     """Who reads a node's logs while they are written; times in seconds of the event loop's clock."""
 
     def __init__(self) -> None:
-        """Begin without followers."""
         self._read_at: dict[Key, float] = {}
         """When each log was last read by a follower."""
         self._unread: set[Key] = set()
@@ -170,7 +169,7 @@ class LogService:
         present = self._present
         if present is not None:
             ended = next((round_ for round_ in self._rounds if _place_of(round_) == _place_of(present)), present)
-            self._update(lambda catalogue: catalogue.end(ended))
+            self._update(methodcaller("write", ended, create=True))
 
     async def settle(self) -> None:
         """Wait until the notes are written, for `SETTLE_S` at most: the disk may hang."""
@@ -187,9 +186,9 @@ class LogService:
             if (round_.node, round_.run, round_.round, round_.failed) == (self._node, run, number, False):
                 failed = replace(round_, failed=True)
                 self._rounds = tuple(failed if other is round_ else other for other in self._rounds)
-                self._update(methodcaller("amend", failed))
+                self._update(methodcaller("write", failed, create=False))
 
-    def read(self, wanted: ReadLog, answer: AnswerLog) -> None:
+    def read(self, wanted: ReadLog, answer: Answer) -> None:
         """Answer a request for a piece of a log; `answer` takes the piece, and a function to call when it was sent."""
         asked_at = self._loop.time()
         key = wanted.run, wanted.round, wanted.rank, wanted.stream
@@ -226,8 +225,7 @@ class LogService:
 
     def _add_older(self, rounds: list[LoggedRound]) -> None:
         known = set(map(_place_of, self._rounds))
-        older = [round_ for round_ in rounds if _place_of(round_) not in known]
-        self._rounds = (*older, *self._rounds)
+        self._add(*(round_ for round_ in rounds if _place_of(round_) not in known))
         self.delete_old()
 
     def delete_old(self) -> None:
@@ -239,12 +237,11 @@ class LogService:
             self._update(partial(self._delete, old))
 
     def _delete(self, old: LoggedRound, catalogue: LogCatalogue) -> None:
-        if not catalogue.delete(old):
-            self._in_loop(self._put_back, old)
+        if not catalogue.delete(old):  # another process is still writing it
+            self._in_loop(self._add, old)
 
-    def _put_back(self, old: LoggedRound) -> None:
-        """Enter a round in the list again: another process is still writing it."""
-        self._rounds = (old, *self._rounds)
+    def _add(self, *older: LoggedRound) -> None:
+        self._rounds = (*older, *self._rounds)
 
     def _update(self, work: Callable[[LogCatalogue], object]) -> None:
         """Have the writing thread do work on the catalogue; warn the user if that fails."""

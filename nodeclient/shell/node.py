@@ -10,6 +10,7 @@ import socket
 from functools import partial
 
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.log_messages import ReadLog
 from coordinatord.protocol.messages import Join, NodeOffer, Observed
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
@@ -56,7 +57,7 @@ from nodeclient.keeping.state_keeper import StateKeeper
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
 from nodeclient.shell.console import Console
-from nodeclient.shell.coordinator_connection import CoordinatorConnection, LocalReads
+from nodeclient.shell.coordinator_connection import Answer, CoordinatorConnection, Request
 from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
 from nodeclient.shell.log_service import LogService
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
@@ -104,7 +105,13 @@ class Node:
             complain=self._complain,
         )
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
-        reads = LocalReads(self._logs.read, stacks.read, stacks.read_arrivals)
+
+        def read(wanted: Request, answer: Answer) -> None:
+            if isinstance(wanted, ReadLog):
+                self._logs.read(wanted, answer)
+            else:
+                stacks.read(wanted, answer)
+
         offer = partial(
             NodeOffer,
             workers=config.workers,
@@ -123,7 +130,7 @@ class Node:
             join,
             offer,
             ProbeListener(config.node, address),
-            partial(CoordinatorConnection, config.coordinators, config.access, submit=submit, reads=reads),
+            partial(CoordinatorConnection, config.coordinators, config.access, submit=submit, read=read),
             self._carry_out,
             self._tasks.fail,
             self._completed,

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodeclient.config.crash_replay import CrashReplayConfig
 from nodeclient.config.join_config import JoinConfig
-from nodeclient.config.operate import CommandConfig
+from nodeclient.config.operate import CommandConfig, CrashReplayConfig
 from nodeclient.config.parse import parse
 from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator

@@ -14,7 +14,6 @@ class Complaints:
     """Warns the user of what is wrong with the disk, and of nothing twice in a row."""
 
     def __init__(self, notify: Notify) -> None:
-        """Begin without a complaint."""
         self._notify = notify
         self._last = ""
 

@@ -30,7 +30,6 @@ class DiskThread:
     """Writes in one thread at a time, so that a disk that hangs holds up one thread and no more."""
 
     def __init__(self) -> None:
-        """Begin without a thread."""
         self._working: asyncio.Future[Any] | None = None
         """The work that was begun last. Work that was given up goes on until its system call returns."""
         self._hangs = False

@@ -60,7 +60,6 @@ class KnownSteps:
     """What the last look at the disk found."""
 
     def __init__(self) -> None:
-        """Begin before the first look."""
         self._manifests: dict[Key, Manifest] = {}
         """The manifests of the steps that may be read, the newest first."""
         self._unusable = UnusableSteps()

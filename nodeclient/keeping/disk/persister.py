@@ -165,7 +165,6 @@ class Persister:
             raise
 
     async def _commit(self, attempt: PersistAttempt) -> None:
-        """Make a step whole, and delete older ones."""
         folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self._settings.command)

@@ -156,7 +156,6 @@ class StepsOnDisk:
         return True
 
     def _record(self, whole: list[Manifest], problems: list[str]) -> None:
-        """Record what a look found, and report it if it is new."""
         known = self.known
         for problem in known.new_problems(problems):
             self._notify(Level.WARNING, problem, "state_not_persisted")

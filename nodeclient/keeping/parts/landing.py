@@ -11,6 +11,7 @@ from enum import Enum, auto
 from threading import Lock
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeclient.keeping.parts.arenas import Arenas, NoMemoryError, read_only, size_in_words
 from nodeclient.keeping.parts.part_fetch import FetchError
@@ -29,21 +30,12 @@ class _Empty(Enum):
     """The part was taken, or given up."""
 
 
-class _PartMemory(Struct, frozen=True):
-    """The memory of a part that comes in."""
-
-    commit: Commit
-    file: int
-    size: int
-    """The bytes that count towards the node's limit."""
-
-
 class Landed(Struct, frozen=True):
-    """A part that is on this host by now."""
+    """A part that is on this host by now, or that is on its way into this memory."""
 
     commit: Commit
     file: int
-    """A read-only descriptor. The owner of this object closes it, and gives the memory back."""
+    """The descriptor, which is read-only once the part was taken. Its owner closes it, and gives the memory back."""
     size: int
     """The bytes that count towards the node's limit."""
     is_generation: bool
@@ -58,7 +50,7 @@ class Landing:
         self._arenas = arenas
         self._kind = kind
         self._lock = Lock()
-        self._memory: _PartMemory | _Empty = _Empty.AWAITED
+        self._memory: Landed | _Empty = _Empty.AWAITED
 
     def room(self, commit: Commit) -> Place:
         """Return the place for the part with these control words. The thread that fills the place calls this, once.
@@ -67,7 +59,7 @@ class Landing:
         """
         if self._memory is not _Empty.AWAITED:
             raise FetchError(_UNWANTED)
-        is_generation = self._is_generation(commit)
+        is_generation = self._kind is Kind.BIG or commit.has_small
         generation, small = (commit.length, 0) if is_generation else (0, commit.length)
         try:
             sizes = ArenaSizes.at_least(generation, small)
@@ -76,11 +68,11 @@ class Landing:
         size = sizes.one_of_each
         self._arenas.claim(size, f"what rank {commit.rank} had at step {commit.step} takes {size_in_words(size)}")
         file = self._arenas.allocate_claimed(sizes, size)
-        arena = self._own(_PartMemory(commit, file, size))
+        arena = self._own(Landed(commit, file, size, is_generation))
         arena.touch(1)
         return (arena.generations if is_generation else arena.smalls)[0]
 
-    def _own(self, memory: _PartMemory) -> Arena:
+    def _own(self, memory: Landed) -> Arena:
         """Own new memory, and return the arena in it. Raises `FetchError` if the part was given up meanwhile.
 
         The lock is not held while memory is allocated: that takes seconds, and the event loop may give the part up.
@@ -96,22 +88,19 @@ class Landing:
         """Return the part, which must be whole. From then on the caller owns its memory. Raises `OSError`."""
         with self._lock:
             memory = self._memory
-            assert isinstance(memory, _PartMemory)  # noqa: S101 - a part that came has memory
+            assert isinstance(memory, Landed)  # noqa: S101 - a part that came has memory
             file = read_only(memory.file)
             os.close(memory.file)
             self._memory = _Empty.OVER
-            return Landed(memory.commit, file, memory.size, self._is_generation(memory.commit))
+            return replace(memory, file=file)
 
     def close(self) -> None:
         """Give the part up, and its memory if that was not taken."""
         with self._lock:
             memory, self._memory = self._memory, _Empty.OVER
-        if isinstance(memory, _PartMemory):
+        if isinstance(memory, Landed):
             self._drop(memory)
 
-    def _drop(self, memory: _PartMemory) -> None:
+    def _drop(self, memory: Landed) -> None:
         os.close(memory.file)
         self._arenas.give_back(memory.size)
-
-    def _is_generation(self, commit: Commit) -> bool:
-        return self._kind is Kind.BIG or commit.has_small

@@ -7,9 +7,9 @@ import socket
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import Protocol
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.kept_state import KeptSource
 from nodeclient.keeping.parts.part_messages import (
     ANSWER_BYTES,
     END_BYTES,
@@ -29,29 +29,13 @@ class FetchError(OperationalError):
     """A part cannot be had from its holder; the text says why."""
 
 
-class PartSource(Protocol):
-    """The holder of a part, and how to reach it."""
-
-    @property
-    def address(self) -> str:
-        """The address of the agent that holds it."""
-
-    @property
-    def port(self) -> int:
-        """The port at which that agent serves parts."""
-
-    @property
-    def key(self) -> str:
-        """The key of that agent."""
-
-
 def at_once(size: int) -> None:
     """Return at once: the next piece may come, whatever the size of the last."""
     del size
 
 
 def fetch(
-    source: PartSource,
+    source: KeptSource,
     name: PartName,
     room: Callable[[Commit], Place],
     given_up: Event,
@@ -83,7 +67,7 @@ def fetch(
     place.note_digest(commit, crc)
 
 
-def _ask(source: PartSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
+def _ask(source: KeptSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
     connection = socket.create_connection((source.address, source.port), timeout=REQUEST_WITHIN_S)
     try:
         nonce = _receive(connection, NONCE_BYTES, time.monotonic() + REQUEST_WITHIN_S, given_up)

@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from nodeclient.host.ports import listening_socket
 from nodeclient.keeping.parts.arenas import Arenas, Held
@@ -82,8 +83,8 @@ class PartServer:
             task.cancel()
         self._socket.close()
         for connection in list(self._sending):
-            # The thread that sends on it gets an error at once.
-            _shut(connection)
+            with suppress(OSError):  # it is closed already
+                connection.shutdown(socket.SHUT_RDWR)  # the thread that sends on it gets an error at once
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -131,7 +132,8 @@ class PartServer:
             exchange = Exchange(self.key, nonce, packed)
             if not is_tag(tag, exchange.request_tag()):
                 return
-            self._record_proof()
+            if (task := asyncio.current_task()) is not None:
+                self._unproven.pop(task, None)
             try:
                 name = read_request(packed, self._arenas.run)
             except ValueError:  # the peer knows the key, so it is an agent of another release
@@ -144,12 +146,6 @@ class PartServer:
                 return
             if held is not None:
                 await self._send(connection, exchange, held)
-
-    def _record_proof(self) -> None:
-        """Record that the peer of the current task has proved that it knows the key."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in one
-        self._unproven.pop(task, None)
 
     async def _send(self, connection: socket.socket, exchange: Exchange, held: Held) -> None:
         self._sending.add(connection)
@@ -196,10 +192,3 @@ def _send_all(connection: socket.socket, data: bytes, until: float) -> None:
     """Send all data. Raises `OSError`, also when `until` has passed."""
     connection.settimeout(max(until - time.monotonic(), 1e-3))
     connection.sendall(data)
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it is closed already
-        return

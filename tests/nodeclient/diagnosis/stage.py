@@ -120,7 +120,7 @@ class Stage:
     async def arrivals(self, number: int = 1) -> Arrivals:
         """Ask when the worker came to its last 50 collectives, and another one that there is not."""
         answer: asyncio.Future[Arrivals] = asyncio.get_running_loop().create_future()
-        self.service.read_arrivals(AskArrivals(3, "run", number, (0, 7), 50), answer.set_result)
+        self.service.read(AskArrivals(3, "run", number, (0, 7), 50), answer.set_result)
         async with asyncio.timeout(60):
             return await self._tasks.guard(answer)
 

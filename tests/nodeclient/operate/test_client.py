@@ -10,8 +10,7 @@ from coordinatord.protocol.http.api import AdminBody
 from nodeclient.access.keyring import CLEAR
 from nodeclient.config.flag_values import endpoints
 from nodeclient.operate import client
-from nodeclient.operate.client import Client
-from nodeclient.operate.request_errors import LostError
+from nodeclient.operate.client import Client, LostError
 from tests.support.canned_http import Answer, canned, hang_up, packed, stands_by
 
 NOBODY_LEADS = packed({"error": "standby", "message": "this coordinator stands by, and nobody leads: no etcd"}, 503)

@@ -38,10 +38,10 @@ def test_what_was_noted_is_found_by_a_later_process(catalogue: LogCatalogue, tmp
     later = structs.replace(ROUND, run="e-2", round=7, node="b")
     catalogue.begin(ROUND)
     catalogue.begin(later)
-    catalogue.end(later)
+    catalogue.write(later, create=True)
     failed = structs.replace(ROUND, failed=True)
-    catalogue.amend(failed)
-    catalogue.amend(structs.replace(ROUND, round=9))
+    catalogue.write(failed, create=False)
+    catalogue.write(structs.replace(ROUND, round=9), create=False)
     again = LogCatalogue(tmp_path, "my/job", "host")
     assert sorted(again.scan(), key=lambda kept: kept.run) == [failed, later]
     assert LogCatalogue(tmp_path, "my/job", "other-host").scan() == [], "several hosts may share the directory"
@@ -54,7 +54,7 @@ def test_a_round_in_which_the_process_was_killed_has_failed(catalogue: LogCatalo
     assert later.scan() == [ROUND], "while it holds the lock, it goes on"
     catalogue.release()
     assert later.scan() == [structs.replace(ROUND, failed=True)]
-    catalogue.end(ROUND)
+    catalogue.write(ROUND, create=True)
     assert later.scan() == [ROUND]
 
 
@@ -64,14 +64,14 @@ def test_the_note_of_a_round_that_began_on_a_full_disk_is_written_at_its_end(
     catalogue.begin(ROUND)
     [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
     note.write_text("")
-    catalogue.end(ROUND)
+    catalogue.write(ROUND, create=True)
     assert catalogue.scan() == [ROUND]
     note.unlink()
-    catalogue.end(ROUND)
+    catalogue.write(ROUND, create=True)
     assert catalogue.scan() == [ROUND]
     note.unlink()
     note.parent.rmdir()
-    catalogue.end(ROUND)
+    catalogue.write(ROUND, create=True)
     assert not note.parent.exists(), "nothing was written there"
 
 
@@ -92,7 +92,7 @@ def test_a_round_whose_note_a_full_disk_left_empty_is_deleted_later(catalogue: L
     (folder / "2").mkdir()
     (folder / "2" / "stdout.log").write_text("x")
     catalogue.begin(other)
-    catalogue.end(other)
+    catalogue.write(other, create=True)
     (folder / ".nodeclient-a.json").write_text("")
     later = LogCatalogue(tmp_path, "my/job", "host")
     [lost] = [kept for kept in later.scan() if kept.node == "a"]
@@ -115,7 +115,7 @@ def test_a_note_that_cannot_be_written_is_locked_all_the_same(
     later = LogCatalogue(tmp_path, "my/job", "host")
     assert later.scan() == [], "its process lives"
     assert not later.delete(ROUND)
-    catalogue.end(ROUND)
+    catalogue.write(ROUND, create=True)
     assert later.scan() == [ROUND]
 
 
