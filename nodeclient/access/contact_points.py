@@ -43,7 +43,6 @@ class ContactPoints:
     """The coordinators of a node, in the order of trying."""
 
     def __init__(self, coordinators: Sequence[Endpoint]) -> None:
-        """Begin with the first of these."""
         self._given = [ContactPoint(coordinator) for coordinator in coordinators]
         self._place = 0
         self._addresses: list[ContactPoint] = []

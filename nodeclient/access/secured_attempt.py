@@ -194,7 +194,6 @@ class JoinAttempts:
     """Makes a node's attempts to join. One thread at most waits for a file system that hangs."""
 
     def __init__(self, settings: AccessSettings) -> None:
-        """Begin without a token that has proved good."""
         self.settings = settings
         self.proven: AccessToken | None = None
         """The token by which this node was last let in: while it is valid, the coordinator refuses the node with any

@@ -224,7 +224,6 @@ def _group_rank(
 
 
 def _keep_bytes(given: float, remarks: list[str]) -> int:
-    """Return the memory for kept state, in bytes."""
     if isinstance(given, int):
         return given
     try:

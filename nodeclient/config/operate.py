@@ -227,7 +227,6 @@ def _add_logs(parser: SettingsParser) -> None:
 
 
 def _explain_logs(flag: str) -> str | None:
-    """Return a hint about a flag of other programs that `nodeclient logs` does not support."""
     if flag in {"--since", "--since-time", "--until", "--timestamps"}:
         return "the files have no times: --last says how much, and nodeclient events --since has what happened when"
     return None

@@ -61,7 +61,6 @@ def add_launch(parser: SettingsParser) -> None:
 
 
 def _add_both(parser: SettingsParser) -> None:
-    """Add the common flags of both."""
     parser.epilog = (
         f"{parser.epilog}\n"
         "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets,"

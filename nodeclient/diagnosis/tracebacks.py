@@ -226,7 +226,6 @@ def _trace(lines: Sequence[str], first: int, exception: int) -> Trace:
 
 
 def _group(lines: Sequence[str], first: int) -> Trace | None:
-    """Return an exception group, with the first exception in it."""
     ends = (
         at
         for at in range(first + 1, len(lines))

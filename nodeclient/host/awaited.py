@@ -124,7 +124,6 @@ def _lock(pid: int, workers: Collection[int], proc: Path) -> str:
 
 
 def _with_ancestors(pid: int, proc: Path) -> Iterator[int]:
-    """Yield a process, its parent and so on."""
     for _ in range(_ANCESTORS_MAX):
         yield pid
         parents = stat_fields(pid, proc)[_PARENT : _PARENT + 1]

@@ -103,7 +103,6 @@ def _io_bytes(pid: int, proc: Path) -> int:
 
 
 def _threads(pid: int, proc: Path) -> list[Path]:
-    """Return the folders of the threads of a process."""
     try:
         return [Path(entry.path) for entry in islice(os.scandir(proc / str(pid) / "task"), _THREADS_MAX)]
     except OSError:
@@ -111,7 +110,6 @@ def _threads(pid: int, proc: Path) -> list[Path]:
 
 
 def _thread_states(pid: int, proc: Path) -> set[str]:
-    """Return the states of a process's threads."""
     stats = (read_if_there(thread / "stat") for thread in _threads(pid, proc))
     return {state for stat in stats for state in stat.rpartition(")")[2].split()[:1]}
 

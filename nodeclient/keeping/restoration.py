@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -22,7 +22,7 @@ from nodeclient.keeping.disk.durable_file import Progress
 from nodeclient.keeping.parts.arenas import Arenas, Held, NoMemoryError, read_only, size_in_words
 from nodeclient.keeping.parts.landing import Landed, Landing
 from nodeclient.keeping.parts.part_fetch import FetchError, fetch
-from nodeclient.keeping.parts.part_messages import Kind, PartName
+from nodeclient.keeping.parts.part_messages import Kind, PartName, kinds_of
 from nodeclient.keeping.resources import KeepResources
 from workerlib.contract.arena import Commit
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX, NOTHING, Part, ResumeFrom
@@ -127,7 +127,7 @@ class Restoration:
     async def _check(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
         """Add parts of this node, once their digests proved right."""
         by_file: dict[int, list[Held]] = {}
-        for kind in _kinds(wanted):
+        for kind in kinds_of(wanted):
             held = self._resources.arenas.find(rank, resume.round, resume.step, kind)
             if held is None:
                 raise RestoreError(f"this node does not keep step {resume.step} of rank {rank} any more")
@@ -146,7 +146,7 @@ class Restoration:
         disk = self._resources.disk
         if disk is None:
             raise RestoreError("this node reads nothing from a disk: it was started without --persist")
-        for kind in _kinds(wanted):
+        for kind in kinds_of(wanted):
             try:
                 with closing(Landing(self._resources.arenas, kind)) as landing:
                     await disk.steps.read(resume, rank, kind, landing.room, self._progress)
@@ -159,7 +159,7 @@ class Restoration:
 
     async def _receive(self, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts) -> None:
         has_small = False
-        for kind in _kinds(wanted):
+        for kind in kinds_of(wanted):
             if kind is Kind.SMALL and has_small:
                 return
             name = PartName(self._run, rank, resume.round, resume.step, kind)
@@ -182,13 +182,6 @@ class Restoration:
                 if not isinstance(error, FetchError) or loop.time() >= until:
                     raise RestoreError(self.problem) from error
             await asyncio.sleep(PAUSE_S)
-
-
-def _kinds(wanted: WantedParts) -> Iterator[Kind]:
-    if wanted.big:
-        yield Kind.BIG
-    if wanted.small:
-        yield Kind.SMALL
 
 
 Send = Callable[[int, ResumeFrom, Sequence[int]], None]

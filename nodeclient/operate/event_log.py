@@ -113,7 +113,6 @@ class _EventPrinter:
         self._job_width = 0
 
     def print(self, events: Sequence[ApiEvent]) -> None:
-        """Write some events."""
         if self._as_json:
             write([json.dumps(asdict(event)) for event in events])
             return

@@ -282,7 +282,6 @@ def _nodes(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str
 
 
 def _lost_node(lost: LostStatus) -> NodeStatus:
-    """Return the row of a lost node."""
     when = f"lost {duration(lost.lost_s)} ago" + (f", in round {lost.round}" if lost.round else "")
     reason = f"{when}: {lost.reason}"
     return NodeStatus(node=lost.node, host=lost.host, address="-", state="lost", reason=reason, last_seen_s=lost.lost_s)

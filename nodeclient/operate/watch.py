@@ -113,7 +113,6 @@ class _Screen:
         self._write(ENTER)
 
     def leave(self) -> None:
-        """Restore the terminal."""
         with suppress(OSError):  # the program may end because the terminal is gone
             self._write(LEAVE)
         if self._keys is not None and self._settings is not None:

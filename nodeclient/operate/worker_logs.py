@@ -128,11 +128,9 @@ class _LogPrinter:
 
     @property
     def found_none(self) -> bool:
-        """Whether there were only notes."""
         return bool(self._noted) and not self._read
 
     def print(self, part: LogPart) -> None:
-        """Write the complete lines of a part, and its note."""
         if part.text:
             self._read += 1
         if self._as_json:
@@ -159,7 +157,6 @@ class _LogPrinter:
         self._write(key, cutter.feed(part.text.encode()))
 
     def end(self) -> None:
-        """Write incomplete last lines."""
         for key, cutter in self._cutters.items():
             if unfinished := cutter.take_unfinished():
                 self._write(key, unfinished + b"\n")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+from threading import Event
 
 from nodeclient.output.lines import plain
 from nodeclient.output.streams import Sink
@@ -31,20 +32,13 @@ _LINK = re.compile(rb"During handling of the above exception|The above exception
 _INTERRUPT = b"KeyboardInterrupt"
 
 
-class Interrupts:
-    """Whether SIGINT was passed to the workers of a round."""
-
-    def __init__(self) -> None:
-        self.expected = False
-        """Set in one thread and read in another: a traceback can come only after it was set."""
-
-
 class Interruptible(Sink):
     """A filter of a sink. After a SIGINT it buffers tracebacks: those of KeyboardInterrupt until the worker's exit."""
 
-    def __init__(self, sink: Sink, interrupts: Interrupts) -> None:
+    def __init__(self, sink: Sink, interrupted: Event) -> None:
+        """Stand before `sink`; `interrupted` is set once SIGINT was passed on to the workers of the round."""
         self._sink = sink
-        self._interrupts = interrupts
+        self._sigint = interrupted
         self._interrupted = b""
         """Tracebacks of KeyboardInterrupt, which are shown if the worker does not end of it."""
         self._chain: list[bytes] = []
@@ -65,7 +59,7 @@ class Interruptible(Sink):
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
         self._held += len(chunk)
-        first = _FIRST.search(chunk) if self._interrupts.expected and not self._chain else None
+        first = _FIRST.search(chunk) if self._sigint.is_set() and not self._chain else None
         begin = 0 if self._chain else len(chunk) if first is None else first.start()
         self._pass_on(chunk[:begin])
         if chunk[begin:]:

@@ -150,7 +150,7 @@ class Output:
     def expect_interrupts(self) -> None:
         """Record that SIGINT is about to be passed to the workers, whose tracebacks of it are hidden."""
         if self._round is not None:
-            self._round.interrupts.expected = True
+            self._round.interrupts.set()
 
     def note_exit(self, local_rank: int, exit_code: int) -> None:
         """Record how a worker of this round has ended, after which the rest of its output is shown."""

@@ -41,7 +41,6 @@ class PostedCalls:
     """The calls that other threads want made. All methods but `post` are for the thread that makes them."""
 
     def __init__(self) -> None:
-        """Begin without calls."""
         self._calls: deque[Callable[[], object]] = deque()
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """The descriptor that can be read once there are calls."""

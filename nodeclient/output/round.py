@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 
 from coordinatord.runtime.logs import colours_wanted
 from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
 from nodeclient.output.file_thread import FileSink, FileThread, Filter
 from nodeclient.output.files import LogFileErrors, Rotation
-from nodeclient.output.interrupts import Interruptible, Interrupts
+from nodeclient.output.interrupts import Interruptible
 from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 from nodeclient.output.lines import plain
 from nodeclient.output.output_settings import OutputSettings, Streams
@@ -81,7 +82,8 @@ class RoundStreams:
         self._is_prefixed = sharing > 1 or settings.prefix is not None
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
         """The streams of each worker, by local rank, without outputs that a worker inherits directly."""
-        self.interrupts = Interrupts()
+        self.interrupts = Event()
+        """Whether SIGINT was passed on to the workers. A traceback of KeyboardInterrupt can only come after that."""
         self.interruptible: dict[int, Interruptible] = {}
         """The sinks that show the stderr of each worker, by local rank."""
         self.tails = [Tail() for _ in labels]

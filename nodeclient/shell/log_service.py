@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import queue
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -22,14 +20,12 @@ from coordinatord.protocol.fields import LOG_MAX
 from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog
 from coordinatord.runtime.local_time import now
 from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_to_come, superfluous
+from nodeclient.output.file_thread import FileThread
 from nodeclient.output.log_catalogue import LogCatalogue
 from nodeclient.output.log_paths import LogPaths, quoted
 from nodeclient.output.log_reader import NOWHERE, read_chunk, refusal
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell.coordinator_connection import Answer
-
-WAITING_MAX = 8
-"""The limit of reads that wait for the disk: a coordinator sends one request at a time, and may have given up a few."""
 
 FOLLOWED_WITHIN_S = 3.0
 """A log counts as followed if it was read so recently: a follower reads each second."""
@@ -42,35 +38,6 @@ SETTLE_S = 2.0
 
 Key = tuple[str, int, int, LogStream]
 """The run, round, rank and stream of a log."""
-
-
-class _CallThread:
-    """A thread that makes calls in their order; it never keeps the process from ending."""
-
-    def __init__(self, name: str, failed: Callable[[Exception], None], most: int = 0) -> None:
-        """Prepare the thread; `failed` is called in it if a call meets a bug."""
-        self._failed = failed
-        self._calls: queue.Queue[Callable[[], object]] = queue.Queue(most)
-        self._name = name
-        self._thread: threading.Thread | None = None
-
-    def post(self, call: Callable[[], object]) -> bool:
-        """Let the thread make a call; return False if too many wait."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        try:
-            self._calls.put_nowait(call)
-        except queue.Full:
-            return False
-        return True
-
-    def _run(self) -> None:
-        try:
-            while True:
-                self._calls.get()()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the node and not only this thread
-            self._failed(error)
 
 
 class LogFollowers:
@@ -136,9 +103,9 @@ class LogService:
         self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, socket.gethostname())
         self._rounds: tuple[LoggedRound, ...] = ()
         self._present: LoggedRound | None = None
-        self._writer = _CallThread("log files", partial(self._in_loop, fail))
+        self._writer = FileThread(partial(self._in_loop, fail))
         """Writes the catalogue, and deletes files."""
-        self._reader = _CallThread("log reader", partial(self._in_loop, fail), WAITING_MAX)
+        self._reader = FileThread(partial(self._in_loop, fail))
         self._followers = LogFollowers()
 
     @property
@@ -211,8 +178,10 @@ class LogService:
             respond(refusal(wanted, str(error)))
             return
         log_dir, parts = self._log_dir, self._catalogue.parts(kept)
-        if not self._reader.post(lambda: self._in_loop(respond, read_chunk(log_dir, parts, wanted))):
+        if self._reader.hangs:
             respond(refusal(wanted, "the disk does not answer"))
+        else:
+            self._reader.post(lambda: self._in_loop(respond, read_chunk(log_dir, parts, wanted)))
 
     @property
     def followed(self) -> set[Key]:

@@ -168,7 +168,8 @@ class Node:
                 self._tasks.spawn(self._output.watch(), name="output")
                 ending = await self._tasks.guard(self._part.ended)
                 systemd.notify("STOPPING=1", status_of(ending.message))
-                await self._await_followers()
+                await self._settle_followed()
+                await self._logs.await_followers()
                 await self._staying.dismissals.settled()
                 session.cancel()  # the node is out of the job; silent, it would be let in again and told to end again
                 await self._leftovers.end()
@@ -182,11 +183,6 @@ class Node:
                 await self._output.close()
                 await self._logs.settle()
                 self._part.close()
-
-    async def _await_followers(self) -> None:
-        """Let the followers of the workers' logs read the last lines."""
-        await self._settle_followed()
-        await self._logs.await_followers()
 
     async def _settle_followed(self) -> None:
         """Have all that workers have written in their files, if anybody follows them."""

@@ -39,6 +39,8 @@ class RoundSetup:
     ) -> None:
         """Begin before the first round; `remark` and `complain` take texts for the user."""
         self._launcher = launcher
+        self.remarks = launcher.remarks
+        """Decisions about the workers' commands that a user may want to know."""
         self._stacks = stacks
         self._lingering = Lingering()
         self._workers = config.workers
@@ -52,11 +54,6 @@ class RoundSetup:
         """The global ranks of the workers here."""
         self.started_at: float | None = None
         """When the workers of the round were started; None once they have reported a step."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Decisions about the workers' commands that a user may want to know."""
-        return self._launcher.remarks
 
     def begin(self, start: Start) -> range:
         """Begin a round; return the global ranks of its workers here."""

@@ -45,7 +45,6 @@ class CoordinatordHandler(RendezvousHandler):
     """The rendezvous of one torchrun process."""
 
     def __init__(self, config: TorchrunConfig) -> None:
-        """Do nothing before the first `next_rendezvous`."""
         self._config = config
         self._membership = Membership(config)
         # The finalizer also runs if the handler is dropped without a shutdown, as in a notebook after a signal.

@@ -45,27 +45,19 @@ class Membership:
         """Guards the fields below, which both threads change."""
         self._round: Start | None = None
         """The round that torchrun has, or is about to get."""
-        self._over = False
-        self._succeeded = False
+        self.over = False
+        """Whether torchrun's round is over, so that it should ask for another."""
+        self.succeeded = False
+        """Whether all workers of this torchrun have exited with 0."""
         self._gone = False
         """Whether torchrun's workers are dead, and it will not ask for another round."""
         self._ending: Exit | None = None
         self._waiting_for = "the coordinator"
 
     @property
-    def over(self) -> bool:
-        """Whether torchrun's round is over, so that it should ask for another."""
-        return self._over
-
-    @property
     def ended(self) -> bool:
         """Whether the membership is over."""
         return self._ending is not None
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether all workers of this torchrun have exited with 0."""
-        return self._succeeded
 
     @property
     def begun(self) -> bool:
@@ -97,14 +89,14 @@ class Membership:
         """Record that all workers of this torchrun have exited with 0, and that it will start no more."""
         with self._changed:
             round_, self._round = self._round, None
-            self._succeeded = self._gone = True
+            self.succeeded = self._gone = True
         if round_ is not None:
             self._post(lambda node: node.on_succeeded())
 
     def wait_until_over(self, timeout_s: float) -> bool:
         """Wait until the round or the membership is over; return whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._over or self.ended, timeout_s)
+            return self._changed.wait_for(lambda: self.over or self.ended, timeout_s)
 
     def give_up(self, why: str) -> None:
         """Leave the job, because this torchrun cannot take part in its round."""
@@ -139,7 +131,7 @@ class Membership:
     def _give_back(self, why_failed: str) -> None:
         """End torchrun's round, if it has one, because its workers are dead."""
         with self._changed:
-            round_, self._round, self._over = self._round, None, False
+            round_, self._round, self.over = self._round, None, False
         if round_ is not None:
             self._post(lambda node: node.on_ended(why_failed))
 
@@ -153,7 +145,7 @@ class Membership:
     def begin_round(self, start: Start) -> None:
         """Give torchrun a round."""
         with self._changed:
-            self._round, self._over = start, False
+            self._round, self.over = start, False
             self._changed.notify_all()
 
     def end_round(self) -> bool:
@@ -162,7 +154,7 @@ class Membership:
             has_round, gone = self._round is not None, self._gone
             if gone:
                 self._round = None
-            self._over = has_round or gone
+            self.over = has_round or gone
             self._changed.notify_all()
             return has_round and gone
 
@@ -178,7 +170,7 @@ class Membership:
         self._ready.set()
         with self._changed:
             self._ending = ending
-            self._over = self._round is not None
+            self.over = self._round is not None
             self._changed.notify_all()
 
     async def _run_node(self) -> Exit:

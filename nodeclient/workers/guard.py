@@ -113,11 +113,6 @@ class Guard:
         finally:
             os.close(stdin)
 
-    @property
-    def ready_fd(self) -> int | None:
-        """A descriptor that becomes readable when `await_ready` need not wait; None if it need not wait now."""
-        return None if self._ready or self._process is None else _pipe(self._process.stdout).fileno()
-
     def await_ready(self) -> None:
         """Wait until the guard is up, and start it if necessary; return at once while it is up.
 
@@ -134,8 +129,8 @@ class Guard:
 
     async def await_ready_in_loop(self) -> None:
         """Do as `await_ready`, without blocking the event loop."""
-        ready_fd = self.ready_fd
-        if ready_fd is not None:
+        if self._process is not None and not self._ready:
+            ready_fd = _pipe(self._process.stdout).fileno()
             loop, ready = asyncio.get_running_loop(), asyncio.Event()
             loop.add_reader(ready_fd, ready.set)
             try:

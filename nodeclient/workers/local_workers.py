@@ -186,7 +186,6 @@ class LocalWorkers:
             _signal_group(worker.pid, signal.SIGKILL)
 
     def _in_round(self) -> list[_Worker]:
-        """Return the workers that are not held, and have not exited."""
         return [worker for worker in self._workers.values() if not (worker.held or worker.reported)]
 
     async def sweep(self) -> None:

@@ -7,14 +7,14 @@ in daemon threads, and a hang is noticed because no bytes are written or read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.kept_state import PersistOffer, PersistOrder, PersistReport, WantedParts
+from coordinatord.protocol.kept_state import PersistOrder, PersistReport
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.effects import Level
@@ -30,7 +30,7 @@ from nodeclient.keeping.disk.step_folder import BUFFERS_FILE, StepName, Unusable
 from nodeclient.keeping.disk.steps_on_disk import StepsOnDisk
 from nodeclient.keeping.parts.arenas import Arenas, Held
 from nodeclient.keeping.parts.digests import withdraw
-from nodeclient.keeping.parts.part_messages import Kind
+from nodeclient.keeping.parts.part_messages import Kind, kinds_of
 from workerlib.contract.manifest import ManifestError
 
 ANSWERS_WITHIN_S = 10.0
@@ -48,6 +48,8 @@ class Persister:
     ) -> None:
         """Begin without a look at the disk; `changed` is called when there is something to report."""
         self._settings = settings
+        self.offer = settings.offer
+        """How often steps are written, and how many stay on the disk."""
         self._arenas = arenas
         self._notify = notify
         self._changed = changed
@@ -63,11 +65,6 @@ class Persister:
         self._claim = FolderClaim(step_folder.job_folder(settings.root, settings.job))
         self.steps = StepsOnDisk(settings, notify, self._complaints, changed, tasks)
         """The steps that the disk has."""
-
-    @property
-    def offer(self) -> PersistOffer:
-        """How often steps are written, and how many stay on the disk."""
-        return self._settings.offer
 
     @property
     def report(self) -> PersistReport | None:
@@ -123,7 +120,8 @@ class Persister:
         """Write the parts of an attempt, and make the step whole if this node is the committer."""
         order, name = attempt.order, _name_of(attempt)
         try:
-            parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_and_kinds(order.parts)]
+            names = ((rank, kind) for each in order.parts for rank in each.each_rank for kind in kinds_of(each))
+            parts = [(kind, self._find(order, rank, kind)) for rank, kind in names]
             work = partial(self._write_all, name, parts, progress, order.in_vain)
             await self._thread.do(work, progress, attempt.record_bytes)
         except GivenUpError:
@@ -198,14 +196,6 @@ class Persister:
 def _name_of(attempt: PersistAttempt) -> StepName:
     order = attempt.order
     return StepName(attempt.run, order.round, order.step, order.world_size, order.shards, attempt.name)
-
-
-def _ranks_and_kinds(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
-    found = []
-    for parts in wanted:
-        kinds = [kind for kind, is_wanted in ((Kind.BIG, parts.big), (Kind.SMALL, parts.small)) if is_wanted]
-        found += [(rank, kind) for rank in parts.each_rank for kind in kinds]
-    return found
 
 
 def _commit_and_list(

@@ -78,11 +78,6 @@ class TensorFile(Struct, frozen=True):
     spans: tuple[Span, ...]
     """The places of the tensors, in the order of the file."""
 
-    @property
-    def size(self) -> int:
-        """The bytes of the file."""
-        return len(self.header) + sum(span.length for span in self.spans)
-
 
 def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
     """Return the file for the tensors of a place, or for those with the numbers in `only`. Raises `TensorFileError`."""

@@ -24,6 +24,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from coordinatord.protocol.kept_state import WantedParts
 from workerlib.contract.arena import BYTES_MAX, Commit
 
 NONCE_BYTES = 32
@@ -49,6 +50,11 @@ class Kind(IntEnum):
     """A generation: the state that is saved at a break or at an interval."""
     SMALL = 2
     """The state that is saved at each step."""
+
+
+def kinds_of(wanted: WantedParts) -> list[Kind]:
+    """Return the kinds of parts that are wanted of each rank."""
+    return [kind for kind, is_wanted in ((Kind.BIG, wanted.big), (Kind.SMALL, wanted.small)) if is_wanted]
 
 
 class PartName(Struct, frozen=True):

@@ -1,10 +1,11 @@
 """Tracebacks of KeyboardInterrupt do not reach the terminal if a worker ends of a SIGINT; all else does."""
 
 import signal
+from threading import Event
 
 import pytest
 
-from nodeclient.output.interrupts import HELD_BYTES_MAX, Interruptible, Interrupts
+from nodeclient.output.interrupts import HELD_BYTES_MAX, Interruptible
 from nodeclient.output.streams import Sink
 
 INTERRUPT = b"""Traceback (most recent call last):
@@ -45,8 +46,9 @@ def shown(text: bytes, exit_code: int = BY_SIGINT, *, expected: bool = True) -> 
     """Return what is shown of a text once the worker has ended, whether the end of the text or the exit comes first."""
     found = set()
     for text_first in (False, True):
-        screen, interrupts = Screen(), Interrupts()
-        interrupts.expected = expected
+        screen, interrupts = Screen(), Event()
+        if expected:
+            interrupts.set()
         sink = Interruptible(screen, interrupts)
         sink.write(text)
         if text_first:
@@ -107,8 +109,8 @@ def test_before_a_sigint_everything_is_shown_at_once() -> None:
 
 def test_lines_may_come_in_pieces_once_a_traceback_has_begun() -> None:
     begin = INTERRUPT.index(b"\n") + 1
-    screen, interrupts = Screen(), Interrupts()
-    interrupts.expected = True
+    screen, interrupts = Screen(), Event()
+    interrupts.set()
     sink = Interruptible(screen, interrupts)
     for chunk in (INTERRUPT[:begin], *(bytes([byte]) for byte in INTERRUPT[begin:] + b"end\n")):
         sink.write(chunk)
@@ -118,8 +120,8 @@ def test_lines_may_come_in_pieces_once_a_traceback_has_begun() -> None:
 
 
 def test_the_traceback_of_another_error_is_shown_soon_though_the_worker_goes_on() -> None:
-    screen, interrupts = Screen(), Interrupts()
-    interrupts.expected = True
+    screen, interrupts = Screen(), Event()
+    interrupts.set()
     sink = Interruptible(screen, interrupts)
     sink.write(INTERRUPT)
     sink.quiet()
@@ -131,8 +133,8 @@ def test_the_traceback_of_another_error_is_shown_soon_though_the_worker_goes_on(
 
 
 def test_not_too_much_is_held_back() -> None:
-    screen, interrupts = Screen(), Interrupts()
-    interrupts.expected = True
+    screen, interrupts = Screen(), Event()
+    interrupts.set()
     sink = Interruptible(screen, interrupts)
     for _ in range(HELD_BYTES_MAX // len(INTERRUPT) + 2):
         sink.write(INTERRUPT + b".\n")
@@ -141,8 +143,8 @@ def test_not_too_much_is_held_back() -> None:
 
 @pytest.mark.parametrize("more", [b"  of a frame\n", b"no end of a line "])
 def test_a_traceback_that_does_not_end_is_shown_before_it_is_too_long(more: bytes) -> None:
-    screen, interrupts = Screen(), Interrupts()
-    interrupts.expected = True
+    screen, interrupts = Screen(), Event()
+    interrupts.set()
     sink = Interruptible(screen, interrupts)
     text = INTERRUPT[: INTERRUPT.index(b"\n") + 1] + more * (HELD_BYTES_MAX // len(more) + 1)
     sink.write(text)
