@@ -138,6 +138,6 @@ class ArenaGiver:
 
     def _send(self, local_rank: int, file: int, *, lent: bool = False) -> None:
         disk = self._resources.disk
-        self._channel.send(local_rank, Reserved(0.0 if disk is None else disk.offer.every_s, lent), [file])
+        self._channel.send(local_rank, Reserved(0.0 if disk is None else disk.settings.offer.every_s, lent), [file])
         if local_rank in self._channel.connected:
             self._on_given(local_rank, lent)

@@ -123,7 +123,7 @@ class StateKeeper:
         if self._server is None:
             return None
         settings, disk = self._resources.settings, self._resources.disk
-        persist = None if disk is None else disk.offer
+        persist = None if disk is None else disk.settings.offer
         copies = settings.copy_rate > 0
         return Keeper(self._server.port, self._server.key, settings.limit_bytes, persist, takes_copies=copies)
 

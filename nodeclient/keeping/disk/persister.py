@@ -47,9 +47,7 @@ class Persister:
         self, settings: PersistSettings, arenas: Arenas, notify: Notify, changed: Callable[[], None], tasks: Tasks
     ) -> None:
         """Begin without a look at the disk; `changed` is called when there is something to report."""
-        self._settings = settings
-        self.offer = settings.offer
-        """How often steps are written, and how many stay on the disk."""
+        self.settings = settings
         self._arenas = arenas
         self._notify = notify
         self._changed = changed
@@ -165,7 +163,7 @@ class Persister:
     async def _commit(self, attempt: PersistAttempt) -> None:
         folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
-            work = partial(_commit_and_list, folder, name, small, progress, self._settings.command)
+            work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
             whole, unfinished = await self._thread.do(work, progress, attempt.record_bytes)
         except (OperationalError, OSError) as error:
             self._fail(attempt, error)
@@ -176,7 +174,7 @@ class Persister:
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
         await self.steps.look()
-        dropped = superfluous(self.steps.known.whole, self.offer.keep, attempt.order.in_use) | unfinished
+        dropped = superfluous(self.steps.known.whole, self.settings.offer.keep, attempt.order.in_use) | unfinished
         try:
             await in_thread(lambda: step_folder.drop(folder, dropped), THREAD)
         except OSError as error:
@@ -188,7 +186,7 @@ class Persister:
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         attempt.fail(clip(why, MESSAGE_MAX))
         if attempt is self._attempt:
-            text = f"step {attempt.order.step} cannot be written to {self._settings.root}: {why}"
+            text = f"step {attempt.order.step} cannot be written to {self.settings.root}: {why}"
             self._complaints.complain(text)
             self._changed()
 
