@@ -12,13 +12,13 @@ from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.wings import KeptDesired, Stay
+from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Stay
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import PROTECTED_MAX
 from coordinatord.protocol.messages import Goal
 
 
-class RunKeeping(KeptState):
+class RunKeeping(KeptState, KeepingWing):
     """What is known of the kept state of a run, behind the words of `KeepingWing`."""
 
     # What it hears

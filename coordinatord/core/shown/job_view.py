@@ -24,24 +24,7 @@ from coordinatord.core.watching.lateness import RankLateness
 from coordinatord.core.watching.lateness_watch import sentence
 from coordinatord.core.watching.run_watch import lateness_of
 from coordinatord.hints.failure_status import failure_status
-from coordinatord.protocol.http.api import (
-    DrainedStatus,
-    EarlierRunStatus,
-    FailureStatus,
-    JobStatus,
-    KeptStatus,
-    LaggardStatus,
-    LateStatus,
-    LedgerStatus,
-    LostStatus,
-    MissingStatus,
-    NodeKeptStatus,
-    NodeStatus,
-    ProgressStatus,
-    RestartsStatus,
-    RoundStatus,
-    SecondsStatus,
-)
+from coordinatord.protocol.http import api
 from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import Launcher, Observed, Phase, Report, ScaleUp
 from coordinatord.protocol.text import NAMES_MAX
@@ -65,7 +48,7 @@ STANDS_STEPS = 2
 """The least such time, as a multiple of the usual time of a step."""
 
 
-def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
+def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
     """Return the live or last run of a job; `store_error` is why nothing can be decided, if so."""
     ready = _state_of_ready(run)
     ledger = _ledger(run, now)
@@ -73,7 +56,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     lead = _FurthestWorker(run, steps_per_s)
     late = _late(run)
     since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
-    return JobStatus(
+    return api.JobStatus(
         job=run.job,
         run=run.id,
         state=run.shown_state,
@@ -99,7 +82,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     )
 
 
-def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | None) -> JobStatus:
+def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | None) -> api.JobStatus:
     """Return a job with its last rounds as well, for a reader of this job alone."""
     return replace(job_view(run, now, store_error), rounds=rounds_view(run, rounds, now))
 
@@ -129,23 +112,23 @@ def unheard(cluster: Cluster) -> str:
     return f"no node is heard of {silent} of {len(jobs)} live jobs" if silent else ""
 
 
-def drained_view(cluster: DurableCluster) -> tuple[DrainedStatus, ...]:
+def drained_view(cluster: DurableCluster) -> tuple[api.DrainedStatus, ...]:
     """Return the names that operators keep out of all jobs, each with the reason."""
-    return tuple(DrainedStatus(node=name, reason=reason) for name, reason in sorted(cluster.drained.items()))
+    return tuple(api.DrainedStatus(node=name, reason=reason) for name, reason in sorted(cluster.drained.items()))
 
 
-def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[RoundStatus, ...]:
+def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundStatus, ...]:
     """Return the last rounds of a run, oldest first, each with what the time since the round before it was spent on."""
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
     return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
 
 
-def _round_status(round_: Round, so_far: Spent, clock_s: float) -> RoundStatus:
+def _round_status(round_: Round, so_far: Spent, clock_s: float) -> api.RoundStatus:
     def ago(at: float | None) -> float | None:
         return None if at is None else round(max(0.0, clock_s - at), 3)
 
-    return RoundStatus(
+    return api.RoundStatus(
         round=round_.number,
         nodes=round_.nodes,
         workers=round_.workers,
@@ -163,11 +146,11 @@ def _round_status(round_: Round, so_far: Spent, clock_s: float) -> RoundStatus:
     )
 
 
-def _progress(run: Run, steps_per_s: float | None) -> ProgressStatus:
+def _progress(run: Run, steps_per_s: float | None) -> api.ProgressStatus:
     known, on = run.progress, run.durable.state in _AT_WORK
     idle_s = round(known.idle_s, 3) if on and known.stepped_at is not None else None
     usual_s = None if known.usual_s is None or not on else round(known.usual_s, 6)
-    return ProgressStatus(
+    return api.ProgressStatus(
         step=run.step, steps_per_s=steps_per_s, reached=run.durable.reached, idle_s=idle_s, usual_s=usual_s
     )
 
@@ -180,12 +163,12 @@ def _situation(run: Run, now: float, store_error: str | None) -> str:
     )
 
 
-def _lost(run: Run, now: float) -> tuple[LostStatus, ...]:
+def _lost(run: Run, now: float) -> tuple[api.LostStatus, ...]:
     """Return the nodes that were lost not long ago and are not back, each once, the last one first."""
     last = {loss.node: loss for loss in run.durable.lost if now - loss.at <= LOST_SHOWN_S}
     away = [loss for loss in last.values() if loss.node not in run.members]
     return tuple(
-        LostStatus(
+        api.LostStatus(
             node=loss.node,
             host=loss.host,
             reason=loss.reason,
@@ -196,9 +179,9 @@ def _lost(run: Run, now: float) -> tuple[LostStatus, ...]:
     )
 
 
-def _earlier(earlier: EarlierRun, now: float) -> EarlierRunStatus:
+def _earlier(earlier: EarlierRun, now: float) -> api.EarlierRunStatus:
     ledger = _ledger_of(earlier.spent)
-    return EarlierRunStatus(
+    return api.EarlierRunStatus(
         run=earlier.run,
         state=earlier.state,
         reason=earlier.reason,
@@ -210,21 +193,21 @@ def _earlier(earlier: EarlierRun, now: float) -> EarlierRunStatus:
     )
 
 
-def _ledger(run: Run, now: float) -> LedgerStatus:
+def _ledger(run: Run, now: float) -> api.LedgerStatus:
     return _ledger_of(spent(run, now))
 
 
-def _ledger_of(time: Spent) -> LedgerStatus:
+def _ledger_of(time: Spent) -> api.LedgerStatus:
     seconds = _seconds(time)
     total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
     stepped = trained or seconds.redone or seconds.stalled
     goodput = round(trained / total, 6) if stepped else None  # goodput is not known where no step was ever reported
-    return LedgerStatus(seconds=seconds, total=total, goodput=goodput)
+    return api.LedgerStatus(seconds=seconds, total=total, goodput=goodput)
 
 
-def _seconds(time: Spent) -> SecondsStatus:
-    return SecondsStatus(**{activity: round(seconds, 3) for activity, seconds in time.by_activity().items()})
+def _seconds(time: Spent) -> api.SecondsStatus:
+    return api.SecondsStatus(**{activity: round(seconds, 3) for activity, seconds in time.by_activity().items()})
 
 
 def _world_size(run: Run) -> int:
@@ -232,22 +215,22 @@ def _world_size(run: Run) -> int:
     return sum(member.offer.workers for member in run.roll.inside) if in_round else 0
 
 
-def _restarts(run: Run) -> RestartsStatus:
+def _restarts(run: Run) -> api.RestartsStatus:
     """Return the budget of restarts; torchrun's agents count for themselves."""
     counted = run.spec.launcher is not Launcher.TORCHRUN
-    return RestartsStatus(used=run.durable.restarts_used, max=run.spec.max_restarts if counted else None)
+    return api.RestartsStatus(used=run.durable.restarts_used, max=run.spec.max_restarts if counted else None)
 
 
 def _spares(run: Run) -> int:
     return run.roll.count(MemberState.READY) if _state_of_ready(run) == SPARE else 0
 
 
-def _missing(run: Run) -> MissingStatus:
+def _missing(run: Run) -> api.MissingStatus:
     missing = {} if run.durable.state.ended else run.roll.missing
-    return MissingStatus(count=len(missing), nodes=tuple(islice(missing, NAMES_MAX)))
+    return api.MissingStatus(count=len(missing), nodes=tuple(islice(missing, NAMES_MAX)))
 
 
-def _failure(report: Report, run: Run, now: float) -> FailureStatus:
+def _failure(report: Report, run: Run, now: float) -> api.FailureStatus:
     """Return a failure with its present age."""
     return replace(failure_status(report), age_s=round(current(report, run, now).failure.age_s, 3))
 
@@ -289,8 +272,8 @@ class _FurthestWorker:
 
 
 def _node_status(
-    run: Run, member: Member, ready: str, lead: _FurthestWorker, late: LateStatus | None, now: float
-) -> NodeStatus:
+    run: Run, member: Member, ready: str, lead: _FurthestWorker, late: api.LateStatus | None, now: float
+) -> api.NodeStatus:
     observed, offer = member.observed, member.offer
     assignment = member.durable.assignment
     seen_s = max(0.0, now - member.lease.heard_at)
@@ -301,7 +284,7 @@ def _node_status(
     state: str = ready if member.state is MemberState.READY else member.state
     if member.state is MemberState.RUNNING and run.shown_state is not run.durable.state:
         state = STARTING
-    return NodeStatus(
+    return api.NodeStatus(
         node=member.node,
         host=offer.host,
         address=offer.advertise_address or member.session.peer_address,
@@ -342,13 +325,13 @@ def laggard_s(run: Run) -> float | None:
     return 0.0 if known.laggard is None else known.laggard.late_s
 
 
-def _laggard(run: Run) -> LaggardStatus | None:
+def _laggard(run: Run) -> api.LaggardStatus | None:
     """Return the worker that holds up the others; None if none does."""
     known = lateness_of(run)
     laggard = None if known is None else known.laggard
     if known is None or laggard is None:
         return None
-    return LaggardStatus(
+    return api.LaggardStatus(
         rank=laggard.rank,
         node=laggard.node,
         last=round(laggard.last, 3),
@@ -358,7 +341,7 @@ def _laggard(run: Run) -> LaggardStatus | None:
     )
 
 
-def _late(run: Run) -> dict[str, LateStatus]:
+def _late(run: Run) -> dict[str, api.LateStatus]:
     """Return the latest worker of each node, by node; nothing while the job does not train."""
     known = lateness_of(run)
     latest: dict[str, RankLateness] = {}
@@ -366,7 +349,7 @@ def _late(run: Run) -> dict[str, LateStatus]:
         if worker.node not in latest or worker.last > latest[worker.node].last:
             latest[worker.node] = worker
     return {
-        node: LateStatus(rank=worker.rank, last=round(worker.last, 3), late_s=round(max(0.0, worker.late_s), 6))
+        node: api.LateStatus(rank=worker.rank, last=round(worker.last, 3), late_s=round(max(0.0, worker.late_s), 6))
         for node, worker in latest.items()
     }
 
@@ -408,7 +391,7 @@ _BY_PHASE = {
 }
 
 
-def kept_view(run: Run) -> KeptStatus | None:
+def kept_view(run: Run) -> api.KeptStatus | None:
     """Return what the nodes of a run keep; None if they keep nothing and the round resumed from nothing."""
     resume = run.durable.resume
     kept = kept_of(run)
@@ -417,7 +400,7 @@ def kept_view(run: Run) -> KeptStatus | None:
         return None
     newest = index.newest_whole
     held = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
-    return KeptStatus(
+    return api.KeptStatus(
         step=None if newest is None else newest.step,
         resumed=None if resume is None else resume.step,
         resumed_from="" if resume is None else memory_of(resume),
@@ -435,13 +418,13 @@ def kept_view(run: Run) -> KeptStatus | None:
     )
 
 
-def _node_kept_view(run: Run, member: Member) -> NodeKeptStatus | None:
+def _node_kept_view(run: Run, member: Member) -> api.NodeKeptStatus | None:
     """Return what a node keeps; None if it keeps nothing."""
     kept = member.observed.kept
     if kept is None:
         return None
     copied_to, copied_at = kept_of(run).copy_of(member.node) or ("", None)
-    return NodeKeptStatus(
+    return api.NodeKeptStatus(
         used_bytes=kept.used_bytes,
         limit_bytes=None if member.keeper is None else member.keeper.limit_bytes,
         interval_steps=kept.interval_steps,

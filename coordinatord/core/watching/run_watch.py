@@ -7,6 +7,7 @@ from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.wings import WatchingWing
 from coordinatord.core.rounds.values.records import (
     BusyWorkerAwaited,
     NodeDrained,
@@ -33,7 +34,7 @@ from coordinatord.protocol.text import clip
 _LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
 
 
-class RunWatch:
+class RunWatch(WatchingWing):
     """Watches the workers of one run, see `WatchingWing`.
 
     Nothing of it is recorded: a coordinator that was started again looks anew.

@@ -4,7 +4,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Wings
-from coordinatord.core.rounds.state.wings import NoKeeping, NoWatching
+from coordinatord.core.rounds.state.wings import KeepingWing, WatchingWing
 from coordinatord.protocol.messages import Goal
 from tests.support.builders import EPOCH
 from tests.support.running_job import desired_of, state_of
@@ -17,7 +17,7 @@ JOIN = "min=2 max=3 keeps=600s"
 def bare_stage() -> Stage:
     """Return a stage whose coordinator has no wing."""
     stage = Stage()
-    stage.coordinator = Coordinator(Policy(), EPOCH, Wings(NoKeeping, NoWatching))
+    stage.coordinator = Coordinator(Policy(), EPOCH, Wings(KeepingWing, WatchingWing))
     return stage
 
 
@@ -62,6 +62,6 @@ def test_a_coordinator_that_is_started_again_goes_on() -> None:
     for node in NODES:
         stage.play(f"join {node} {JOIN}")
     train(stage, *NODES)
-    again = Coordinator(Policy(), EPOCH, Wings(NoKeeping, NoWatching))
+    again = Coordinator(Policy(), EPOCH, Wings(KeepingWing, WatchingWing))
     again.restore(stage.past, stage.now)
     assert again.jobs["default"].durable.state is State.RUNNING

@@ -6,7 +6,7 @@ from coordinatord.core.machine import WINGS, Coordinator
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.wings import NoWatching
+from coordinatord.core.rounds.state.wings import WatchingWing
 from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.shown.job_view import job_view
 from tests.support.builders import EPOCH
@@ -16,7 +16,7 @@ from tests.support.script import Stage
 
 def _unwatched() -> Stage:
     stage = Stage()
-    stage.coordinator = Coordinator(Policy(), EPOCH, replace(WINGS, watching=NoWatching))
+    stage.coordinator = Coordinator(Policy(), EPOCH, replace(WINGS, watching=WatchingWing))
     return stage
 
 

@@ -18,7 +18,7 @@ from coordinatord.core.rounds.state.evidence import Evidence
 from coordinatord.core.rounds.state.gathering import Gathering
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.roll import Roll
-from coordinatord.core.rounds.state.wings import KeepingWing, NoKeeping, NoWatching, WatchingWing
+from coordinatord.core.rounds.state.wings import KeepingWing, WatchingWing
 from coordinatord.core.rounds.values.ranks import Ranks, order
 from coordinatord.core.rounds.values.root_cause import RoundVerdict
 from coordinatord.core.rounds.values.time_ledger import Activity
@@ -44,8 +44,8 @@ class Health(StrEnum):
 class Wings(Struct, frozen=True):
     """The classes of the wings that each run gets; without any it trains all the same."""
 
-    keeping: Callable[[Run], KeepingWing] = NoKeeping
-    watching: Callable[[Run], WatchingWing] = NoWatching
+    keeping: Callable[[Run], KeepingWing] = KeepingWing
+    watching: Callable[[Run], WatchingWing] = WatchingWing
 
 
 class Run:

@@ -1,7 +1,7 @@
 """The words by which the kernel knows its two wings, for one run each.
 
 The kernel decides whether a round is formed, stopped and ended. A wing only answers, and asks to be called at a time.
-Each word has the answer of a wing that does nothing.
+Each word has the answer of a wing that does nothing, which a run can have as well.
 """
 
 # ruff: noqa: ARG002 - a wing that does nothing needs no argument
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -46,16 +46,14 @@ class KeptDesired(Struct, frozen=True):
     copies: tuple[KeptCopy, ...] = ()
 
 
-class KeepingWing(Protocol):
-    """The wing for training state that outlives workers.
+class KeepingWing:
+    """The wing for training state that outlives workers; this one keeps none. It assigns only its own state."""
 
-    It assigns only its own state.
-    """
+    changes: int = 0
+    """A number that grows with all of its state that changes what nodes are sent."""
 
-    @property
-    def changes(self) -> int:
-        """A number that grows with all of its state that changes what nodes are sent."""
-        return 0
+    def __init__(self, run: Any) -> None:
+        """Begin with a run of which nothing is kept."""
 
     # What it hears
 
@@ -173,8 +171,11 @@ class KeepingWing(Protocol):
         return ""
 
 
-class WatchingWing(Protocol):
-    """The wing that looks at workers."""
+class WatchingWing:
+    """The wing that looks at workers; this one looks at none."""
+
+    def __init__(self, run: Any) -> None:
+        """Begin with a run whose workers were not looked at."""
 
     notice: str = ""
     """What the last looks have shown where nothing is done about it; empty if nothing."""
@@ -207,17 +208,3 @@ class WatchingWing(Protocol):
     def laggard(self) -> NodeDrained | None:
         """Return the drain of the node that is late, if the job wants that and can do without the node."""
         return None
-
-
-class NoKeeping(KeepingWing):
-    """Keeps nothing: each round begins from nothing that is kept."""
-
-    def __init__(self, run: object) -> None:
-        """Need nothing of the run."""
-
-
-class NoWatching(WatchingWing):
-    """Looks at no worker."""
-
-    def __init__(self, run: object) -> None:
-        """Need nothing of the run."""

@@ -76,26 +76,22 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
 def proceed(run: Run, reason: Reason, decision: Decision) -> None:
     """Go on with the same round and the same goals."""
     steps, so_far = run.durable.reports_steps, spent(run, decision.now)
-    decision.record(RoundStarted(run.job, run.id, reason.sentence, run.durable.round, steps, so_far, count_starts(run)))
+    decision.record(RoundStarted(*_of_round(run, reason), steps, so_far, count_starts(run)))
 
 
 def note_overdue(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that the first step has not come in time; nothing else is done, because a large model loads slowly."""
-    decision.record(FirstStepOverdue(run.job, run.id, reason.sentence, run.durable.round, spent(run, decision.now)))
+    decision.record(FirstStepOverdue(*_of_round(run, reason), spent(run, decision.now)))
 
 
 def stall(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time since the last step as a stall; nothing else is done, because it may be a long evaluation."""
-    decision.record(
-        TrainingStalled(run.job, run.id, reason.sentence, run.durable.round, spent_without_steps(run, decision.now))
-    )
+    decision.record(TrainingStalled(*_of_round(run, reason), spent_without_steps(run, decision.now)))
 
 
 def end_stall(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time since the newest step as training again."""
-    decision.record(
-        TrainingResumed(run.job, run.id, reason.sentence, run.durable.round, spent_with_steps_again(run, decision.now))
-    )
+    decision.record(TrainingResumed(*_of_round(run, reason), spent_with_steps_again(run, decision.now)))
 
 
 def look(run: Run, reason: Reason, decision: Decision) -> None:
@@ -108,7 +104,7 @@ def look(run: Run, reason: Reason, decision: Decision) -> None:
 
 def note_busy(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that the others wait for a worker; nothing else is done, because it may be an evaluation."""
-    decision.record(BusyWorkerAwaited(run.job, run.id, reason.sentence, run.durable.round))
+    decision.record(BusyWorkerAwaited(*_of_round(run, reason)))
 
 
 def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
@@ -121,21 +117,17 @@ def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
 
 def catch_up(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time as training again from when the round came to where an earlier one had been."""
-    decision.record(
-        TrainingCaughtUp(run.job, run.id, reason.sentence, run.durable.round, spent_with_new_steps(run, decision.now))
-    )
+    decision.record(TrainingCaughtUp(*_of_round(run, reason), spent_with_new_steps(run, decision.now)))
 
 
 def note_silent(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that no node is heard; the round stands."""
-    decision.record(
-        NodesSilent(run.job, run.id, reason.sentence, run.durable.round, spent_in_silence(run, decision.now))
-    )
+    decision.record(NodesSilent(*_of_round(run, reason), spent_in_silence(run, decision.now)))
 
 
 def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that a node is heard again."""
-    decision.record(NodesHeard(run.job, run.id, reason.sentence, run.durable.round, spent(run, decision.now)))
+    decision.record(NodesHeard(*_of_round(run, reason), spent(run, decision.now)))
 
 
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
@@ -262,15 +254,16 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
 # Parts of the above
 
 
+def _of_round(run: Run, reason: Reason) -> tuple[str, str, str, int]:
+    """Return the fields that all records of the present round have."""
+    return run.job, run.id, reason.sentence, run.durable.round
+
+
 def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:
     well = planned and not (run.roll.count(MemberState.SILENT) or run.roll.doubtful)
     so_far = spent(run, decision.now) if well else spent_when_broken(run, decision.now)
     first = _first_failure(run, decision.now)
-    decision.record(
-        RoundStopped(
-            run.job, run.id, reason.sentence, run.durable.round, planned, first, so_far, condition=reason.condition
-        )
-    )
+    decision.record(RoundStopped(*_of_round(run, reason), planned, first, so_far, condition=reason.condition))
     for member in [member for member in run.roll.inside if member.lease.expired and member.durable.outcome is None]:
         lose(run, member, loss_reason(member), decision)
     decision.notify_all(run)

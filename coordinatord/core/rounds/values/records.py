@@ -66,11 +66,16 @@ class RunOpened(Record, frozen=True):
     spec: JobSpec
 
 
-class NodeJoined(Record, frozen=True):
-    """A node became a member of a run."""
+class NodeRecord(Record, frozen=True):
+    """A fact about one nodeclient process."""
 
     node: Name
     incarnation: Incarnation
+
+
+class NodeJoined(NodeRecord, frozen=True):
+    """A node became a member of a run."""
+
     offer: NodeOffer
     peer_address: Seen
     local_address: Seen
@@ -80,38 +85,30 @@ class NodeJoined(Record, frozen=True):
     """The name of the access token that it came with; empty where none was wanted, and in old records."""
 
 
-class NodeLost(Record, frozen=True):
+class NodeLost(NodeRecord, frozen=True):
     """A member was lost: it fell silent, or another process took its name."""
 
-    node: Name
-    incarnation: Incarnation
     silent_s: Age
     """How long it had been silent."""
     leaving: bool
     """Whether it had announced that it would leave, and was gone before the answer."""
 
 
-class NodeReleased(Record, frozen=True):
+class NodeReleased(NodeRecord, frozen=True):
     """A member was released while the run goes on: it asked to leave, or waited in vain."""
 
-    node: Name
-    incarnation: Incarnation
     outcome: Outcome
 
 
-class NodeSucceeded(Record, frozen=True):
+class NodeSucceeded(NodeRecord, frozen=True):
     """All workers of one node exited with 0: its part of the round is done, whatever happens to the node."""
 
-    node: Name
-    incarnation: Incarnation
     round: Counter
 
 
-class NodeLeftBehind(Record, frozen=True):
+class NodeLeftBehind(NodeRecord, frozen=True):
     """A node could not end its workers in time: it stays a member, but the round ends without it."""
 
-    node: Name
-    incarnation: Incarnation
     round: Counter
     silent_s: Age
 
@@ -162,41 +159,34 @@ class RoundStarted(Record, frozen=True):
     """How they were begun; None if all are cold and could not be otherwise, and in old records."""
 
 
-class TrainingBegan(Record, frozen=True):
-    """A worker has reported the first step of a round; the time before belongs to its start."""
+class TurnRecord(Record, frozen=True):
+    """The time of a round goes to another activity from here on."""
 
     round: Counter
     spent: Spent
+
+
+class TrainingBegan(TurnRecord, frozen=True):
+    """A worker has reported the first step of a round; the time before belongs to its start."""
+
     step: Step | None = None
     """The step; None in old records."""
 
 
-class FirstStepOverdue(Record, frozen=True):
+class FirstStepOverdue(TurnRecord, frozen=True):
     """No worker of a round has done its first step in time; if no round before had one, there may never be any."""
 
-    round: Counter
-    spent: Spent
 
-
-class TrainingCaughtUp(Record, frozen=True):
+class TrainingCaughtUp(TurnRecord, frozen=True):
     """The workers of a round have come to the furthest step of the rounds before; what they did so far was redone."""
 
-    round: Counter
-    spent: Spent
 
-
-class TrainingStalled(Record, frozen=True):
+class TrainingStalled(TurnRecord, frozen=True):
     """No worker of a round has done a step for much longer than steps have taken recently."""
 
-    round: Counter
-    spent: Spent
 
-
-class TrainingResumed(Record, frozen=True):
+class TrainingResumed(TurnRecord, frozen=True):
     """A worker of a round that had stalled has done a step."""
-
-    round: Counter
-    spent: Spent
 
 
 class BusyWorkerAwaited(Record, frozen=True):
