@@ -78,7 +78,7 @@ class Coordinator:
         return len(self._sessions)
 
     def needed_until(self) -> float:
-        """Return until when nodes may need this coordinator: for ever while a run lives or a node is connected."""
+        """Return when no node needs this coordinator any more; infinity while a run lives or a node is connected."""
         return math.inf if self._sessions else self.registry.needed_until()
 
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
@@ -120,7 +120,7 @@ class Coordinator:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
             least_s = 0.0 if type(event) is events.Tick else FORGIVEN_EVERY_S
-            if self._stalls.note(self._due, least_s, self.policy, now):
+            if self._stalls.on_event(self._due, least_s, self.policy, now):
                 self._wake(now)
             if type(event) is events.Reported and (batch := self._take_heartbeat(event, now)) is not None:
                 return batch
@@ -135,7 +135,7 @@ class Coordinator:
         if run is None or member is None or not observed.beat or not observations.is_as_before(run, member, observed):
             return None
         heartbeat_s = self._heartbeat_s
-        if self._note_heard(run, member, observed, heartbeat_s, now) and observations.has_consequences(run):
+        if self._record_heard(run, member, observed, heartbeat_s, now) and observations.has_consequences(run):
             decision = Decision(self.cluster, self.policy, now)
             decision.answer(run, member)
             self._advance(run, decision)
@@ -149,7 +149,7 @@ class Coordinator:
     def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
-        self.registry.note_losses(decision.records, decision.now)
+        self.registry.record_losses(decision.records, decision.now)
         self._due = self._first_due()
         if self.store_error is not None:
             held = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
@@ -190,7 +190,7 @@ class Coordinator:
         observed = event.observed
         (decision.answer if observed.beat else decision.notify)(run, member)
         if observations.is_as_before(run, member, observed):
-            self._note_heard(run, member, observed, self._heartbeat_s, decision.now)
+            self._record_heard(run, member, observed, self._heartbeat_s, decision.now)
             if not observations.has_consequences(run):
                 return
         else:
@@ -337,19 +337,19 @@ class Coordinator:
         now = decision.now
         if run.roll.all_silent:
             self._leases.renew_all(run, self._heartbeat_s, now)
-        self._note_heard(run, member, observed, self._heartbeat_s, now)
+        self._record_heard(run, member, observed, self._heartbeat_s, now)
         if observations.observe(run, member, observed):
             decision.notify_all(run)
 
-    def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
-        """Note that a member lives; return whether it reports steps or a section of its workers."""
+    def _record_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
+        """Record that a member lives; return whether it reports steps or a section of its workers."""
         member.lease.heard_at = run.roll.heard_at = now
         unanswered_s = min(observed.heard_s, now - self._stalls.woke_at)  # while this process slept, it sent nothing
         member.lease.record_heard(unanswered_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
         has_progress = bool(observed.steps) or observed.section is not None or member.observed.section is not None
         if has_progress:
-            observations.note_steps(run, member, observed)
+            observations.record_steps(run, member, observed)
         return has_progress
 
     @property
@@ -399,7 +399,7 @@ class Coordinator:
 
 
 def _is_renewal(message: Desired, before: Desired | None) -> bool:
-    """Whether a message is the one before, or differs from it in the heartbeat and lease alone.
+    """Whether a message is the one before, or differs from it only in the heartbeat and lease.
 
     With thousands of nodes these two change as more of them come. All else rests on the records of the one before.
     """

@@ -83,7 +83,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
 
 
 def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | None) -> api.JobStatus:
-    """Return a job with its last rounds as well, for a reader of this job alone."""
+    """Return a job with its last rounds as well, for a reader of only this job."""
     return replace(job_view(run, now, store_error), rounds=rounds_view(run, rounds, now))
 
 
@@ -247,7 +247,7 @@ def _in_order(run: Run) -> list[Member]:
 
 
 class _FurthestWorker:
-    """The worker that is furthest, and by how many steps another may lag because of reporting alone.
+    """The worker that is furthest, and by how many steps another may lag only because of reporting.
 
     All ranks take the same steps, but their reports do not arrive at the same instant. A report that is some seconds
     old lacks the steps of that time, and each connection has its own delay.

@@ -52,8 +52,8 @@ class TimeSeries:
         """The mean pace of each point; None where none is known."""
         return [total / number if number else None for total, number in zip(self._pace_sum, self._paces, strict=True)]
 
-    def note(self, sample: Sample) -> None:
-        """Take in what is known now; samples come in the order of their time."""
+    def add(self, sample: Sample) -> None:
+        """Add what is known now; samples come in the order of their time."""
         at = max(sample.at, self.upto_s)
         while at > POINTS_MAX * self.span_s:
             self._halve()

@@ -24,7 +24,7 @@ EVERY_S = 30.0
 FIRST_STEPS = 20
 """The first look of a round comes after so many steps, if that is earlier. As long as no laggard is named, the others
 follow soon: the first may be too vague, since it covers the beginning of the training, and has the offset of each clock
-from one answer alone. Three looks are within 50 steps."""
+from only one answer. Three looks are within 50 steps."""
 
 
 class ArrivalSource(Struct, frozen=True):

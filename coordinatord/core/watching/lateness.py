@@ -194,7 +194,7 @@ def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
 
 
 def _error_of(members: Iterable[Arrival]) -> float:
-    """Return how far two of these workers' times may be apart by the clocks alone: usually, not at worst."""
+    """Return how far two of these workers' times may be apart only by the clocks: usually, not at worst."""
     by_node = {arrival.node: arrival.error_s for arrival in members}
     return 2 * median(by_node.values()) if len(by_node) > 1 else 0.0
 

@@ -51,7 +51,7 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
     """Return why a look cannot be judged; empty if it can.
 
     A worker of which nothing is known may be training: its script may not import workerlib, or its node not answer. One
-    that a debugger holds is let alone: a restart would take it from the person who examines it.
+    that a debugger holds is not restarted: that would take it from the person who examines it.
     """
     for worker in look:
         if worker.now is None:

@@ -222,7 +222,7 @@ def _are_heard_since(run: Run, at: float) -> bool:
 
 
 def _section_until(run: Run) -> float | None:
-    """Return until when the section of the workers may go on; None if they are in none."""
+    """Return the latest end of the section of the workers; None if they are in none."""
     named = run.progress.sections.longest
     return None if named is None else named.ends_at
 

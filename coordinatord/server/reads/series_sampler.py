@@ -59,9 +59,9 @@ class SeriesSampler:
             self._forget_old()
             kept = self._kept[run.id] = _RunSeries()
             for past in past_samples(run, rounds):
-                kept.series.note(past)
+                kept.series.add(past)
         now = self._driver.now
-        kept.series.note(sample(run, now))
+        kept.series.add(sample(run, now))
         kept.due_at = now + min(max(LOOK_S, kept.series.span_s / LOOKS_PER_POINT), WINDOW_S)
         return kept.series
 

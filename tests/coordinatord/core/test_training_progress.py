@@ -259,7 +259,7 @@ def test_whatever_a_node_says_the_pace_is_a_number_of_steps_a_second(
     for after_s, age_s, steps in said:
         now += after_s
         observed = an_observed(steps=tuple(steps), step_age_s=age_s)
-        progress.note(0, observed, before, now)
+        progress.record(0, observed, before, now)
         before = observed
         pace = progress.steps_per_s
         assert pace is None or 0 < pace <= 2**53 / SPACING_S

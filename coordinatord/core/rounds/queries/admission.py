@@ -61,7 +61,7 @@ def check_own(cluster: DurableCluster, join: Join) -> None:
 def begins_anew(run: Run, join: Join, now: float) -> bool:
     """Whether a node is to begin another run of a job.
 
-    A node that was in this run comes back for the run's outcome; a spare is known by its process alone. So does a node
+    A node that was in this run comes back for the run's outcome; a spare is known only by its process. So does a node
     whose process was running before the run ended, if the job itself is over and did not only lack nodes: the process
     was on its way to this run, and may have been looking for the coordinator. If it trained everything anew, it would
     overwrite the job's result. If it is not known when the run ended, that may have been long ago. Then the node begins

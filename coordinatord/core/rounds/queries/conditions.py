@@ -57,7 +57,7 @@ def settled(run: Run) -> float | None:
     """Enough nodes are ready, and none has arrived for a while; a node that is back from the last round is no arrival.
 
     A recurring error delays this, and so does a disk that is of no use to one of them, as in `full`. All but
-    the disk's delay ends before a ready node would be released for having waited in vain.
+    the disk's delay ends before the join timeout of a ready node.
     """
     if run.roll.count(MemberState.READY) < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
         return None
@@ -67,7 +67,7 @@ def settled(run: Run) -> float | None:
 
 
 def arrived(run: Run) -> float | None:
-    """The round has room, and nodes have arrived that could fill it. A round that is about to succeed is left alone.
+    """The round has room, and nodes have arrived that could fill it. A round that is about to succeed goes on.
 
     `--scale-up` says whether the round ends for them, and whether they wait for a checkpoint. In that case it ends as
     soon as the checkpoint is written, since each later step would be lost.
@@ -211,7 +211,7 @@ def fell_silent(run: Run) -> float | None:
 def heard_again(run: Run) -> float | None:
     """A node can be heard, after all of the round were silent.
 
-    A restart of the coordinator alone does not show that.
+    A restart of the coordinator does not show that.
     """
     return _when(run.durable.silent and run.roll.connected)
 

@@ -1,4 +1,4 @@
-"""Whether a node of a round that is being stopped is gone: two signs together prove what neither proves alone.
+"""Whether a node of a round that is being stopped is gone: two signs together prove what one of them does not.
 
 A closed session may be a fault of the network, so it leaves a node a second to come back. A worker that failed of a
 closed connection shows that some process of another node has ended, but not which. When all other nodes have ended

@@ -141,7 +141,7 @@ def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
 
 
 def _wait_until(run: Run, member: Member) -> float | None:
-    """Return when the node stops waiting at the latest, with a round or in vain; None if it may wait for ever."""
+    """Return when the node stops waiting at the latest, with a round or without; None if it may wait for ever."""
     if run.durable.state is not State.FORMING:
         return None
     ends = (run.gathering.join_timeouts.get(member.node), settled(run))

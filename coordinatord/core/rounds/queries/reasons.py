@@ -248,7 +248,7 @@ class Reasons:
 
     @property
     def hung(self) -> str:
-        """Which worker the others wait for in vain, and where they wait."""
+        """Which worker the others wait for though it will not come, and where they wait."""
         hang = self._run.watching.hang()
         return "" if hang is None else hang.failure.message
 

@@ -15,7 +15,7 @@ from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
 def spent(run: Run, now: float) -> Spent:
     """Return the time spent by a run that goes on.
 
-    While a round forms, part of that time may still prove spent in vain.
+    While a round forms, part of that time may still prove to be lost.
     """
     if run.durable.state is State.FORMING and run.gathering.joined_since is not None:
         ready_at = max(

@@ -1,7 +1,7 @@
 """What outlives the daemon, as types: the jobs, their runs and members, and which nodes operators keep out.
 
-Only `transitions/apply` changes any of it, by records alone. The daemon that decides and the daemon that starts again
-apply the same records, so their states are equal (`==`). What one life of the daemon knows beside it is in `member`,
+Only `transitions/apply` changes it, and only by records. The daemon that decides and the daemon that starts again apply
+the same records, so their states are equal (`==`). What one life of the daemon knows beside it is in `member`,
 `run` and `cluster`. Times are in the clock of the life that applied the records.
 """
 

@@ -42,8 +42,8 @@ class SleepWatch:
         self._returns_until = now + policy.reconnect_grace_s
         self.next_at = min(self.next_at, now + policy.reconnect_grace_s / 4)
 
-    def note(self, due: float | None, least_s: float, policy: Policy, now: float) -> bool:
-        """Note an event, where one was `due`; return whether a sleep of more than `least_s` is to be forgiven.
+    def on_event(self, due: float | None, least_s: float, policy: Policy, now: float) -> bool:
+        """Take in an event, where one was `due`; return whether a sleep of more than `least_s` is to be forgiven.
 
         The coordinator may have fallen asleep at any time after the last event.
         """

@@ -79,7 +79,7 @@ def proceed(run: Run, reason: Reason, decision: Decision) -> None:
     decision.record(RoundStarted(*_of_round(run, reason), steps, so_far, count_starts(run)))
 
 
-def note_overdue(run: Run, reason: Reason, decision: Decision) -> None:
+def record_overdue(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that the first step has not come in time; nothing else is done, because a large model loads slowly."""
     decision.record(FirstStepOverdue(*_of_round(run, reason), spent(run, decision.now)))
 
@@ -102,7 +102,7 @@ def look(run: Run, reason: Reason, decision: Decision) -> None:
         decision.looks.append(asked)
 
 
-def note_busy(run: Run, reason: Reason, decision: Decision) -> None:
+def record_busy(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that the others wait for a worker; nothing else is done, because it may be an evaluation."""
     decision.record(BusyWorkerAwaited(*_of_round(run, reason)))
 
@@ -120,12 +120,12 @@ def catch_up(run: Run, reason: Reason, decision: Decision) -> None:
     decision.record(TrainingCaughtUp(*_of_round(run, reason), spent_with_new_steps(run, decision.now)))
 
 
-def note_silent(run: Run, reason: Reason, decision: Decision) -> None:
+def record_silent(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that no node is heard; the round stands."""
     decision.record(NodesSilent(*_of_round(run, reason), spent_in_silence(run, decision.now)))
 
 
-def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
+def record_heard(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that a node is heard again."""
     decision.record(NodesHeard(*_of_round(run, reason), spent(run, decision.now)))
 

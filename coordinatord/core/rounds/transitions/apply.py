@@ -200,7 +200,7 @@ def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRem
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
     run.formed_at, run.succeeded = at, set()
     run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
-    run.rounds.note(record)
+    run.rounds.follow(record)
     _enter(run, State.STARTING, record.reason, at)
     _work_on(run, record.spent, at)
 
@@ -212,7 +212,7 @@ def _rounds_missed(run: DurableRun, record: records.RoundsMissed, at: float) -> 
 
 def _round_started(run: DurableRun, record: records.RoundStarted, at: float) -> None:
     run.reports_steps = record.steps_awaited
-    run.rounds.note(record)
+    run.rounds.follow(record)
     _enter(run, State.RUNNING, record.reason, at)
     _work_on(run, record.spent, at)
 
@@ -266,7 +266,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
     run.stop_reason, run.planned = records.Reason(record.condition, record.reason), record.planned
     if record.condition == _SPOILS and run.resume is not None and run.resume.disk is None:
         run.spoiled = SpoiledStep(run.resume.at, run.round)
-    run.rounds.note(record)
+    run.rounds.follow(record)
     _enter(run, State.STOPPING, record.reason, at)
     _spend(run, record.spent, Activity.STOPPING, at)
 
@@ -278,7 +278,7 @@ def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None
     run.last_end_reason = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
         _leave_round(run, member)
-    run.rounds.note(record)
+    run.rounds.follow(record)
     _enter(run, State.FORMING, record.reason, at)
     _spend(run, record.spent, Activity.WAITING, at)
 

@@ -94,7 +94,7 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
 def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
     """Whether nothing can follow from a member's report: it is the same as before, and all members are heard.
 
-    This holds for most heartbeats. What time alone brings about does not depend on a report.
+    This holds for most heartbeats. What follows only from time does not depend on a report.
     """
     before = member.observed
     return (
@@ -111,17 +111,17 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
     )
 
 
-def note_steps(run: Run, member: Member, observed: Observed) -> None:
+def record_steps(run: Run, member: Member, observed: Observed) -> None:
     """Take in how far a member's workers have come, and their section, even if nothing else has changed."""
     before, member.observed = member.observed, observed
     assignment = member.durable.assignment
     if assignment is not None and _is_about_this_round(run, member, observed):
         run.steps_announced |= bool(observed.steps)
-        run.progress.note(assignment.group_rank, observed, before, member.lease.heard_at)
+        run.progress.record(assignment.group_rank, observed, before, member.lease.heard_at)
 
 
 def has_consequences(run: Run) -> bool:
-    """Whether something follows from the steps and the section that were just noted.
+    """Whether something follows from the steps and the section that were just recorded.
 
     Steps may show that training has stalled, goes on again, or no longer repeats old steps. Without steps, the first
     one may be overdue. If a section is over, its limit no longer counts.
@@ -137,7 +137,7 @@ def has_consequences(run: Run) -> bool:
 
 
 def observe(run: Run, member: Member, observed: Observed) -> bool:
-    """Take in a member's report; return whether all nodes are to hear of it. It was noted that the member was heard."""
+    """Take in a member's report; return whether all nodes are to hear of it. That it was heard is recorded already."""
     before, now = member.state, member.lease.heard_at
     member.observed, member.lease.expired = observed, False
     run.roll.place(member)
@@ -190,7 +190,7 @@ def settle_claims(run: Run, decision: Decision) -> None:
             f"nodes know of round {latest}, but the records end with round {run.durable.round}: they are an old copy"
         )
         decision.record(RoundsMissed(run.job, run.id, reason, latest))
-    _note_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], decision)
+    _record_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], decision)
     for member in claimants:
         if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
@@ -199,7 +199,7 @@ def settle_claims(run: Run, decision: Decision) -> None:
             _let_leave(run, member, decision)
 
 
-def _note_first_step(run: Run, members: list[Member], decision: Decision) -> None:
+def _record_first_step(run: Run, members: list[Member], decision: Decision) -> None:
     if not members:
         return
     began_at, node = min(
@@ -208,7 +208,7 @@ def _note_first_step(run: Run, members: list[Member], decision: Decision) -> Non
     step = max(step for step in run.members[node].observed.steps if step is not None)
     spent = spent_with_steps(run, began_at, step, decision.now)
     reason = f"a worker of node {node} has reported step {step}"
-    run.progress.note_start(run.durable.entered_at)
+    run.progress.record_start(run.durable.entered_at)
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 

@@ -1,4 +1,4 @@
-"""Releases nodes while a run goes on: those that are to leave, and those that have waited for a round in vain.
+"""Releases nodes while a run goes on: those that are to leave, and those whose join timeout is over.
 
 A node that leaves stays as long as others or the disk need what it keeps.
 """
@@ -81,7 +81,7 @@ def release_in_vain(run: Run, member: Member, decision: Decision) -> None:
 
 
 def _in_vain(run: Run, member: Member, lost: str) -> Outcome:
-    """Return the outcome of a node that waited in vain; `lost` says which step is lost with it."""
+    """Return the outcome of a node whose join timeout is over; `lost` says which step is lost with it."""
     waited, reasons = f"{member.offer.join_timeout_s:g} s", Reasons(run)
     least, why = run.spec.nodes_min, reasons.waiting_for
     text = (

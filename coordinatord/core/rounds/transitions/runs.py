@@ -81,13 +81,13 @@ class Registry:
         if not run.members and current is not run:
             self.live.pop(run.id, None)
 
-    def note_losses(self, records: Sequence[Record], now: float) -> None:
-        """Note whether a node was lost by these records."""
+    def record_losses(self, records: Sequence[Record], now: float) -> None:
+        """Record whether a node was lost by these records."""
         if any(isinstance(record, NodeLost) for record in records):
             self._missed_until = now + self.policy.farewell_s
 
     def needed_until(self) -> float:
-        """Return until when a node that is not connected may need the outcome of a run: for ever while a run lives."""
+        """Return when no absent node needs the outcome of its run any more; infinity while a run lives."""
         return math.inf if any(True for _ in self._cluster.live) else self._missed_until
 
     @property
@@ -107,7 +107,7 @@ class Registry:
         return asked_at + SIGNALS_APART_S if writes else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
-        """Note when a row of the run's table may be due, or a node has waited for long enough."""
+        """Plan when a row of the run's table may be due, or a node has waited for long enough."""
         dues = [due for due in (row_due, run.gathering.join_timeouts.next()) if due is not None]
         if dues:
             self.deadlines.set(run.job, min(dues))

@@ -88,8 +88,8 @@ def _rows() -> list[Transition]:
             ),
             Transition(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
             Transition(state, when.arrived, stopping, do.stop_planned, "{reasons.ready} arrived"),
-            Transition(state, when.fell_silent, state, do.note_silent, "every node is silent"),
-            Transition(state, when.heard_again, state, do.note_heard, "nodes are heard again"),
+            Transition(state, when.fell_silent, state, do.record_silent, "every node is silent"),
+            Transition(state, when.heard_again, state, do.record_heard, "nodes are heard again"),
         ]
     rows += [
         Transition(state, when.given, state, do.let_go, "others have what nodes that leave have kept")
@@ -101,7 +101,7 @@ def _rows() -> list[Transition]:
     ]
     rows += [
         Transition(running, when.caught_up, running, do.catch_up, "step {run.durable.reached} is reached again"),
-        Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
+        Transition(running, when.first_step_overdue, running, do.record_overdue, "{reasons.overdue}"),
         *_stall_rows(),
         # All workers succeeded before their nodes received the stop: another round would repeat what is done.
         Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
@@ -123,7 +123,7 @@ def _stall_rows() -> list[Transition]:
         Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
         Transition(running, when.resumed, running, do.end_stall, "workers do steps again"),
         Transition(running, when.hung, stopping, do.stop_hung, "{reasons.hung}"),
-        Transition(running, when.busy_awaited, running, do.note_busy, "{reasons.awaited}"),
+        Transition(running, when.busy_awaited, running, do.record_busy, "{reasons.awaited}"),
         Transition(running, when.look_due, running, do.look, "it is time to look where the workers stand"),
     ]
 

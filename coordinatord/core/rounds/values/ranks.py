@@ -1,4 +1,4 @@
-"""Assigns ranks to nodes, by the nodes and the last round alone.
+"""Assigns ranks to nodes, only by the nodes and the last round.
 
 Nodes of the last round keep their places, so rank 0 stays where it was if its node lives. New nodes fill the places of
 those that are gone, and the others follow; places that stay empty are closed up. So a spare has exactly the ranks of

@@ -95,7 +95,7 @@ class NodeLost(NodeRecord, frozen=True):
 
 
 class NodeReleased(NodeRecord, frozen=True):
-    """A member was released while the run goes on: it asked to leave, or waited in vain."""
+    """A member was released while the run goes on: it asked to leave, or waited for too long."""
 
     outcome: Outcome
 

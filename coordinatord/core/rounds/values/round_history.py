@@ -1,7 +1,7 @@
 """The last rounds of a run: why each began and ended, and what its time was spent on.
 
 All times are in seconds since the run was opened, as the ledger counts them, so that they agree with it to the last
-digit and no clock that is set changes their order. The history follows from records alone: `transitions/apply` notes
+digit and no clock that is set changes their order. The history follows only from records: `transitions/apply` adds
 them while a run goes on, and `rounds_of` reads them for a run that has ended.
 """
 
@@ -24,8 +24,8 @@ from coordinatord.protocol.messages import WorkerStarts
 from coordinatord.protocol.text import clip
 
 ROUNDS_KEPT = 50
-"""Rounds that are kept of each run, here and in the store, so a coordinator that starts again shows the same. Whoever
-looks for the reason of restarts looks at the last few. 50 rounds of 10,000 nodes are 60 MB."""
+"""Rounds that are kept of each run, here and in the store, so a coordinator that starts again shows the same. A person
+who looks for the reason of restarts looks at the last few. 50 rounds of 10,000 nodes are 60 MB."""
 
 REASON_MAX = 512
 """The length in characters: what fits into a few lines. The events and the log have the whole."""
@@ -73,7 +73,7 @@ class RoundHistory:
         """Iterate over the rounds that are kept."""
         return iter(self._rounds)
 
-    def note(self, record: Record) -> None:
+    def follow(self, record: Record) -> None:
         """Take in a record; one that does not concern rounds changes nothing."""
         match record:
             case RoundFormed():
@@ -89,7 +89,7 @@ class RoundHistory:
                 self._close(record)
 
     def _form(self, record: RoundRemembered) -> None:
-        """Note a new round, and forget one that is too old."""
+        """Add a new round, and forget one that is too old."""
         oldest = record.round - ROUNDS_KEPT
         self._rounds = [round_ for round_ in self._rounds if round_.number > oldest]
         formed, at = clip(record.reason, REASON_MAX), record.spent.total
@@ -101,7 +101,7 @@ class RoundHistory:
             current.planned = record.planned
 
     def _close(self, record: RoundEnded | RunEnded) -> None:
-        """Note that the round is over, alone or with its run."""
+        """End the round, by itself or with its run."""
         if current := self.current:
             if isinstance(record, RoundEnded):
                 current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
@@ -131,5 +131,5 @@ def rounds_of(records: Iterable[Record]) -> RoundHistory:
     """Return the rounds of one run by its records, the oldest record first."""
     rounds = RoundHistory()
     for record in records:
-        rounds.note(record)
+        rounds.follow(record)
     return rounds

@@ -38,7 +38,7 @@ class Sections:
         self.ended_at = -math.inf
         """When the last section that is over ended."""
 
-    def note(self, group_rank: int, section: Section | None, heard_at: float) -> None:
+    def record(self, group_rank: int, section: Section | None, heard_at: float) -> None:
         """Take in the report of a node."""
         if section is not None:
             self._open[group_rank] = OpenSection(section, heard_at - section.age_s)
@@ -125,12 +125,14 @@ class TrainingProgress:
         """Whether the script has begun to count its steps anew within the round."""
         self.sections = Sections()
 
-    def note(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
+    def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
         """Take in a report of a node of the round that has steps, or will have; `before` is what it last reported."""
-        self.sections.note(group_rank, observed.section, heard_at)
+        self.sections.record(group_rank, observed.section, heard_at)
         if observed.step_age_s is None:
             return  # none yet
-        self._note_newest(group_rank, heard_at - observed.step_age_s, heard_at, stepped=_has_stepped(observed, before))
+        self._record_newest(
+            group_rank, heard_at - observed.step_age_s, heard_at, stepped=_has_stepped(observed, before)
+        )
         if group_rank != self._pacer:
             if self._pacer is not None and group_rank > self._pacer:
                 return
@@ -145,7 +147,7 @@ class TrainingProgress:
         while len(samples) > 2 and samples[1][0] <= heard_at - WINDOW_S:  # noqa: PLR2004 - two make a pace
             samples.popleft()
 
-    def _note_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
+    def _record_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
         if self.stepped_at is None:
             self.first_at, self.stepped_at, self._stepper, self.idle_s = at, at, group_rank, heard_at - at
         elif stepped and at > self.stepped_at + STEP_APART_S:
@@ -158,8 +160,8 @@ class TrainingProgress:
         elif group_rank == self._stepper:
             self.idle_s = heard_at - self.stepped_at
 
-    def note_start(self, running_at: float) -> None:
-        """Note, at the first step of a round, when its workers had been started."""
+    def record_start(self, running_at: float) -> None:
+        """Record, at the first step of a round, when its workers had been started."""
         if self.stepped_at is not None:
             self._first_s, self._timed = max(0.0, self.stepped_at - running_at), True
 

@@ -24,7 +24,7 @@ def a_series(*samples: tuple[float, float, int, float | None]) -> TimeSeries:
     """Return a series of these samples."""
     series = TimeSeries()
     for values in samples:
-        series.note(Sample(*values))
+        series.add(Sample(*values))
     return series
 
 
@@ -66,7 +66,7 @@ def test_a_run_of_any_age_has_a_bounded_number_of_points(age_s: float) -> None:
     series = TimeSeries()
     for look in range(1, 2_001):
         at = age_s * look / 2_000
-        series.note(Sample(at, at / 2, look // 1_000, 5.0))
+        series.add(Sample(at, at / 2, look // 1_000, 5.0))
     points = len(series.training_s)
     assert POINTS_MAX / 2 <= points <= POINTS_MAX
     assert len(series.restarts) == len(series.steps_per_s) == points
@@ -85,7 +85,7 @@ def test_points_that_become_one_keep_sums_and_ends() -> None:
         looks.append(Sample(at, training_s, int(at) // 100, dice.random()))
     series = TimeSeries()
     for look in looks:
-        series.note(look)
+        series.add(look)
     for index, upto in enumerate(series.training_s[:-1]):
         end = (index + 1) * series.span_s
         before, after = max(x.training_s for x in looks if x.at <= end), min(x.training_s for x in looks if x.at >= end)
@@ -126,14 +126,14 @@ def test_a_run_is_sampled_as_its_status_shows_it() -> None:
 def test_after_a_restart_the_rounds_tell_when_it_trained() -> None:
     stage = a_job()
     live = TimeSeries()
-    live.note(sample(stage.coordinator.jobs["default"], stage.now))
+    live.add(sample(stage.coordinator.jobs["default"], stage.now))
     restarted = Coordinator(stage.coordinator.policy, epoch="f")
     restarted.restore(stage.past, stage.now)
     run = restarted.jobs["default"]
     series = TimeSeries()
     for past in past_samples(run, run.durable.rounds):
-        series.note(past)
-    series.note(sample(run, stage.now))
+        series.add(past)
+    series.add(sample(run, stage.now))
     assert series.training_s[-1] == live.training_s[-1] > 40
     assert series.upto_s == live.upto_s
     assert set(series.steps_per_s) == {None}
