@@ -425,6 +425,11 @@ class Observed(Strict, frozen=True, tag=True):
     """What delays the end of the round on this node although its workers are dead; empty if nothing does."""
 
 
+QUIET = frozenset({"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids"})
+"""The fields of `Observed` whose change is no news: ages, and what is read when something else happens. Steps and
+sections have their own rules. A change of any other field is news."""
+
+
 class Join(Strict, frozen=True, tag=True):
     """The first message of a session: the node's identity, and its first observed state."""
 

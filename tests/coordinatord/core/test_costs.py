@@ -30,7 +30,7 @@ from coordinatord.core.rounds.values.records import (
 )
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.codec import encode
-from coordinatord.protocol.messages import Goal, Observed, Phase
+from coordinatord.protocol.messages import QUIET, Goal, Observed, Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed
 
 SIZES = (8, 64)
@@ -142,6 +142,10 @@ def test_what_each_node_is_sent_of_a_round_does_not_grow_with_their_number() -> 
         lengths.append(max(len(encode(send.message)) for send in cluster.sends))
     assert max(lengths) < 600
     assert abs(lengths[0] - lengths[1]) <= 40, "names are counted beyond eight, numbers have a digit more"
+
+
+def test_the_quiet_fields_of_a_report_are_fields_of_it() -> None:
+    assert set(Observed.__struct_fields__) > QUIET
 
 
 @pytest.mark.parametrize("size", SIZES)

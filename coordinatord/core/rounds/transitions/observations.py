@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.messages import Join, Observed, Phase
+from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
 from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
@@ -96,19 +97,16 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
 
     This holds for most heartbeats. What follows only from time does not depend on a report.
     """
-    before = member.observed
     return (
-        observed.phase is before.phase
-        and observed.round == before.round
-        and observed.run == before.run
-        and observed.port == before.port
-        and observed.held_up == before.held_up
-        and (observed.kept is before.kept or observed.kept == before.kept)
-        and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
+        _news_of(observed) == _news_of(member.observed)
+        and not (observed.leaving or observed.failure)  # reasons to look closer
         and not (member.lease.expired or run.roll.count(MemberState.SILENT))
         and not run.keeping.awaits_report
         and not _is_to_be_recorded(run, member, observed)
     )
+
+
+_news_of = attrgetter(*(name for name in Observed.__struct_fields__ if name not in QUIET))
 
 
 def record_steps(run: Run, member: Member, observed: Observed) -> None:
