@@ -6,7 +6,7 @@ A request for what is already so changes nothing, and the answer says that. So a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -58,7 +58,7 @@ def _reply(request: Request, decision: Decision) -> Reply:
     run = decision.cluster.jobs.get(request.target)
     if run is None:
         return Reply(AdminResult.UNKNOWN_JOB, f"no job {request.target!r} is known here")
-    return _OF_JOBS[type(request)](run, request, decision)
+    return {StopJob: _stop, RestartJob: _restart, ForgetJob: _forget}[type(request)](run, request, decision)
 
 
 # Jobs
@@ -138,13 +138,6 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
             actions.end(run, Reason("forgotten", why), Result.STOPPED, ExitCode.STOPPED, decision)
         decision.record(JobForgotten(run.job, run.id, why))
     return Reply(AdminResult.DONE, f"job {run.job} is forgotten, and its history with it", [run])
-
-
-_OF_JOBS: dict[type[Request], Callable[[Run, Request, Decision], Reply]] = {
-    StopJob: _stop,
-    RestartJob: _restart,
-    ForgetJob: _forget,
-}
 
 
 # Nodes
