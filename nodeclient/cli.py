@@ -14,7 +14,7 @@ from coordinatord.runtime.own_python import prefer_standard_library
 
 if TYPE_CHECKING:
     from nodeclient.config.join_config import JoinConfig
-    from nodeclient.config.operate import CrashReplayConfig, OperateConfig
+    from nodeclient.config.operate import CrashReplayConfig
 
 
 def main() -> None:
@@ -41,7 +41,11 @@ def _run() -> int:
         forget_variable()
         if config.PROGRAM == "replay":
             return _replay(config)
-        return _join(config) if config.PROGRAM == "node" else _operate(config)
+        if config.PROGRAM == "node":
+            return _join(config)
+        from nodeclient.operate.cli import run  # noqa: PLC0415
+
+        return run(config)
     except KeyboardInterrupt:  # after the node has handled its signals
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last resort, which logs the whole error
@@ -70,12 +74,6 @@ def _join(config: JoinConfig) -> int:
     allow_many_files()
     load_thread_end()
     return asyncio.run(run())
-
-
-def _operate(config: OperateConfig) -> int:
-    from nodeclient.operate.cli import run  # noqa: PLC0415
-
-    return run(config)
 
 
 def _replay(config: CrashReplayConfig) -> int:

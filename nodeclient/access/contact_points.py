@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import socket
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from coordinatord.protocol.fields import DEFAULT_PORT
-from nodeclient.access.endpoint import Endpoint, read_endpoint
+from nodeclient.access.endpoint import Endpoint, is_address, read_endpoint
 
 ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
 """The status of a standby's answer; the leader's address is in `Location` (RFC 9110, 15.4.8)."""
@@ -133,11 +132,7 @@ def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:
 
     This may wait for a name server, so an event loop calls it in a thread.
     """
-    try:
-        ipaddress.ip_address(coordinator.host)
-    except ValueError:
-        pass
-    else:
+    if is_address(coordinator.host):
         return ()
     try:
         found = socket.getaddrinfo(coordinator.host, coordinator.port, type=socket.SOCK_STREAM)

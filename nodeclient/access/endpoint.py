@@ -33,12 +33,13 @@ def read_endpoint(text: str, least_port: int = 1) -> Endpoint:
     match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
     port = int((match and match["port"]) or DEFAULT_PORT)
     number = match and (match["bracketed"] or match["bare"])
-    if match is None or not least_port <= port <= PORT_MAX or (number and not _is_address(number)):
+    if match is None or not least_port <= port <= PORT_MAX or (number and not is_address(number)):
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
     return Endpoint(number or match["host"], port)
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether a text is an IP address, and no name."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

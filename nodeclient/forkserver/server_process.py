@@ -282,10 +282,10 @@ class ForkServer:
 
     async def _receive(self) -> dict[str, Any]:
         while b"\n" not in self._unread:
-            self._unread += _require_bytes(await self._loop.sock_recv(self._link, LINE_BYTES_MAX))
-        return self._line()
-
-    def _line(self) -> dict[str, Any]:
+            received = await self._loop.sock_recv(self._link, LINE_BYTES_MAX)
+            if not received:
+                raise EOFError("it ended")
+            self._unread += received
         line, _, self._unread = self._unread.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
@@ -317,10 +317,3 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
         start_new_session=True,
         preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
     )
-
-
-def _require_bytes(received: bytes) -> bytes:
-    """Return the received bytes. Raises `EOFError` without any."""
-    if not received:
-        raise EOFError("it ended")
-    return received

@@ -63,12 +63,10 @@ def _slurm(environ: Mapping[str, str]) -> dict[str, SchedulerValue]:
             "srun --ntasks-per-node=1, and nodeclient --nproc-per-node"
         )
     array, task = _number(environ, "SLURM_ARRAY_JOB_ID"), _number(environ, "SLURM_ARRAY_TASK_ID")
+    name, source = f"{array}_{task}", "SLURM_ARRAY_JOB_ID, SLURM_ARRAY_TASK_ID"
     if array is None or task is None:
-        settings = {"job_id": SchedulerValue(f"{job}.{step}", "SLURM_JOB_ID, SLURM_STEP_ID")}
-    else:
-        settings = {
-            "job_id": SchedulerValue(f"{array}_{task}.{step}", "SLURM_ARRAY_JOB_ID, SLURM_ARRAY_TASK_ID, SLURM_STEP_ID")
-        }
+        name, source = str(job), "SLURM_JOB_ID"
+    settings = {"job_id": SchedulerValue(f"{name}.{step}", f"{source}, SLURM_STEP_ID")}
     if nodes and nodes <= RANKS_MAX:
         settings["nnodes"] = SchedulerValue(str(nodes), "SLURM_STEP_NUM_NODES")
     rank = _number(environ, "SLURM_NODEID")

@@ -213,7 +213,8 @@ class Client:
         attempt = SecuredAttempt(self._access, coordinator, role)
         connection = http.client.HTTPConnection(coordinator.host, coordinator.port, timeout=ANSWER_WITHIN_S)
         with closing(connection):
-            reach_within_s = ANSWER_WITHIN_S if self._is_only(contact) else REACH_WITHIN_S
+            is_only = contact.address is None and self._contacts == [contact]
+            reach_within_s = ANSWER_WITHIN_S if is_only else REACH_WITHIN_S
             address = (contact.address or coordinator.host, coordinator.port)
             connection.sock = socket.create_connection(address, reach_within_s)
             connection.sock.settimeout(ANSWER_WITHIN_S)
@@ -224,17 +225,9 @@ class Client:
                 connection.sock.settimeout(silent_s_max)
                 yield connection, attempt.headers
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
-                raise self._about_access(attempt, error) or error from error
-
-    def _is_only(self, contact: ContactPoint) -> bool:
-        return contact.address is None and self._contacts == [contact]
-
-    @staticmethod
-    def _about_access(attempt: SecuredAttempt, error: Exception) -> AccessError | None:
-        """Explain a failed connection by TLS, a key or a certificate; return None for any other cause."""
-        if attempt.context is None and attempt.speaks_tls():
-            return attempt.locked_out()
-        return attempt.explain(error)
+                if attempt.context is None and attempt.speaks_tls():
+                    raise attempt.locked_out() from error
+                raise attempt.explain(error) or error from error
 
     def _in_turn(self, ask: Callable[[ContactPoint], Result]) -> Result:
         """Try one address after the other, first the one that answered last.
@@ -382,11 +375,15 @@ def _sort_by_answers(
     coordinator is healthy, when all have answered, or after `within_s` seconds.
     """
     ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[ContactPoint, bool]]()
+
+    def ask(contact: ContactPoint) -> None:
+        results.put((contact, is_healthy(contact)))
+
     not_asked, silent, unhealthy = list(contacts), list[ContactPoint](), list[ContactPoint]()
     while not_asked or silent:
         if not_asked:
             silent.append(not_asked.pop(0))
-            threading.Thread(target=_put_result, args=(silent[-1], is_healthy, results), daemon=True).start()
+            threading.Thread(target=ask, args=(silent[-1],), daemon=True).start()
         for _ in tuple(silent):
             left_s = ends_at - time.monotonic()
             try:
@@ -400,9 +397,3 @@ def _sort_by_answers(
                 return [contact, *not_asked, *unhealthy], silent
             unhealthy.append(contact)
     return unhealthy, []
-
-
-def _put_result(
-    contact: ContactPoint, is_healthy: Callable[[ContactPoint], bool], results: SimpleQueue[tuple[ContactPoint, bool]]
-) -> None:
-    results.put((contact, is_healthy(contact)))

@@ -22,7 +22,6 @@ from nodeclient.output.log_paths import LogPaths, PrivateFolder
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.pump import Pump
 from nodeclient.output.round import RoundFiles, RoundStreams
-from nodeclient.output.streams import WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
@@ -117,7 +116,9 @@ class Output:
             if round_streams.pseudo_terminals:
                 self._loop.add_signal_handler(signal.SIGWINCH, self._resize)
             self._pump.post(lambda: self._pump.add(round_streams.streams))
-            self._hand_over([*zip(before, round_streams.streams_of, strict=False)])
+            for had, has in zip(before, round_streams.streams_of, strict=False):
+                for stream, successor in zip(had, has, strict=True):
+                    self._pump.post(partial(self._pump.hand_over, stream, successor))
             screens = map(round_streams.screen, labels)
             own = zip(children_fds, error_files, screens, strict=True)
             yield [WorkerStreams(*fds, file, screen) for fds, file, screen in own]
@@ -183,12 +184,6 @@ class Output:
             terminal_writer.close()
         if not self._failure.cancel() and not self._failure.cancelled():
             self._failure.exception()  # it was reported already
-
-    def _hand_over(self, workers: Sequence[tuple[Sequence[WorkerStream], Sequence[WorkerStream]]]) -> None:
-        """Make the streams of each of these workers follow its new ones, which are of the same kinds."""
-        for before, now in workers:
-            for stream, successor in zip(before, now, strict=True):
-                self._pump.post(partial(self._pump.hand_over, stream, successor))
 
     def _resize(self) -> None:
         pseudo_terminals = self._round.pseudo_terminals if self._round else ()

@@ -32,9 +32,6 @@ succeeded."""
 ROLE_INFO = "torchelastic/role_info/"
 """The key, followed by its group rank, where each agent writes its number of workers."""
 
-ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
-"""The key, followed by another's group rank, where the agent of group rank 0 writes that agent's ranks."""
-
 SERVE_WITHIN_S = 60.0
 """How long group rank 0 may take to serve the store after its node has answered a probe."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
@@ -42,9 +43,8 @@ class DamagedPartError(PartLostError):
 def write_big(folder: Path, step_name: StepName, held: Held, progress: Progress) -> None:
     """Write one shard of the big state. Raises `OSError`, `PartLostError`, `ManifestError` and `TensorFileError`."""
     data = _checked(held, progress)
-    file = describe(read_layout(data))
-    part = PartFile(shard_file(held.commit.shard), Contents.SHARD, *_rank_and_shard(held), 0, 0)
-    _write(folder, step_name, held, part, file, progress)
+    blocks = _blocks(describe(read_layout(data)), data)
+    _write(folder, step_name, held, shard_file(held.commit.shard), Contents.SHARD, blocks, progress)
 
 
 def write_small(folder: Path, step_name: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
@@ -53,16 +53,12 @@ def write_small(folder: Path, step_name: StepName, held: Held, progress: Progres
     Raises the errors of `write_big`.
     """
     data = small_data(held, _checked(held, progress))
-    name = small_file(held.commit.rank)
-    written = write_file(folder / name, [data], progress)
-    _check_still(held)
-    part = PartFile(name, Contents.SMALL, *_rank_and_shard(held), written.size, written.crc)
-    write_note(folder, Note(step_name, part), progress)
+    _write(folder, step_name, held, small_file(held.commit.rank), Contents.SMALL, [data], progress)
     layout = read_layout(data)
     numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
     if buffers and numbers:
-        part = PartFile(BUFFERS_FILE, Contents.BUFFERS, *_rank_and_shard(held), 0, 0)
-        _write(folder, step_name, held, part, describe(layout, only=numbers), progress, data)
+        blocks = _blocks(describe(layout, only=numbers), data)
+        _write(folder, step_name, held, BUFFERS_FILE, Contents.BUFFERS, blocks, progress)
 
 
 def file_name(kind: Kind, held: Held) -> str:
@@ -75,26 +71,24 @@ def small_data(held: Held, data: memoryview) -> memoryview:
     return data if held.kind is Kind.SMALL else data[_aligned_end(read_layout(data)) :]
 
 
+def _blocks(file: TensorFile, memory: memoryview) -> list[memoryview | bytes]:
+    return [file.header, *(memory[span.in_memory : span.in_memory + span.length] for span in file.spans)]
+
+
 def _write(
     folder: Path,
     step_name: StepName,
     held: Held,
-    part: PartFile,
-    file: TensorFile,
+    name: str,
+    contents: Contents,
+    blocks: Sequence[memoryview | bytes],
     progress: Progress,
-    data: memoryview | None = None,
 ) -> None:
-    """Write a file of tensors, out of `data` or else of the whole place, and its note with the size and the crc32."""
-    memory = held.place.data[: held.commit.length] if data is None else data
-    blocks = [memory[span.in_memory : span.in_memory + span.length] for span in file.spans]
-    written = write_file(folder / part.name, [file.header, *blocks], progress)
+    """Write a file, and its note with the size and the crc32."""
+    written = write_file(folder / name, blocks, progress)
     _check_still(held)
-    whole = PartFile(part.name, part.contents, part.rank, part.shard, written.size, written.crc)
-    write_note(folder, Note(step_name, whole), progress)
-
-
-def _rank_and_shard(held: Held) -> tuple[int, int]:
-    return held.commit.rank, held.commit.shard
+    part = PartFile(name, contents, held.commit.rank, held.commit.shard, written.size, written.crc)
+    write_note(folder, Note(step_name, part), progress)
 
 
 def _checked(held: Held, progress: Progress) -> memoryview:

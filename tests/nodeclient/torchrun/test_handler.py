@@ -13,11 +13,14 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from nodeclient.torchrun.stores import ASSIGNED_RANKS, ROLE_INFO, TERMINAL_STATE
+from nodeclient.torchrun.stores import ROLE_INFO, TERMINAL_STATE
 from tests.support.cluster import QUICK, Cluster, Coordinator
 from tests.support.handlers import Job, master, meet, ranks
 from tests.support.programs import TIMEOUT_S
 from tests.support.torchruns import NEEDS_BACKENDS, await_node
+
+ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
+"""The key of torch, before another's group rank, under which group rank 0 writes that agent's ranks."""
 
 pytestmark = [pytest.mark.slow, NEEDS_BACKENDS]
 
