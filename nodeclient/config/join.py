@@ -75,8 +75,7 @@ def add_join(parser: SettingsParser) -> None:
     parser.add_command("command", metavar="COMMAND", help="what each worker runs, after --")
 
 
-def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
-    """Make the settings of a node of `nodeclient join`."""
+def _read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
     advice = "give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both"
     parser.exclude(given, "standalone", "coord", advice)
     if not given.standalone and not given.coord:
@@ -100,4 +99,4 @@ def explain(flag: str) -> str | None:
     return MOVED.get(flag)
 
 
-COMMAND_LINES = {"join": CommandLine(add_join, read_join, explain)}
+COMMAND_LINES = {"join": CommandLine(add_join, _read_join, explain)}

@@ -45,15 +45,14 @@ LOG_LEVELS = {
 """Our levels, by the values of LOGLEVEL."""
 
 
-def add_run(parser: SettingsParser) -> None:
+def _add_run(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient run`: all of torchrun's, and ours without a counterpart there."""
     _add_both(parser)
     parser.usage = "nodeclient run [flags] SCRIPT [ARGUMENTS ...]"
     parser.set_defaults(use_env=True)
 
 
-def add_launch(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient launch`."""
+def _add_launch(parser: SettingsParser) -> None:
     _add_both(parser)
     parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
     parser.add_heading("of torch.distributed.launch alone")
@@ -90,8 +89,7 @@ def _add_both(parser: SettingsParser) -> None:
     arguments.required = False  # as in Python 3.12: a script may have none
 
 
-def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
-    """Make the settings of a node of `nodeclient run` or `nodeclient launch`."""
+def _read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
     if given.logs_specs not in {None, "default"}:
         parser.error(
             f"--logs-specs {given.logs_specs}: such a class runs inside of torchrun; see --log-dir, --redirects, --tee"
@@ -219,6 +217,6 @@ def _local_rank_flag(given: argparse.Namespace) -> str:
 
 
 COMMAND_LINES = {
-    "run": CommandLine(add_run, read_run, explain, env_prefix="PET"),
-    "launch": CommandLine(add_launch, read_run, explain, env_prefix="PET"),
+    "run": CommandLine(_add_run, _read_run, explain, env_prefix="PET"),
+    "launch": CommandLine(_add_launch, _read_run, explain, env_prefix="PET"),
 }

@@ -21,8 +21,7 @@ from nodeclient.config.operate import Last, LogsConfig
 from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
-from nodeclient.output.line_prefix import WorkerLabel, make_prefix
-from nodeclient.output.lines import LineCutter, as_lines, as_overwritten, prefixed
+from nodeclient.output.lines import LineCutter, WorkerLabel, as_lines, as_overwritten, make_prefix, prefixed
 
 _CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)(?:\[[0-?]*[ -/]*[@-~])?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 """Text that could control a terminal: all escape sequences but colours, and control characters but ends of lines."""

@@ -2,8 +2,8 @@
 
 `output` sets up the outputs by `output_settings`, and `round` those of one round. `pump` is the thread that moves the
 bytes, over `descriptors` that never block for long. `streams` has the sources and sinks; `lines` splits their bytes
-into lines. `file_thread` writes files, so that workers do not wait for the disk. `files` writes log files in the
-directories of `log_paths`; `log_catalogue` lists these files and deletes old ones, and `log_reader` reads them.
-`terminal_writer` shares this process's own outputs, where `line_prefix` identifies the workers. `interrupts` hides
-tracebacks of Ctrl-C there. Nothing here knows the ranks of other nodes, or why a worker ended.
+into lines, with prefixes that identify the workers. `file_thread` writes files, so that workers do not wait for the
+disk. `files` writes log files in the directories of `log_paths`; `log_catalogue` lists these files and deletes old
+ones, and `log_reader` reads them. `terminal_writer` shares this process's own outputs. `interrupts` hides tracebacks of
+Ctrl-C there. Nothing here knows the ranks of other nodes, or why a worker ended.
 """

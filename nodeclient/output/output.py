@@ -17,7 +17,7 @@ from coordinatord.runtime.line_writer import LineWriter
 from nodeclient.output.descriptors import copy_size, same_place
 from nodeclient.output.file_thread import FileThread
 from nodeclient.output.files import LogFileErrors
-from nodeclient.output.line_prefix import WorkerLabel
+from nodeclient.output.lines import WorkerLabel
 from nodeclient.output.log_paths import LogPaths, PrivateFolder
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.pump import Pump

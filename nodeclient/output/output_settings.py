@@ -48,7 +48,7 @@ class OutputSettings(Struct, frozen=True):
     """Lines of stdout that contain any of these are copied to `filtered_stdout.log` of the round."""
     stderr_filters: tuple[str, ...] = ()
     prefix: str | None = None
-    """The template of the prefix of a line on the terminal; `line_prefix` has its variables."""
+    """The template of the prefix of a line on the terminal; `lines.make_prefix` has its variables."""
     rotate_bytes: int | None = None
     """The size in bytes at which a file is rotated; None: never."""
     rotations_kept: int = ROTATIONS_KEPT

@@ -13,8 +13,7 @@ from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
 from nodeclient.output.file_thread import FileSink, FileThread, Filter
 from nodeclient.output.files import LogFileErrors, Rotation
 from nodeclient.output.interrupts import Interruptible
-from nodeclient.output.line_prefix import WorkerLabel, make_prefix
-from nodeclient.output.lines import plain
+from nodeclient.output.lines import WorkerLabel, make_prefix, plain
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.streams import Prefixed, Raw, Sink, Tail, WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -77,13 +78,9 @@ class ExitReporter:
                 self._submit(end)
             else:
                 if diagnose is not None:
-                    end = replace(end, diagnosis=await self._diagnosis_of(end, diagnose))
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(DIAGNOSED_WITHIN_S):
+                            found = await diagnose(end.local_rank, end.exit_code, end.diagnosis.pid)
+                            end = replace(end, diagnosis=found)
                 self._submit(replace(end, age_s=self._loop.time() - at))
             self._queue.task_done()
-
-    async def _diagnosis_of(self, exited: WorkerExited | CollectiveFailed, diagnose: Diagnose) -> Diagnosis:
-        try:
-            async with asyncio.timeout(DIAGNOSED_WITHIN_S):
-                return await diagnose(exited.local_rank, exited.exit_code, exited.diagnosis.pid)
-        except TimeoutError:
-            return exited.diagnosis

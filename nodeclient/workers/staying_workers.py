@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -207,9 +206,8 @@ class StayingWorkers:
             self._socket = None
 
     def _send(self, connection: _Connection, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
         try:
-            connection.socket.sendmsg([ROUND_CODEC.encode(message)], rights, socket.MSG_NOSIGNAL)
+            socket.send_fds(connection.socket, [ROUND_CODEC.encode(message)], fds, socket.MSG_NOSIGNAL)
         except OSError:  # the worker is gone, or does not read and is ended in time
             self._forget(connection)
             return False

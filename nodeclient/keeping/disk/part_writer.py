@@ -52,7 +52,7 @@ def write_small(folder: Path, step_name: StepName, held: Held, progress: Progres
 
     Raises the errors of `write_big`.
     """
-    data = small_data(held, _checked(held, progress))
+    data = _small_data(held, _checked(held, progress))
     _write(folder, step_name, held, small_file(held.commit.rank), Contents.SMALL, [data], progress)
     layout = read_layout(data)
     numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
@@ -66,7 +66,7 @@ def file_name(kind: Kind, held: Held) -> str:
     return shard_file(held.commit.shard) if kind is Kind.BIG else small_file(held.commit.rank)
 
 
-def small_data(held: Held, data: memoryview) -> memoryview:
+def _small_data(held: Held, data: memoryview) -> memoryview:
     """Return the small state in a place's data: all of it, or what follows the big state. Raises `ManifestError`."""
     return data if held.kind is Kind.SMALL else data[_aligned_end(read_layout(data)) :]
 

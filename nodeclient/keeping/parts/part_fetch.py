@@ -29,17 +29,12 @@ class FetchError(OperationalError):
     """A part cannot be had from its holder; the text says why."""
 
 
-def at_once(size: int) -> None:
-    """Return at once: the next piece may come, whatever the size of the last."""
-    del size
-
-
 def fetch(
     source: KeptSource,
     name: PartName,
     room: Callable[[Commit], Place],
     given_up: Event,
-    pace: Callable[[int], None] = at_once,
+    pace: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Get a part into a place, commit it there and note its digest. Blocks, so it is for a thread.
 

@@ -138,13 +138,8 @@ def read_request(packed: bytes, run: str) -> PartName | None:
     return PartName(run, rank, round_number, step, Kind(kind)) if digest == _digest(run) else None
 
 
-def is_tag(tag: bytes, right: bytes) -> bool:
-    """Whether a tag is right, in a time that does not depend on it."""
-    return hmac.compare_digest(tag, right)
-
-
 def _check(tag: bytes, right: bytes) -> None:
-    if not is_tag(tag, right):
+    if not hmac.compare_digest(tag, right):
         raise ValueError("a tag is false: this is not the node that holds the part, or what it sends was changed")
 
 

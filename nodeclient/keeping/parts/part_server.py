@@ -7,6 +7,7 @@ heartbeat is late because of a peer that is slow, sends nonsense, or belongs to 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import secrets
 import socket
 import time
@@ -24,7 +25,6 @@ from nodeclient.keeping.parts.part_messages import (
     TAG_BYTES,
     Exchange,
     Kind,
-    is_tag,
     read_request,
 )
 
@@ -130,7 +130,7 @@ class PartServer:
                 return
             packed, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
             exchange = Exchange(self.key, nonce, packed)
-            if not is_tag(tag, exchange.request_tag()):
+            if not hmac.compare_digest(tag, exchange.request_tag()):
                 return
             if (task := asyncio.current_task()) is not None:
                 self._unproven.pop(task, None)

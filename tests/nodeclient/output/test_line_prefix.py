@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodeclient.output.line_prefix import WorkerLabel, make_prefix
+from nodeclient.output.lines import WorkerLabel, make_prefix
 
 SPEAKER = WorkerLabel(rank=11, local_rank=3, role="trainer", host="gpu1.example.org")
 
