@@ -17,10 +17,8 @@ from msgspec import Struct
 from nodeclient.diagnosis.stderr_text import gibibytes
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
+from nodeclient.host.memory import limit_of
 from nodeclient.host.process_state import read_if_there
-
-UNLIMITED = 2**60
-"""More bytes than any host has: without a limit, cgroup v1 reports 2^63 less a page."""
 
 
 class OomKills(Struct, frozen=True):
@@ -66,10 +64,10 @@ def kill_since(before: OomKills, root: Path = Path("/")) -> OomKill | None:
 
 def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
     for group, hits in now.limit_hits.items():
-        limit = _limit(group)
+        limit = limit_of(group)
         if hits > before.limit_hits.get(group, 0) and limit is not None:
             return f"memory limit of its cgroup: {gibibytes(limit)}"
-    limits = [limit for group in _memory_cgroups(root) if (limit := _limit(group)) is not None]
+    limits = [limit for group in _memory_cgroups(root) if (limit := limit_of(group)) is not None]
     if limits and not now.limit_hits:  # an older kernel, or cgroup v1, counts no hits
         return f"memory limit of its cgroup: {gibibytes(min(limits))}"
     total = _number(root / "proc/meminfo", "MemTotal:")
@@ -82,12 +80,6 @@ def _memory_cgroups(root: Path) -> Iterator[Path]:
     for group, _ in control_groups("memory", Host(system=root / "sys", processes=root / "proc")):
         if any((group / file).exists() for file in ("memory.events", "memory.oom_control")):
             yield group
-
-
-def _limit(group: Path) -> int | None:
-    text = (read_if_there(group / "memory.max") or read_if_there(group / "memory.limit_in_bytes")).strip()
-    limit = int(text) if text.isdecimal() else UNLIMITED
-    return limit if limit < UNLIMITED else None
 
 
 def _number(path: Path, name: str) -> int | None:

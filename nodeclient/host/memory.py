@@ -32,13 +32,18 @@ def memory(host: Host) -> Memory:
     fields = {name: int(kilobytes) * 1024 for name, kilobytes in _FIELD.findall(_text(host.processes / "meminfo"))}
     total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
     for folder, unified in control_groups("memory", host):
-        names = ("memory.max", "memory.current") if unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        limit, used = (_number(folder / name) for name in names)
-        if limit is None or used is None or limit >= _NO_LIMIT:
+        limit, used = limit_of(folder), _number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
+        if limit is None or used is None:
             continue
         # The kernel reclaims inactive file caches before it refuses memory.
         total, available = min(total, limit), min(available, limit - used + _cached(folder / "memory.stat"))
     return Memory(total, max(available, 0))
+
+
+def limit_of(group: Path) -> int | None:
+    """Return the memory limit of a control group of either version, in bytes; None without one."""
+    limit = _number(group / "memory.max") or _number(group / "memory.limit_in_bytes")
+    return limit if limit is not None and limit < _NO_LIMIT else None
 
 
 def address_space_left() -> int | None:

@@ -29,7 +29,10 @@ def show(config: CommandConfig) -> int:
     body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
-        _write(_command_job(client, config.verb, job, body))
+        try:
+            _write(read(AdminAnswer, client.post(f"{job_path(job)}/{config.verb}", body)))
+        except UnknownNameError:
+            raise unknown_job(client, job) from None
         return ExitCode.OK
     code: int = ExitCode.OK
     for number, node in enumerate(config.nodes):
@@ -47,13 +50,6 @@ def show(config: CommandConfig) -> int:
 
 def _write(answer: AdminAnswer) -> None:
     write([clip(line) for line in answer.message.split("\n")])
-
-
-def _command_job(client: Client, verb: Verb, job: str, body: AdminBody | DrainBody) -> AdminAnswer:
-    try:
-        return read(AdminAnswer, client.post(f"{job_path(job)}/{verb}", body))
-    except UnknownNameError:
-        raise unknown_job(client, job) from None
 
 
 def person() -> str:

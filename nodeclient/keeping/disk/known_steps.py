@@ -63,7 +63,7 @@ class KnownSteps:
         self._manifests: dict[Key, Manifest] = {}
         """The manifests of the steps that may be read, the newest first."""
         self._unusable = UnusableSteps()
-        self._problems: set[str] = set()
+        self.problems: set[str] = set()
         """What was wrong with steps."""
         self.whole: tuple[StepOnDisk, ...] = ()
         """All whole steps."""
@@ -74,7 +74,7 @@ class KnownSteps:
 
     def update(self, whole: Sequence[Manifest], problems: Collection[str], now: float) -> None:
         """Replace what is known by what a look found: the whole steps, the newest first, and what is wrong."""
-        self._problems = {*problems}
+        self.problems = {*problems}
         manifests: dict[Key, Manifest] = {}
         for manifest in whole:
             manifests.setdefault(_key(manifest), manifest)  # two attempts may write one step
@@ -88,10 +88,6 @@ class KnownSteps:
         )
         self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
         self.unusable = clip(self._unusable.why(manifests, now) or next(iter(problems), ""), MESSAGE_MAX)
-
-    def new_problems(self, problems: Iterable[str]) -> list[str]:
-        """Return those of these problems that the last look did not find."""
-        return [problem for problem in problems if problem not in self._problems]
 
     @property
     def newest(self) -> Manifest | None:

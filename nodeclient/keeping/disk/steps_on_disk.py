@@ -157,7 +157,7 @@ class StepsOnDisk:
 
     def _record(self, whole: list[Manifest], problems: list[str]) -> None:
         known = self.known
-        for problem in known.new_problems(problems):
+        for problem in (problem for problem in problems if problem not in known.problems):
             self._notify(Level.WARNING, problem, "state_not_persisted")
         serial_before, before = known.newest_serial, (known.found, known.unusable)
         known.update(whole, problems, asyncio.get_running_loop().time())
