@@ -161,6 +161,9 @@ class RunKeeping(KeptState, KeepingWing):
 
     def end_round(self, now: float) -> Iterable[Member]:
         """Write the last step of a round that was ended on purpose, at once if nodes are about to go."""
+        over_at = table.write_over(self)
+        if over_at is not None and over_at <= now:  # while workers ended, nobody looked
+            table.end_write(self, now)
         self.disk.wanted |= self.run.durable.planned
         goes = self.run.leaving or self.run.durable.stop_asked
         if goes and table.write_due(self) is not None:  # even if the last attempt has failed just now

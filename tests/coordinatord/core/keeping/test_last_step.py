@@ -249,3 +249,18 @@ def test_a_coordinator_that_is_asked_to_end_waits_for_no_node_that_is_not_there(
     stage = ending(shards=3)
     stage.play("drop n1 n2 n3")
     assert may_end(stage, stage.now)
+
+
+def test_a_write_that_was_over_while_the_round_ended_does_not_keep_the_last_step_from_the_disk() -> None:
+    stage = running_job(NODES, "min=2 max=3 keeps=5s")
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 of=3 shards=3 protected=yes")
+    stage.play("advance 6s")
+    assert writers(stage) == dict.fromkeys(NODES, 100)
+    stage.play(*(f"write {node} written" for node in NODES))
+    (committer,) = [node for node in NODES if (asked := order(stage, node)) is not None and asked.commit]
+    stage.play("leave n3", f"write {committer} committed")
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 1:150 of=3 shards=3 protected=yes")
+    stage.play("stopped n1 n2 n3")
+    assert writers(stage) == dict.fromkeys(NODES, 150)
