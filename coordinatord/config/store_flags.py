@@ -24,7 +24,7 @@ LEASE_S_MIN = 2.0
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?", re.ASCII)
 
 _BARE = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
-"""An IPv6 address without brackets, as Kubernetes gives it."""
+"""An IPv6 address without brackets, as in Kubernetes."""
 
 
 class SharedStore(Struct, frozen=True):
@@ -111,7 +111,7 @@ def read_copy(parser: SettingsParser, given: argparse.Namespace) -> CopyConfig:
 
 def _add_access(parser: SettingsParser, default: Any) -> None:
     add = partial(parser.add_setting, default=default)
-    add("--etcd-ca FILE", "the authorities of etcd's certificates", Path, by_default="this host's")
+    add("--etcd-ca FILE", "the CA certificates that verify etcd", Path, by_default="this host's")
     add("--etcd-cert FILE", "the certificate to show to etcd, in PEM", Path)
     add("--etcd-key FILE", "its key, in PEM, without a password", Path)
     add("--etcd-user-file FILE", "a file with USER:PASSWORD for etcd", Path, by_default="etcd has no users")

@@ -1,10 +1,10 @@
 """The supported versions of the protocol, and the fields that each of them adds.
 
-Both sides support the present version and up to two before it, so that a cluster can be upgraded host by host while its
+Both sides support the current version and up to two before it, so that a cluster can be upgraded host by host while its
 jobs train. The first message of a session determines its version, and its messages have the fields of that version.
 
 To raise the version: add one to `PROTOCOL_VERSION`, and a row to `ADDED` for each new field, or new value of one. A new
-field needs a default that means "not known", which a session of the older version has. A new value, or a new message,
+field needs a default that means "not known": sessions of the older version have that. A new value, or a new message,
 must not be sent in a session of the older version. Three things never change, so that two sides without a common
 version can detect that: the `type` of each message, the `version` of a `Join`, and the whole of `Refused`.
 """

@@ -1,7 +1,7 @@
-"""Removes the token files of coordinators without state that were killed: such tokens end with their process.
+"""Removes the token files of killed `--ephemeral` coordinators, whose tokens end with their process.
 
 A killed process cannot remove its file. A user's nodes that find a token reject every coordinator without TLS, so a
-stale file would lock them out for ever. So the file names its process, and a later start on the same host removes it.
+stale file would lock them out for ever. The file names its process, so a later start on the same host can remove it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _ENDED = frozenset({"Z", "X"})
 
 
 class Process(Struct, frozen=True):
-    """The identity of a process, unlike its number never reused."""
+    """The identity of a process: unlike a PID, never reused."""
 
     pid: int
     began: int
     place: str
-    """The boot, and the namespace of the number."""
+    """The boot id and the PID namespace."""
 
     @property
     def line(self) -> str:

@@ -248,5 +248,5 @@ def _first(role: Role) -> str:
 
 def _file_of(tokens: list[AccessToken]) -> str:
     """Return the content of a file with tokens."""
-    comment = f"# Tokens of the coordinatord on {socket.gethostname()}. It lets in whoever has one of them."
+    comment = f"# Tokens of the coordinatord on {socket.gethostname()}. Each of them lets its bearer in."
     return "\n".join([comment, *(token.text for token in tokens), ""])

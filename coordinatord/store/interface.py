@@ -99,12 +99,12 @@ class Store(Protocol):
     ) -> EventPage:
         """Return the next `most` records with a greater number than `after`; None: the newest. Raises `StoreError`.
 
-        Without `job` they are those of all jobs and of none, and without `kinds` those of all kinds. They were made at
-        the time `since` or later. The call delays no commit.
+        Without `job`, records of all jobs and of no job match; without `kinds`, all kinds. Only records made at `since`
+        or later match. The call delays no commit.
         """
 
     async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
-        """Return the members of a round: its `RoundFormed`, after the last `NodeJoined` of each node before it.
+        """Return a round's records: the last `NodeJoined` of each node before it, then its `RoundFormed`.
 
         Return nothing if there is no such round, or it was deleted. The call delays no commit. Raises `StoreError`.
         """

@@ -15,7 +15,7 @@ RECORDS_MAX = 1_000
 """The limit of records. A run has about ten a round; one of 10,000 nodes is about a megabyte."""
 
 ROUNDS_MAX = 4_000
-"""The separate limit of records about rounds, four a round, because thousands of nodes may join or succeed. Each takes
+"""The limit of records about rounds, four a round; separate, because thousands of nodes may join or succeed. Each takes
 less than a kilobyte, or a few with a report."""
 
 
@@ -55,7 +55,7 @@ class MemoryStore:
         return EventPage(tuple(_logged_event(*kept) for kept in found), newest if whole else found[-1][0])
 
     async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
-        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it."""
+        """Return the last `NodeJoined` of each node before a round, then its `RoundFormed`."""
         joined: dict[str, Record] = {}
         for record in self.records:
             if (record.job, record.run) != (job, run):

@@ -104,11 +104,11 @@ class Diagnosis(Struct, frozen=True):
     left: bool = False
     """Whether it has not ended, but leaves its round."""
     final: bool = False
-    """Whether no restart mends the error, by the worker's own word."""
+    """Whether the worker says that no restart helps."""
 
 
 class WorkerExited(Event, frozen=True):
-    """A worker's process ended; `exit_code` is as `subprocess` has it."""
+    """A worker's process ended; `exit_code` is as in `subprocess`."""
 
     local_rank: int
     exit_code: int
@@ -125,10 +125,10 @@ class WorkerStays(Event, frozen=True):
 
 
 class CollectiveFailed(Event, frozen=True):
-    """A collective has failed in a worker that leaves its round for that, and may stay for the next one.
+    """A collective has failed in a worker, which leaves its round and may be in the next one.
 
-    It counts as a failure like an exit with `exit_code`, yet the worker is in its round until `WorkerLeft`: the end of
-    its process groups may hang.
+    It counts as a failure, like an exit with `exit_code`. The worker is in its round until `WorkerLeft`: destroying its
+    process groups may hang.
     """
 
     local_rank: int
@@ -177,11 +177,11 @@ class KeptSaved(Event, frozen=True):
     """Every worker that keeps state has saved it, or has reported why it cannot, or has ended."""
 
     put_off: bool = False
-    """Whether a script first goes on to a step of its own choice. It may not come to that, and then saves nothing."""
+    """Whether a script first goes on to a step of its own choice. If it does not reach that, it saves nothing."""
 
 
 class KeptChanged(Event, frozen=True):
-    """The node no longer holds what it reported of workers' state: a part is withdrawn, or cannot be had."""
+    """The node no longer holds what it reported of workers' state: a part is withdrawn or unavailable."""
 
 
 class Swept(Event, frozen=True):
@@ -217,7 +217,7 @@ class GpuUse(Struct, frozen=True):
 
 
 class GpusInUse(Event, frozen=True):
-    """Memory of GPUs of this node is in use, though no worker lives: it is not given back yet, or others'.
+    """GPU memory of this node is in use though no worker lives: it is not freed yet, or belongs to others.
 
     It comes once before the first round, and then as an answer to `Sweep`.
     """
@@ -226,7 +226,7 @@ class GpusInUse(Event, frozen=True):
 
 
 class EmbeddedCoordinatorEnded(Event, frozen=True):
-    """The coordinator that serves this host alone has ended, and nothing starts another."""
+    """The coordinator that serves only this host has ended, and nothing starts another."""
 
     how: str
 

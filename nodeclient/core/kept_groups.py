@@ -10,10 +10,10 @@ from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
 
 
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
-    """Return one entry for each rank and step; each of `parts` is what one place holds of one rank.
+    """Return one entry for each rank and step; each of `parts` is of one rank, from one place.
 
     A rank may have the big state of a step in one place and the small one in another. A small state from after the step
-    replaces one from within the step, which is pending.
+    replaces a pending one, which is from within the step.
     """
     known: dict[tuple[int, int, int], KeptParts] = {}
     for part in parts:
@@ -45,7 +45,7 @@ def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
 
 
 def _continues(last: KeptParts, part: KeptParts) -> bool:
-    """Whether a part goes on where a group ends, with its ranks and with its shards."""
+    """Whether a part begins where a group ends, in ranks and in shards."""
     rank, shard = last.first_rank + last.ranks, (last.first_shard + last.ranks) % last.shards
     is_within = rank + part.ranks <= last.world_size
     return is_within and replace(last, first_rank=rank, first_shard=shard, ranks=part.ranks) == part

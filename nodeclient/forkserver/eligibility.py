@@ -56,7 +56,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[
 
 
 def script_of(argv: Sequence[str]) -> str | None:
-    """Return the file that a Python would run; None for a module, a text, standard input, or another program."""
+    """Return the file that a Python would run; None for a module, `-c`, standard input, or another program."""
     try:
         options, main = _split(argv)
     except ColdError:

@@ -159,7 +159,7 @@ class Node:
                 if self._config.preload:
                     self._tasks.spawn(self._prepare(), name="prepare")
                 self._logs.start()
-                setup.guard.start()  # its start takes 20 ms, and goes on beside what follows
+                setup.guard.start()  # its start takes 20 ms, in parallel with the rest
                 systemd.notify("READY=1", status_of(self._status()))  # ready means that the node tries to join
                 self._tasks.spawn(systemd.keep_alive(), name="watchdog")
                 self._tasks.spawn(systemd.report_status(self._status), name="status")
@@ -185,7 +185,7 @@ class Node:
                 self._part.close()
 
     async def _settle_followed(self) -> None:
-        """Have all that workers have written in their files, if anybody follows them."""
+        """Wait until the log files have all worker output, if anyone follows them."""
         if self._logs.followed:
             for local_rank in range(self._config.workers):
                 await self._output.end_of_stderr(local_rank)
@@ -213,7 +213,7 @@ class Node:
     # Events in
 
     def submit(self, event: Event) -> None:
-        """Let the agent handle an event."""
+        """Hand an event to the agent."""
         self._part.events.submit(event)
 
     def _leave(self, signum: int, counted: LeaveSignals, extension: StopExtension) -> None:
@@ -351,7 +351,7 @@ class Node:
             return
         await self._keeper.note_end()
         await self._exit_reporter.settled()
-        await self._settle_followed()  # they go on to the next round as soon as it is formed
+        await self._settle_followed()  # followers read the next round once it is formed
         self._logs.end_round()
         self.submit(Swept(self._part.renew_port()))
 

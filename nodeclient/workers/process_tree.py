@@ -183,7 +183,7 @@ def kill(pidfds: Mapping[int, int], timeout_s: float = KILL_TIMEOUT_S) -> None:
 def open_families(marks: Collection[str], groups: Mapping[int, str]) -> dict[str, dict[int, int]]:
     """Return for each mark a pidfd of each process with it, by process id.
 
-    Processes of the `groups` count to the mark given there, because they may have wiped their environment. If there are
+    Processes of the `groups` get the mark given there, because they may have wiped their environment. If there are
     too many for the descriptors of this process, some are left out.
     """
     families: dict[str, dict[int, int]] = {mark: {} for mark in marks}
@@ -244,7 +244,7 @@ def _pids() -> list[int]:
 
 
 def _carries(pid: int, mark: str) -> bool:
-    """Whether a process has a mark, or that of a worker of this nodeclient."""
+    """Whether a process has this mark, or one that begins with this token."""
     variable = f"{MARK_VARIABLE}={mark}".encode()
     return any(own == variable or own.startswith(variable + b":") for own in _environ(pid).split(b"\0"))
 

@@ -45,7 +45,7 @@ class Slots:
     def __init__(self, workers: int, warn: Callable[[str], None]) -> None:
         """Begin without slots.
 
-        `warn` gets a text, once, if no slots can be made. The workers' steps are unknown then.
+        `warn` is called once if no slots can be made. The workers' steps are unknown then.
         """
         self._workers = workers
         self._warn = warn
@@ -74,8 +74,8 @@ class Slots:
                 self._warn(f"the steps of the workers cannot be known: no shared memory, {error.strerror}")
             self._warned = True
             return [{}] * self._workers
-        # The link of an open file, since a worker may be started by a program that closes descriptors unknown to it. A
-        # worker that may not follow the link, as in a container, uses the descriptor of this number that it inherits.
+        # The path of an open file, since a program that starts the worker may close inherited descriptors. A worker
+        # that may not open the path, as in a container, uses the inherited descriptor of this number.
         path = f"/proc/{os.getpid()}/fd/{self.file}"
         return [{PROGRESS: f"{path}:{rank * SLOT_BYTES}"} for rank in range(self._workers)]
 
@@ -96,7 +96,7 @@ class Slots:
         )
 
     def _section(self) -> Section | None:
-        """Return the section that may last longest; None without one."""
+        """Return the section that ends last; None if there is none."""
         known = [(rank, *section) for rank, section in enumerate(self._sections) if section is not None]
         if not known:
             return None

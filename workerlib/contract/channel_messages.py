@@ -1,6 +1,6 @@
 """The messages between a worker and its nodeclient about kept state; standard library only, since both import it.
 
-They hold a Unix SOCK_SEQPACKET connection: each packet is one JSON object of at most `PACKET_BYTES`, and arenas travel
+They use a Unix SOCK_SEQPACKET connection: each packet is one JSON object of at most `PACKET_BYTES`, and arenas travel
 beside it as file descriptors. The environment variable `workerlib.contract.env.KEEP` names the socket, and the worker
 begins with `Hello`. Each side checks packets by `decode`: one that is none of the messages below ends the connection.
 
@@ -46,7 +46,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """A worker asks for an arena whose places have at least these bytes."""
+    """A worker asks for an arena with places of at least these sizes."""
 
     generation: int
     small: int
@@ -60,7 +60,7 @@ class Reserved:
     """The arena comes with this packet."""
 
     disk_every_s: float = 0.0
-    """How often a step is written to a disk; 0 for never. Else state that all ranks share is saved in training too."""
+    """How often a step is written to a disk, 0 for never. If it is, shared state is also saved at intervals."""
     lent: bool = False
     """The arena is that of a worker that has ended. This worker saves its big state into it, and no small one."""
 
@@ -69,7 +69,7 @@ class Reserved:
 class RefusedMemory:
     """There is no memory for the arena; training goes on without it.
 
-    An arena for the small state alone comes with this packet if there is memory for that.
+    An arena for only the small state comes with this packet if there is memory for that.
     """
 
     why: str
@@ -124,7 +124,7 @@ class Unkept:
     """Training depends on something that is not kept, so it is lost with the worker."""
 
     what: str
-    """It, so that a sentence may go on with it: `the state of SGD, which ...`."""
+    """A noun phrase to use in a sentence: `the state of SGD, which ...`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +139,11 @@ class SaveNow:
     """The answer repeats it, which distinguishes it from answers to earlier requests and from saves at an interval."""
     planned: bool = False
     late: bool = False
-    """The script had the time to come to a step of its choice, and has not: save, and let training go on to it."""
+    """The script has not reached a step of its choice in time: save now, while training goes on to it."""
 
 
 BEFORE_NAMED = -1
-"""The value in place of a step that is not chosen yet: all workers of the round keep the same step."""
+"""`HaltAt.step` before a step is chosen: all workers of the round save the same step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def at_own_step(number: int) -> NotSaved:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The worker saves every so many steps from now on, and a save takes so many seconds; 0 steps: only at a break.
+    """The worker saves every `steps` steps from now on, and a save takes `seconds`; 0: only when asked.
 
     `skipped` saves were left out, since no place was free.
     """
@@ -275,7 +275,7 @@ _LIMITS = {
 
 
 def reason(error: OSError) -> str:
-    """Return why the system refused memory for kept state, on either side, and what limits it if that is known."""
+    """Return why the system refused memory for kept state, to either side, and the limit if known."""
     limit = _LIMITS.get(error.errno or 0)
     text = error.strerror or str(error)
     return text if limit is None else f"{text}; {limit}"

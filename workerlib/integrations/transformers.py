@@ -1,11 +1,11 @@
-"""A callback for the Trainer of Hugging Face transformers, and the checkpoint that it can go on from.
+"""A callback for the Trainer of Hugging Face transformers, and the checkpoint to resume from.
 
     from workerlib.integrations.transformers import ElasticTrainerCallback, last_checkpoint
 
     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[ElasticTrainerCallback()])
     trainer.train(resume_from_checkpoint=last_checkpoint(arguments.output_dir))
 
-Tried with transformers 5.23.
+For transformers 5.23.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ElasticTrainerCallback(TrainerCallback):
         """Whether `train` has returned because a node asked for a stop, and not because training is over."""
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Announce that steps will be reported: up to the first one the job counts as starting.
+        """Announce that steps will be reported: before the first one, the job counts as starting.
 
-        Raises `RuntimeError` if transformers takes each worker for the only one, of which it does not warn.
+        Raises `RuntimeError` if transformers takes each worker for the only one: it gives no warning.
         """
         del state, control
         workers = int(os.environ.get("WORLD_SIZE", "1"))
@@ -51,7 +51,7 @@ class ElasticTrainerCallback(TrainerCallback):
         progress.announce()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Record SIGTERM from here on, instead of dying of it."""
+        """Handle SIGTERM from here on, instead of dying of it."""
         del args, state, control
         should_stop()
 

@@ -1,4 +1,4 @@
-"""Calls a keeper: by hooks of optimizers and modules, at `ctx.step`, in a fork, and at the end of the process.
+"""Calls a keeper from hooks of optimizers and modules, at `ctx.step`, in a fork, and at process exit.
 
 A process keeps one state at a time. With rounds in place, each round has another keeper, so the hooks of the one before
 are removed.
@@ -29,7 +29,7 @@ class ProcessHooks:
         self._at_end: Callable[..., None] | None = None
 
     def before_optimizers(self, call: Callable[..., Any]) -> None:
-        """Make a call before each step of any optimizer. Where the step is compiled, the call breaks its graph."""
+        """Make a call before each step of any optimizer. In a compiled step, it causes a graph break."""
 
         @_disable_dynamo  # `torch.compiler.disable` would import torch._dynamo at once, which takes a second
         def hook(*given: Any) -> Any:
@@ -96,7 +96,7 @@ def hooked(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _is_compiled(module: torch.nn.Module) -> bool:
-    """Whether a module's own hooks do not run where another module calls it: they are left out of compiled code."""
+    """Whether a module is compiled: if another module calls it, its own hooks do not run."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
@@ -105,8 +105,8 @@ def after_closure(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return an optimizer's arguments with a closure that is followed by `call`; None if they have no closure.
 
-    Forward and backward are in the closure then, and torch's own optimizers change nothing before it has returned for
-    the first time. Other optimizers may, such as those that minimise sharpness.
+    The closure runs forward and backward. torch's own optimizers change nothing before it first returns; others may,
+    such as sharpness-aware ones (SAM).
     """
     optimizer, *others = given
     closure = others[0] if others else named.get("closure")

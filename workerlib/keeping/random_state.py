@@ -45,7 +45,7 @@ class RandomState:
         return found
 
     def plain(self) -> dict[str, Any]:
-        """Return the other part of the state at the last `take`: normal numbers that are drawn and not returned yet."""
+        """Return the other part of the state at the last `take`: normal numbers drawn but not returned yet."""
         return {"python": self._python_gauss, "numpy": self._numpy_gauss}
 
     def _python(self) -> bytes:
@@ -105,7 +105,7 @@ def restore(tensors: dict[str, torch.Tensor], plain: dict[str, Any]) -> None:
 
 
 def reseed(round_: int, step: int, rank: int) -> int:
-    """Seed the random numbers of this process by its arguments alone; return the seed."""
+    """Seed this process's random numbers from only the arguments; return the seed."""
     digest = hashlib.blake2b(f"{round_} {step} {rank}".encode(), digest_size=4).digest()
     seed = int.from_bytes(digest, "little")
     torch.manual_seed(seed)

@@ -1,8 +1,8 @@
-"""Which thread has the state that is kept: the training thread, which changes it, or a thread that saves it.
+"""The lock of the kept state: held by the training thread, which changes it, or by a thread that saves it.
 
 Training has it from the optimizer's step until `ctx.step` reports that the step is done, so any other thread gets the
 state of a whole step. Once the last step of the round is saved, the state is final: training does not get it again, and
-stands still where it needs it. It goes on if this process leaves the round, to take part in the next one.
+blocks where it needs it. It goes on if this process leaves the round, to take part in the next one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class StateHolder(Enum):
 
 
 class StateLock:
-    """Gives the state to one thread at a time, and nodeclient's request for a save to the first that takes it."""
+    """Hands the state to one thread at a time, and nodeclient's save request to the first that takes it."""
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
-        """Acquired directly, and not through the condition, whose `__enter__` an interrupt may leave with it held."""
+        """Acquired directly: an interrupt in `__enter__` of the condition could leave it locked."""
         self._changed = threading.Condition(self._mutex)
         self._holder = StateHolder.NOBODY
         self._question: SaveNow | None = None
@@ -57,18 +57,18 @@ class StateLock:
         return self._holder is StateHolder.NOBODY and not stands_still
 
     def release(self) -> None:
-        """Give the state back."""
+        """Release the state."""
         with self._mutex:
             self._holder = StateHolder.NOBODY
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Let training go on in this round. Raises `LeftRoundError` if it is over for this worker."""
+        """Check that this worker is still in the round. Raises `LeftRoundError`."""
         if self._is_left:
             raise LeftRoundError
 
     def leave_round(self) -> None:
-        """Have `LeftRoundError` raised in the training thread: at once if it stands still, else in its next step."""
+        """Have `LeftRoundError` raised in the training thread: at once if it is blocked, else in its next step."""
         with self._mutex:
             self._is_left = True
             self._changed.notify_all()
@@ -81,7 +81,7 @@ class StateLock:
             self._question = question
 
     def take_question(self) -> SaveNow | None:
-        """Return the request, and give it to no other thread: the thread that has it answers it."""
+        """Return the request and clear it: the thread that takes it answers it."""
         if self._question is None:
             return None  # the usual case, without the cost of the lock
         with self._mutex:

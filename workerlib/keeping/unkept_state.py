@@ -1,9 +1,9 @@
-"""Finds what training depends on and `ctx.keep` does not keep, so that it is lost with the worker.
+"""Finds state that training needs and `ctx.keep` does not keep: it is lost with the worker.
 
-* An optimizer that changes kept parameters and was not given. It may be within another one, as in minimisers of
-  sharpness, or within an object of the script's own. It is kept if an object that was given has all of its state.
-* An object that was given, and has nothing in its state dict: torchmetrics leaves its sums out by default.
-* What a hook of DDP keeps of the gradients, such as the errors that PowerSGD makes good in the next step.
+* An optimizer that changes kept parameters and was not given. It may be inside another one, as in SAM, or inside an
+  object of the script. It counts as kept if an object that was given has all of its state.
+* An object that was given, and whose state dict is empty: torchmetrics leaves its sums out by default.
+* The state of a DDP communication hook, such as the errors that PowerSGD corrects in the next step.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from workerlib.keeping.kept_objects import KeptModule, KeptOptimizer, KeptStatef
 
 
 class UnkeptState:
-    """Judges each optimizer once, after the first step that it has done, and all objects after the first step."""
+    """Checks each optimizer after its first step, and all objects after the first step of training."""
 
     def __init__(self, objects: Mapping[str, KeptObject]) -> None:
-        """Take the adapters of the objects that were given."""
+        """Search around the kept objects: `objects` are the adapters of the given objects."""
         self._objects = objects
         self._seen = WeakSet(kept.optimizer for kept in objects.values() if isinstance(kept, KeptOptimizer))
         self._new: list[torch.optim.Optimizer] = []
@@ -37,7 +37,7 @@ class UnkeptState:
             self._new.append(optimizer)
 
     def find(self) -> Iterator[str]:
-        """Yield what is not kept, once for each object and each class of optimizers. A step has just been done."""
+        """Yield unkept state, once for each object and each optimizer class. Call it after a step."""
         if not self._has_judged:
             self._has_judged = True
             yield from self._empty()
@@ -63,7 +63,7 @@ class UnkeptState:
                     yield f"the {type(state).__name__} of a communication hook of {name}, which only its own rank has"
 
     def _is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether an optimizer changes nothing that is kept, or has no state but that of objects that were given."""
+        """Whether an optimizer changes nothing that is kept, or the given objects have all of its state."""
         given = [kept.optimizer for kept in self._objects.values() if isinstance(kept, KeptOptimizer)]
         groups = {id(group) for each in given for group in each.param_groups}
         try:

@@ -1,4 +1,4 @@
-"""How the write of a step to the disk goes. Nothing of it is recorded: only this life of the daemon knows it."""
+"""The progress of writing a step to the disk. None of it is recorded: a restarted daemon does not know it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ RETRY_S = 30.0
 """The pause after an attempt that failed, in seconds: a disk that is full or missing stays so for a while."""
 
 BACK_S = 1.0
-"""The pause where nodes that are about to go wait for one whose connection has ended, in seconds: it is mostly back
-within a second."""
+"""The pause, in seconds, while nodes about to leave wait for one that has lost its connection: it is mostly back within
+a second."""
 
 STUCK_S = 60.0
 """An attempt is given up when no node has written a byte for so many seconds. A busy file server stands still for
@@ -38,7 +38,7 @@ class WriteState(StrEnum):
     WRITING = "writing"
     """Nodes write their parts, and protect them in memory meanwhile."""
     COMMITTING = "committing"
-    """All parts are on the disk, and one node was asked to make the step whole; memory need not hold it any more."""
+    """All parts are on the disk, and one node was asked to make the step whole; memory need not keep it any more."""
 
 
 class WriteEvent(StrEnum):
@@ -113,7 +113,7 @@ class PersistWork:
         return report is not None and report.state is PersistState.COMMITTED
 
     def note(self, node: str, report: PersistReport, now: float) -> None:
-        """Take in how far a node has come; a report on an earlier attempt does not count."""
+        """Record a node's report; one on an earlier attempt does not count."""
         if node in self.writers and report.attempt == self.attempt and report != self.reports.get(node):
             self.reports[node] = report
             self.moved_at = now
@@ -133,17 +133,17 @@ class FoundSteps:
         self.any = False
         """Whether any node has found a step on the disk, or what might be one."""
         self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last node that is gone and had found steps on the disk, and these steps, until another node finds a step
-        as new. Without this, the training would begin anew when that node has gone."""
+        """The last departed node that had found steps on the disk, and these steps, until another node finds one
+        as new. Without this, training would then start from scratch."""
 
     def note(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
-        """Take in what a node finds on the disk, the newest first, and why something there is of no use to it."""
+        """Record the steps that a node finds on the disk, newest first, and why others are unusable."""
         self.any |= bool(found or unusable)
         if self.missed is not None and (node == self.missed[0] or (found and self._is_as_new(found))):
             self.missed = None
 
     def miss(self, node: str, found: tuple[PersistedStep, ...]) -> None:
-        """Note the steps that a node had found on the disk, as the node is gone now."""
+        """Record the steps that a node had found on the disk: the node is gone now."""
         if found and (self.missed is None or self._is_as_new(found)):
             self.missed = node, found
 
@@ -161,12 +161,12 @@ class Persisting:
         self.attempts = 0
         """The number of the last attempt."""
         self.in_vain: tuple[int, ...] = ()
-        """The last attempts that ended before a node was asked to make the step whole, since one last succeeded."""
+        """The last attempts since a success that ended before a node was asked to make the step whole."""
         self.every_s: float | None = None
-        """The time between two steps, in seconds, the least that a node asked for; None if no node may write."""
+        """The shortest interval of writes that a node asked for, in seconds; None if no node may write."""
         self.since = math.inf
-        """When a step was last made whole, or else the first round was formed. A life of the daemon that takes up the
-        run does not know that, so it has the next whole step written at once."""
+        """When a step was last made whole, or else when the first round was formed. A restarted daemon does not know
+        that, so it has the next whole step written at once."""
         self.retry_at = -math.inf
         """When the next attempt may be made, after one that failed."""
         self.wanted = False
@@ -197,11 +197,11 @@ class Persisting:
         self.attempts = work.attempt
 
     def commit(self) -> None:
-        """Note that all parts are written, and that the committer is asked to make the step whole."""
+        """Record that all parts are written, and the committer is asked to make the step whole."""
         self._move(WriteEvent.WRITTEN, self.work)
 
     def succeed(self, now: float) -> None:
-        """Note that the step is whole on the disk."""
+        """Record the step as whole on the disk."""
         at = None if self.work is None else self.work.at
         self._move(WriteEvent.MADE_WHOLE)
         self.step, self.since = at, now
@@ -210,7 +210,7 @@ class Persisting:
         self.retry_at, self.ends_at = -math.inf, None  # nodes that go may have a newer step, and time for that as well
 
     def give_up(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
-        """Note that the attempt to write a step has failed; the next one comes after a pause."""
+        """Record that the attempt has failed; the next one comes after a pause."""
         self._move(WriteEvent.FAILED)
         self.problem, self.retry_at = why, now + pause_s
         self.failed_at = max((step for step in (self.failed_at, at) if step is not None), default=None)
@@ -220,10 +220,10 @@ class Persisting:
         self._move(WriteEvent.DROPPED)
 
     def _move(self, event: WriteEvent, work: PersistWork | None = None) -> None:
-        """Go on to the next state of a write, of this attempt if it is on then. Raises `InternalError`.
+        """Go to the next state; `work` is the attempt that is on then, if any. Raises `InternalError`.
 
-        A committer that was asked to make the step whole may still do so after its attempt has failed. Otherwise no
-        node ever makes it whole.
+        A committer that was asked to make the step whole may still do so after its attempt has failed. Otherwise it
+        never becomes whole.
         """
         state = WRITES[self.state, event]
         if self.work is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
@@ -233,7 +233,7 @@ class Persisting:
             work.state = state
 
     def note_end(self, now: float, longest_s: float, *, ends: bool) -> None:
-        """Note whether nodes are about to go. A step is tried at once then, however short ago an attempt has failed."""
+        """Record whether nodes are about to leave. If so, the next attempt need not wait for its pause."""
         if not ends:
             self.ends_at = None
         elif self.ends_at is None:

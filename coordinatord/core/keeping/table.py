@@ -1,7 +1,7 @@
-"""What the wing does by itself, as a table: in which state of a run, under which condition, and what.
+"""The wing's own actions, as a table: each row has a state of a run, a condition and an action.
 
-The kernel has one row for it in each of these states, and the first row here whose condition holds is taken. Nothing of
-it is recorded: the files show what is on the disk, and workers repeat what they have promised.
+The kernel's table has one row for the wing in each of these states; the first row here whose condition holds is taken.
+None of it is recorded: the files show which steps are on the disk, and workers repeat their promises.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def last_step_due(kept: KeptState) -> float | None:
     """Nodes are about to go between two rounds, and keep a newer step than the disk has.
 
     An older one was still being written as the round ended, or the run is stopped only now. Nodes that wait for others
-    may wait until their time is over, and then memory goes with them.
+    leave when their time is over, and their memory goes with them.
     """
     at, run = persistence.may_write_at(kept), kept.run
     if at is None or run.is_ending:
@@ -66,7 +66,7 @@ def write_done(kept: KeptState) -> float | None:
 def write_over(kept: KeptState) -> float | None:
     """A step is whole on the disk, or will not be: a node has failed or is gone, or none writes a byte for too long.
 
-    That is looked at when no worker is about to end.
+    Checked only while no worker is about to end.
     """
     work = kept.disk.work if _is_calm(kept) else None
     if work is None:
@@ -98,7 +98,7 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
 
 
 def commit_write(kept: KeptState, now: float) -> Iterable[Member]:
-    """Have one node make the step whole, now that all have written their parts; memory need not hold it any more."""
+    """Have one node make the step whole, now that all have written their parts; memory need not keep it any more."""
     del now
     kept.disk.commit()
     work = kept.disk.work
@@ -106,7 +106,7 @@ def commit_write(kept: KeptState, now: float) -> Iterable[Member]:
 
 
 def end_write(kept: KeptState, now: float) -> Iterable[Member]:
-    """Note that a step is whole on the disk, or why it is not; others try at once if nodes are about to go."""
+    """Record that a step is whole, or why not; others try at once if nodes are about to leave."""
     work = kept.disk.work
     assert work is not None  # noqa: S101 - it is the row's condition
     why = persistence.why_failed(kept, work)
@@ -128,13 +128,13 @@ def name_step(kept: KeptState, now: float) -> Iterable[Member]:
 
 
 FIRST = KeepingRow(State.FORMING, last_step_due, begin_write)
-"""The row that comes before nodes are let go and rounds are formed."""
+"""The row that comes before nodes leave and rounds are formed."""
 
 ROWS = (
     FIRST,
     KeepingRow(State.FORMING, write_over, end_write),
     KeepingRow(State.FORMING, write_done, commit_write),
-    # While workers start, the disk waits for that moment.
+    # STARTING has no rows: the disk waits for RUNNING.
     KeepingRow(State.RUNNING, write_over, end_write),
     KeepingRow(State.RUNNING, write_done, commit_write),
     KeepingRow(State.RUNNING, write_due, begin_write),
@@ -144,6 +144,6 @@ ROWS = (
     KeepingRow(State.STOPPING, all_promised, name_step),
     KeepingRow(State.STOPPING, last_step_due, begin_write),
 )
-"""All rows, in the order in which they are looked at."""
+"""All rows, in the order in which they are checked."""
 
 BY_STATE = {state: tuple(row for row in ROWS if row.state is state) for state in State}

@@ -1,4 +1,4 @@
-"""The looks at one stall, and what two of them have shown."""
+"""The looks at one stall, and the verdict of the last two."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TakenLook(Struct, frozen=True):
 
     workers: tuple[SeenWorker, ...]
     at: float
-    """When they were taken in."""
+    """When they arrived."""
 
 
 @dataclass(slots=True)
@@ -33,26 +33,26 @@ class HangWatch:
     """The looks at one stall."""
 
     pending: int = 0
-    """The number of the look that is on its way; 0 if none is."""
+    """The number of the unanswered look; 0 if there is none."""
     due_at: float | None = None
-    """When the next look is due, or the one on its way is given up; None if that is not limited."""
+    """When the next look is due, or the pending one times out; None if a look may begin at once."""
     first: TakenLook | None = None
     """The look that the next one is compared with; None if the next one is the first of two."""
     found: HangVerdict | None = None
-    """The workers that hold up all others, by the last two looks; None if these have not shown any."""
+    """The workers that hold up all others, by the last two looks; None if these show none."""
     second: TakenLook | None = None
     """The later of these two."""
     still: TakenLook | None = None
-    """The earliest look since which a worker that waits for something outside the job has stood still."""
+    """The first look at the present wait for something outside the job; None if there is none."""
     is_tolerated: bool = False
-    """Whether that is the worker that holds up all others, and not for too long."""
+    """Whether that wait is still shorter than `OUTSIDE_PATIENCE_S`."""
     at_rest: bool = False
     """Whether no worker comes to a collective any more, in a round whose workers report no steps."""
     _numbers: int = 0
     _pause_s: float = PAUSE_S
 
     def begin(self, now: float) -> int:
-        """Begin a look; return its number. An earlier one that is still on its way is given up."""
+        """Begin a look; return its number. An earlier one that is still pending is given up."""
         if self.pending:
             self.give_up(now)
         self._numbers += 1
@@ -64,11 +64,11 @@ class HangWatch:
         self.pending, self.first, self.due_at = 0, look, look.at + apart_s
 
     def look_again(self, now: float) -> None:
-        """Have a later look compared with the first: it is too early to judge by this one."""
+        """Drop this look, which came too early, and compare a later one with the first."""
         self.pending, self.due_at = 0, now + APART_S
 
     def judge(self, first: TakenLook, second: TakenLook) -> None:
-        """Find out what two looks have shown, and wait before the next two."""
+        """Compare two looks, and pause before the next two."""
         self.found, self.second = compare(first.workers, second.workers), second
         if self.found is None or not awaits_outside(self.found, second.workers):
             self.still = None
@@ -78,7 +78,7 @@ class HangWatch:
         self.give_up(second.at)
 
     def give_up(self, now: float) -> None:
-        """Forget the first look and the one on its way, and wait before the next two."""
+        """Forget the first look and the pending one, and pause before the next two."""
         self.pending, self.first, self.due_at = 0, None, now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 

@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 """The shells that shtab supports."""
 
 FILES = frozenset({"FILE", "SCRIPT"})
-"""The names in the help of values that are paths of files."""
+"""The metavars of values that are file paths."""
 
 FOLDERS = frozenset({"DIR"})
 

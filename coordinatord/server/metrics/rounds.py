@@ -88,7 +88,7 @@ class JobTally:
     planned: bool | None = None
     """Whether the first stop since then was planned."""
     shown: dict[str, float] = field(default_factory=dict)
-    """The seconds of the last scrape, below which the next must not be."""
+    """The seconds of the last scrape; the next may not show less."""
     shown_of: str = ""
     """The run of these seconds."""
 
@@ -124,7 +124,7 @@ class RoundMeter:
             self.tallies[run.job] = _restored(run)
 
     def on_records(self, entries: Sequence[Entry]) -> None:
-        """Count records, each of which has its durations."""
+        """Count records, and observe their durations."""
         for record in (entry.record for entry in entries):
             match record:
                 case JobForgotten():
@@ -158,7 +158,7 @@ class RoundMeter:
         if isinstance(record, RoundStarted) and record.begun is not None and record.begun.why_cold is not None:
             tally.cold[record.begun.why_cold.cause] += 1
         if isinstance(record, RoundStarted) and record.steps_awaited:
-            return  # the workers train from their first step on
+            return  # training begins with the first step
         if tally.formed is not None:
             self.start.observe(record.spent.minus(tally.formed).starting)
             tally.formed = None  # in the first round of a run, its workers may begin to report steps later

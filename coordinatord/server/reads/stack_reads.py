@@ -38,7 +38,7 @@ async def ask_all(
 
 
 def seen_in(answers: Sequence[SourceStacks]) -> list[SeenWorker]:
-    """Return the samples of all requested workers, including those of silent nodes."""
+    """Return all requested workers; those of silent nodes have no stack."""
     return seen_workers((answer.source, answer.workers) for answer in answers)
 
 
@@ -53,7 +53,7 @@ async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource, within_
 
 
 class HangLooks:
-    """Takes the samples that the machine requests."""
+    """Takes the looks that the machine requests."""
 
     def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks], tasks: Tasks) -> None:
         self._driver = driver

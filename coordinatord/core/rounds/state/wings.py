@@ -1,7 +1,7 @@
-"""The words by which the kernel knows its two wings, for one run each.
+"""The interfaces of the kernel's two wings; each run has its own two.
 
-The kernel decides whether a round is formed, stopped and ended. A wing only answers, and asks to be called at a time.
-Each word has the answer of a wing that does nothing, which a run can have as well.
+The kernel decides whether a round is formed, stopped and ended. A wing only answers, and says when to call it.
+Each method has the answer of a wing that does nothing, which a run can have as well.
 """
 
 # ruff: noqa: ARG002 - a wing that does nothing needs no argument
@@ -25,18 +25,18 @@ from coordinatord.protocol.messages import Goal
 
 
 class Stay(Struct, frozen=True):
-    """What a node or a run that is to go waits for."""
+    """The wait of a node or run before its end."""
 
     until: float | None = -math.inf
-    """When the wait is over at the latest, in the past if it is over; None if that is not known yet."""
+    """The deadline of the wait, in the past without a wait; None if not known yet."""
     what: str = ""
-    """What is waited for, in words."""
+    """Why it waits, as a clause."""
     lost: str = ""
-    """Where the newest step is, or which one is lost if nothing comes of it: the end of a sentence."""
+    """The end of a sentence: where the newest step is, or which step is lost."""
 
 
 class KeptDesired(Struct, frozen=True):
-    """What a node is sent about kept state: the fields of `Desired` with these names."""
+    """The fields of `Desired` about kept state, with the same names."""
 
     halt: Halt | None = None
     persist: PersistOrder | None = None
@@ -50,32 +50,32 @@ class KeepingWing:
     """The wing for training state that outlives workers; this one keeps none. It assigns only its own state."""
 
     changes: int = 0
-    """A number that grows with all of its state that changes what nodes are sent."""
+    """A counter of the changes that affect what nodes are sent."""
 
     def __init__(self, run: Any) -> None:
         """Begin with a run of which nothing is kept."""
 
-    # What it hears
+    # Inputs
 
     def report(self, member: Member, now: float) -> bool:
-        """Take in what a member has reported, and joined with; return whether all nodes are to hear of it at once."""
+        """Record a member's report and offer; return whether all nodes are to be told at once."""
         return False
 
     @property
     def awaits_report(self) -> bool:
-        """Whether the next report has to be taken in, even if it is the same as the node's last one."""
+        """Whether to call `report` next time even if the node repeats its last report."""
         return False
 
     def drop(self, member: Member) -> None:
         """Forget a node that is no longer a member."""
 
     def follow(self, record: Record) -> None:
-        """Take in a record, which the run has followed already."""
+        """Follow a record, after the run has."""
 
     def take_up(self) -> None:
-        """Go on after the coordinator was away."""
+        """Go on after a coordinator restart."""
 
-    # What it answers
+    # Queries
 
     def resume_point(self, nodes: Sequence[Member]) -> ResumePoint | None:
         """Return the step that a round of these nodes resumes from; None if they begin from nothing that is kept."""
@@ -107,10 +107,10 @@ class KeepingWing:
 
     @property
     def has_disk(self) -> bool:
-        """Whether nodes may write to a disk, so that they stay for that when they leave."""
+        """Whether nodes may write to a disk: if so, they do that before they leave."""
         return False
 
-    # Who waits for it
+    # Waits
 
     def may_be_needed(self, member: Member) -> bool:
         """Whether others may yet need what a node keeps: its workers have ended, and those of others have not."""
@@ -121,32 +121,32 @@ class KeepingWing:
         return ()
 
     def stays(self) -> Mapping[str, Stay]:
-        """Return what each node waits for that was held back."""
+        """Return the wait of each node that was held back."""
         return {}
 
     def stays_for(self, member: Member) -> str:
-        """Say what such a node waits for."""
+        """Complete "it leaves as soon as ..."."""
         return ""
 
     def stay_of(self, member: Member) -> Stay:
-        """Return what a node waits for whose time to wait for a round is over."""
+        """Return the wait of a node whose `--join-timeout` is over."""
         return Stay()
 
     def end(self) -> Stay:
-        """Return what a run waits for that is to end, and where its newest step is."""
+        """Return the wait of a run that is to end, and where its newest step is."""
         return Stay()
 
     def before_end(self, now: float) -> str:
-        """Say what comes first if a run is ended between two rounds, as the beginning of a sentence."""
+        """Say what precedes the end of a run between two rounds, to begin a sentence."""
         return ""
 
-    # What it does by itself
+    # Its own actions
 
     def note_end(self, now: float) -> None:
-        """Note whether nodes are about to go. It is called whenever rows of the run are looked at."""
+        """Record whether nodes are about to leave. Called whenever the run's rows are checked."""
 
     def next_at(self, *, first: bool = False) -> float | None:
-        """Return when to call `act`; with `first`, for what comes before nodes are let go and rounds are formed."""
+        """Return when to call `act`; with `first`, only for actions before nodes leave and rounds form."""
         return None
 
     def act(self, now: float) -> Iterable[Member]:
@@ -154,43 +154,43 @@ class KeepingWing:
         return ()
 
     def end_round(self, now: float) -> Iterable[Member]:
-        """Do what a round that has ended leaves to do before nodes leave; return as `act` does."""
+        """Act at the end of a round, before nodes leave; return as `act` does."""
         return ()
 
-    # What nodes are sent
+    # Outputs to nodes
 
     def settle_sources(self) -> None:
-        """Settle from which nodes the nodes of the round get their state, once for all that are sent something."""
+        """Choose, once for the round, the nodes from which each node gets its state."""
 
     def goals(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
-        """Return what a node is sent with its goal; with `at_once`, only what cannot wait for its next heartbeat."""
+        """Return the fields to send a node with its goal; with `at_once`, only the urgent ones."""
         return KeptDesired()
 
     def halt_sentence(self) -> str:
-        """Say after which step all workers of a round end that is being stopped; empty if there is none."""
+        """Say after which step all workers of a stopping round end; empty if there is none."""
         return ""
 
 
 class WatchingWing:
-    """The wing that looks at workers; this one looks at none."""
+    """The wing for hangs and laggards; this one looks at none."""
 
     def __init__(self, run: Any) -> None:
         """Begin with a run whose workers were not looked at."""
 
     notice: str = ""
-    """What the last looks have shown where nothing is done about it; empty if nothing."""
+    """A finding of the last looks without a consequence; empty if there is none."""
     remark: str = ""
-    """What users of nodes at work are warned of; empty if of nothing. It changes only by records."""
+    """A warning to users of nodes at work; empty if there is none. Only records change it."""
 
     def follow(self, record: Record) -> None:
-        """Take in a record of the run that has just taken effect: what workers did before it may count no more."""
+        """Follow a record that has just taken effect: earlier looks may no longer count."""
 
     def take(self, event: Looked | Compared, now: float) -> bool:
-        """Take in what workers have answered; return whether it counts, so that something may follow."""
+        """Record the workers' answers; return whether they count, so that something may follow."""
         return False
 
     def next_at(self) -> float | None:
-        """Return when to look at the workers, or `NOW`; None unless something happens."""
+        """Return when to look at the workers, or `NOW`; None until something happens."""
         return None
 
     def look(self, now: float) -> Look | None:
@@ -202,7 +202,7 @@ class WatchingWing:
         return None
 
     def awaited(self) -> str:
-        """Say which worker the others wait for, if the round goes on and that is not on record; empty otherwise."""
+        """Say which worker the others wait for, if the round goes on and no record says so; else empty."""
         return ""
 
     def laggard(self) -> NodeDrained | None:

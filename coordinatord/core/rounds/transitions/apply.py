@@ -1,7 +1,7 @@
-"""What each record changes: the one place where durable state changes, in life and in replay.
+"""Applies records to the durable state: the only code that changes it, live and in replay.
 
-The daemon that decides applies the records of its decision, and the daemon that starts again applies the same records,
-so what the store holds, replayed, is the durable state in memory. `follow` brings what is known beside it up to date.
+The daemon applies the records of each decision, and after a restart the same records from the store. So the replayed
+store is the durable state in memory. `follow` updates the rest of the state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HistoryError(InternalError):
 
 
 def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
-    """Let a record of time `at`, in the coordinator's clock, take effect. Raises `HistoryError`."""
+    """Apply a record of time `at`, by the coordinator's clock. Raises `HistoryError`."""
     match record:
         case records.NodeDrained():
             cluster.drained[record.node] = record.reason
@@ -74,7 +74,7 @@ def _member(run: DurableRun, record: records.Record, node: str) -> DurableMember
 
 
 def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
-    """Return what stays of a job's last run, and of those before it, when the next run is opened."""
+    """Return the summaries of a job's last run and of those before it, for its next run."""
     if run is None or run.outcome is None:
         return () if run is None else run.earlier
     spent, code = run.ledger.settled, run.outcome.exit_code
@@ -161,7 +161,7 @@ def _node_left_behind(run: DurableRun, record: records.NodeLeftBehind, at: float
 
 
 def _leave_round(run: DurableRun, member: DurableMember) -> None:
-    """Let a member have no part in the current round any more; if it has its outcome, it is released now."""
+    """Take a member out of the current round; release it if it has its outcome."""
     member.assignment, member.succeeded = None, False
     if member.outcome is not None:
         _release(run, member)
@@ -293,7 +293,7 @@ def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
 
 
 def _let_go_of_rounds(run: DurableRun) -> None:
-    """Drop what only another round would need, and the rounds themselves.
+    """Drop the state for another round, and the rounds themselves.
 
     A thousand runs that have ended are kept, and each may have had fifty rounds. The store still has the rounds.
     """
@@ -331,12 +331,12 @@ def _enter(run: DurableRun, state: State, reason: str, at: float) -> None:
 
 
 def _spend(run: DurableRun, spent: Spent, activity: Activity | None, at: float) -> None:
-    """Settle what the run has spent so far; from now on its time belongs to another activity, or to none."""
+    """Settle the time spent so far; from now on it goes to another activity, or to none."""
     run.ledger = Ledger(at, spent, activity)
 
 
 def _work_on(run: DurableRun, spent: Spent, at: float) -> None:
-    """Settle what the run has spent so far; from now on its round goes on, as far as is known."""
+    """Settle the time spent so far; from now on it goes to `activity_at_work`."""
     _spend(run, spent, run.activity_at_work, at)
 
 

@@ -17,10 +17,10 @@ from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.text import clip
 
 HEADLINE_MAX = 100
-"""The length in characters of a worker's error in the reason of a round and of a run."""
+"""The most characters of a worker's error in the reason of a round and of a run."""
 
 CLOCK_DRIFT = 0.001
-"""The most that the clocks of two hosts differ by, as a part of the time that they measure: NTP slews either by at most
+"""The most that the clocks of two hosts differ, as a fraction of the measured time: NTP slews either by at most
 0.0005 (adjtimex(2))."""
 
 
@@ -71,10 +71,9 @@ def find_root_cause(
 ) -> RoundVerdict:
     """Find the root cause.
 
-    `trigger` is the reason for which the round was stopped. If that was no failure, workers that fail from
-    `consequences_from` on, when it was stopped, do so because their peers are going; otherwise it is None.
-    `collateral_s` is how much later than a worker's failure a node may have fallen silent, or another worker been seen
-    to fail, and still have caused it.
+    `trigger` is the reason for which the round was stopped. If that was no failure, `consequences_from` is the time of
+    the stop: workers fail after it because their peers end. Otherwise it is None. A silent node, or another worker's
+    failure, may be the cause of a failure if it is seen at most `collateral_s` later.
     """
     if not failures:
         return RoundVerdict(trigger, None)
@@ -93,7 +92,7 @@ def find_root_cause(
 def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> WorkerFailure:
     """Return the failure that came first.
 
-    A worker may fail of its lost connection to a peer before the end of that peer is seen on the peer's host.
+    A worker may fail of its lost connection to a peer before the peer's own node sees the peer end.
     """
     first = min(failures, key=lambda failure: failure.at)
     if not lost_connection(first.failure):
@@ -107,7 +106,7 @@ def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> Worke
 
 
 def _may_have_caused(loss: LostNode, first: WorkerFailure, collateral_s: float) -> bool:
-    # A node that reported its own worker's failure lived then, even if it is not known for how long it did.
+    # A node that reported its own worker's failure was alive then, whatever `silent_since` says.
     own = loss.node == first.node
     return loss.silent_since <= first.at + collateral_s and not (own and loss.silent_since < first.at)
 

@@ -1,7 +1,7 @@
 """How far a round has come, by the steps that its nodes report: the step, the pace, and whether training has stalled.
 
 The workers of a job take their steps together, so one node sets the pace for all: the first of those that report, by
-group rank. Times are the coordinator's: when a node was heard, less the age that it gave. Nothing of this is recorded:
+group rank. Times are the coordinator's: when a node was heard, less the reported age. Nothing of this is recorded:
 nodes report it again with every heartbeat. Heartbeats are most of what the coordinator handles, so each of them costs
 one comparison here, and all else is computed when it is read.
 """
@@ -36,10 +36,10 @@ class Sections:
         self._open: dict[int, OpenSection] = {}
         """The sections by group rank."""
         self.ended_at = -math.inf
-        """When the last section that is over ended."""
+        """When a section last ended."""
 
     def record(self, group_rank: int, section: Section | None, heard_at: float) -> None:
-        """Take in the report of a node."""
+        """Record the report of a node."""
         if section is not None:
             self._open[group_rank] = OpenSection(section, heard_at - section.age_s)
         elif self._open and self._open.pop(group_rank, None) is not None:
@@ -56,18 +56,18 @@ WINDOW_S = 30.0
 and is clear after half of it."""
 
 STALL_S_MIN = 10.0
-"""Training has not stalled before this time without a step, however short its steps are: hosts have hiccups."""
+"""The least patience (see `patience_s`), however short the steps are: hosts have hiccups."""
 
 STALL_STEPS = 10
-"""Training has not stalled before so many times the slowest recent step: validation and checkpoints make gaps, too."""
+"""The patience in slowest recent steps: validation and checkpoints make gaps, too."""
 
 STALL_GAPS = 2
-"""Training has not stalled before so many times a gap that was a stall itself: an evaluation, once seen, is usual. With
+"""The patience in lengths of an earlier gap that counted as a stall: an evaluation, once seen, is usual. With
 `STALL_STEPS` instead, a hang after one of ten minutes would show only after an hour and a half."""
 
 STALL_S_UNKNOWN = 300.0
-"""Training has not stalled before this time while the coordinator does not know how long any step took, as after its
-own restart: a step of a large model may take a minute."""
+"""The least patience while the coordinator does not know how long any step took, as after its own restart: a step of a
+large model may take a minute."""
 
 LATELY_S = 3_600.0
 """The slowest step of the last hour or two counts."""
@@ -85,14 +85,14 @@ class TrainingProgress:
     """The steps of the present round, and how long steps took in the rounds so far."""
 
     def __init__(self, patience_given_s: float | None = None) -> None:
-        """Begin with the first round; `patience_given_s` is how long there may be no step, if the user has set it."""
+        """Begin with the first round; `patience_given_s` is the patience, if the user has set it."""
         self._patience_given_s = patience_given_s
         self._slowest = [0.0, 0.0]
-        """How long the slowest step took, in the present `LATELY_S` and in those before, over all rounds of the run.
+        """How long the slowest step took, in the present window of `LATELY_S` and in the last one, over all rounds.
 
-        A stall counts with a length that makes the patience `STALL_GAPS` times as long as the stall was."""
+        A stall counts as a shorter step, so that the patience becomes `STALL_GAPS` times the stall."""
         self._slowest_from = -math.inf
-        """When the present `LATELY_S` began."""
+        """When the present window began."""
         self._timed = False
         """Whether it is known how long any step of the run took."""
         self.clear()
@@ -126,7 +126,7 @@ class TrainingProgress:
         self.sections = Sections()
 
     def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
-        """Take in a report of a node of the round that has steps, or will have; `before` is what it last reported."""
+        """Record a report of a node that reports steps, or will; `before` is its last report."""
         self.sections.record(group_rank, observed.section, heard_at)
         if observed.step_age_s is None:
             return  # none yet
@@ -177,7 +177,7 @@ class TrainingProgress:
 
     @property
     def _quiet_s(self) -> float:
-        """How long no worker was seen to do a step, without a section that has taken the time before."""
+        """How long no worker was seen to do a step since the last section; 0 within a section."""
         if self.stepped_at is None or self.sections.longest is not None:
             return 0.0
         return min(self.idle_s, self.stepped_at + self.idle_s - self.sections.ended_at)
