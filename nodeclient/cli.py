@@ -80,7 +80,7 @@ def _replay(config: CrashReplayConfig) -> int:
     from coordinatord.runtime import flight_recorder  # noqa: PLC0415
     from nodeclient.core.agent import Agent  # noqa: PLC0415
     from nodeclient.core.agent_settings import Settings  # noqa: PLC0415
-    from nodeclient.shell.agent_loop import RECORDED  # noqa: PLC0415
+    from nodeclient.shell.participation import RECORDED  # noqa: PLC0415
 
     any_agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # it takes its initial state from the recording
     return flight_recorder.replay(config.crash, RECORDED, any_agent)

@@ -25,9 +25,8 @@ from torch.distributed.elastic.rendezvous import (
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Assignment
 from nodeclient.core.effects import Start
-from nodeclient.torchrun.log import logger
 from nodeclient.torchrun.membership import EndedError, Membership
-from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, with_torchrun_names
+from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, logger, with_torchrun_names
 from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
 
 LEAVE_WITHIN_S = 6.0

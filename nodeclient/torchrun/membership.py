@@ -14,8 +14,7 @@ from contextlib import suppress
 from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.core.effects import Exit, Start
-from nodeclient.torchrun.log import logger
-from nodeclient.torchrun.parameters import TorchrunConfig
+from nodeclient.torchrun.parameters import TorchrunConfig, logger
 from nodeclient.torchrun.torchrun_node import TorchrunNode
 
 REMIND_S = 30.0

@@ -1,8 +1,9 @@
-"""Parses torchrun's parameters for this backend, and replaces our flags in texts by torchrun's."""
+"""Parses torchrun's parameters for this backend, and replaces our flags in texts and log lines by torchrun's."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.utils.logging import get_logger
 
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
@@ -20,6 +22,7 @@ from nodeclient.access.keyring import USUAL, VARIABLE, AccessSettings, forget_va
 from nodeclient.config.flag_values import address, endpoints, name
 from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
 from nodeclient.core.agent_settings import JOIN_TIMEOUT_S
+from nodeclient.core.effects import Level
 from nodeclient.host.addresses import fresh_node_id
 
 Value = TypeVar("Value")
@@ -113,6 +116,28 @@ def _access() -> AccessSettings:
 def with_torchrun_names(text: str) -> str:
     """Replace our flags in a text by torchrun's."""
     return _FLAG.sub(lambda found: _TORCHRUN_NAMES[found[0]], text)
+
+
+logger = get_logger("torch.distributed.elastic.rendezvous.coordinatord")
+"""A logger among torch's own, so that LOGLEVEL and torch's format apply."""
+
+_LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
+
+
+def write_found(job: str, text: str) -> None:
+    """Log at INFO which coordinator was found, even without LOGLEVEL, when torch logs only warnings.
+
+    Otherwise nothing would distinguish jobs of this backend from those of another.
+    """
+    if "LOGLEVEL" in os.environ:
+        write(job, Level.INFO, text)
+    else:
+        logger.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, "job %s: %s", (job, text), None))
+
+
+def write(job: str, level: Level, text: str) -> None:
+    """Log a text of the node, with torchrun's names of flags."""
+    logger.log(_LEVELS[level], "job %s: %s", job, with_torchrun_names(text))
 
 
 def _read(flag: str, convert: Callable[[str], Value], text: str) -> Value:

@@ -43,8 +43,7 @@ from nodeclient.host.ports import reached_at
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
 from nodeclient.shell.participation import Participation
-from nodeclient.torchrun.log import write, write_found
-from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names
+from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names, write, write_found
 
 STOP_TIMEOUT_S = 35.0
 """How long torchrun may take to end its workers: it kills them 30 s after SIGTERM, and has to poll first."""

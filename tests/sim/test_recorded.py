@@ -16,7 +16,7 @@ from coordinatord.runtime.object_graph import attributes, dump, load, snapshot
 from coordinatord.server.driver import RECORDED as COORDINATOR
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
-from nodeclient.shell.agent_loop import RECORDED as AGENT
+from nodeclient.shell.participation import RECORDED as AGENT
 from tests.sim.history import hanging_world, small_world
 from tests.sim.world import World
 

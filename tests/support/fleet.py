@@ -38,8 +38,8 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
-from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
+from nodeclient.shell.participation import AgentLoop
 from tests.support.builders import a_diagnosis, a_join, an_offer
 
 SETTINGS = Settings(workers=1, join_timeout_s=600.0, stop_timeout_s=30.0)
