@@ -23,7 +23,7 @@ class UnkeptState:
     """Checks each optimizer after its first step, and all objects after the first step of training."""
 
     def __init__(self, objects: Mapping[str, KeptObject]) -> None:
-        """Search around the kept objects: `objects` are the adapters of the given objects."""
+        """Begin with `objects`, the adapters of the given objects."""
         self._objects = objects
         self._seen = WeakSet(kept.optimizer for kept in objects.values() if isinstance(kept, KeptOptimizer))
         self._new: list[torch.optim.Optimizer] = []
