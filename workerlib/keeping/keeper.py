@@ -271,7 +271,7 @@ class StepKeeper:
             return  # the state was saved on request of the node
         try:
             if not failed or not self._saver.alone:  # a process that is ended within a save leaves that place empty
-                self._channel.report(self._saver.save(0, last=False))
+                self._channel.report(self._saver.save(0, last=failed))
             self._saver.release()
             if (question := self._lock.take_question()) is not None:
                 self._answer(question)

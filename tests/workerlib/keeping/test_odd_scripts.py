@@ -18,6 +18,7 @@ from tests.support.keeping import Gone, environment
 from tests.support.kept_script import Objects, Script, do_steps, network, state_of, train
 from tests.support.programs import wait_until
 from workerlib import Context
+from workerlib.contract.arena import GENERATIONS
 from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, NotSaved, Reserve, Saved
 from workerlib.keeping.keeper import StepKeeper
 from workerlib.keeping.kept_errors import KeptStateError
@@ -277,6 +278,22 @@ def test_when_training_has_ended_its_last_step_is_kept(script: Script) -> None:
         do_steps(kept, model, optimizer)
         script.await_memory(kept)
     assert script.node.choose().step == 2
+
+
+def test_a_failure_keeps_the_last_step_though_the_coordinator_releases_none(script: Script) -> None:
+    """While it is away, it names no newer steps: the places of those that it named last stay taken."""
+    with script.trains() as (model, optimizer, kept):
+        for step in range(GENERATIONS):
+            train(model, optimizer)
+            kept.step(step)
+            script.await_memory(kept)
+            kept._saver.save(0, last=False)
+        assert (arena := script.node.nodes[0].arena) is not None
+        arena.protect([(1, 0), (1, 1)])
+        train(model, optimizer)
+        kept.step(GENERATIONS)
+        kept.close(failed=True)
+    assert script.node.choose().step == GENERATIONS
 
 
 def test_where_training_has_ended_it_stands_still(script: Script) -> None:
