@@ -288,7 +288,8 @@ def test_a_failure_keeps_the_last_step_though_the_coordinator_releases_none(scri
             kept.step(step)
             script.await_memory(kept)
             kept._saver.save(0, last=False)
-        assert (arena := script.node.nodes[0].arena) is not None
+        arena = script.node.nodes[0].arena
+        assert arena is not None
         arena.protect([(1, 0), (1, 1)])
         train(model, optimizer)
         kept.step(GENERATIONS)
