@@ -86,6 +86,7 @@ def started(folder: Path, number: int, world_size: int, keep: Keep | None = None
                 run="only",
                 round=number,
                 node=f"node-{rank}",
+                worker=0,
                 reason="",
             )
             environ = environment.to_environ()

@@ -107,7 +107,7 @@ def start(recorder: Any) -> None:
         free = signal.getsignal(SIGNAL) is signal.SIG_DFL
         if free:
             faulthandler.register(SIGNAL, file=writer, all_threads=True)
-        hello = {"local_rank": int(os.environ["LOCAL_RANK"]), "signal": int(SIGNAL) if free else 0}
+        hello = {"local_rank": int(os.environ["COORDINATORD_WORKER"]), "signal": int(SIGNAL) if free else 0}
         socket.send_fds(connection, [json.dumps(hello).encode()], [reader])
         if not _hooked:
             os.register_at_fork(after_in_child=_withdraw)

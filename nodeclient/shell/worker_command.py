@@ -140,6 +140,7 @@ def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnv
         run=start.run,
         round=start.round,
         node=config.node,
+        worker=local_rank,
         reason=start.reason,
     )
 

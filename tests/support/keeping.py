@@ -324,5 +324,6 @@ def environment(rank: int, world_size: int, round_: int, port: int) -> WorkerEnv
         run="only",
         round=round_,
         node=f"node-{rank}",
+        worker=0,
         reason="",
     )

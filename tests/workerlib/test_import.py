@@ -54,7 +54,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         path = str(tmp_path_factory.mktemp("node") / "socket")
         listener.bind(path)
         listener.listen()
-        offered = {STACKS: path, KEEP: path, ROUNDS: path, "LOCAL_RANK": "0"}
+        offered = {STACKS: path, KEEP: path, ROUNDS: path, "COORDINATORD_WORKER": "0"}
         program = (sys.executable, "-c", PROGRAM)
         environ = {**clean_environ(), **offered, "PYTHONPATH": str(Path.cwd())}
         done = subprocess.run(program, env=environ, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True)

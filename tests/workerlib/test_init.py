@@ -39,6 +39,7 @@ SOLO = WorkerEnvironment(
     run="run",
     round=4,
     node="node",
+    worker=0,
     reason="",
 )
 

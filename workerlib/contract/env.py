@@ -35,6 +35,8 @@ Standard library only, since both sides import it. These are the variables of a 
 `COORDINATORD_RUN`                   The run: one execution of the job, from join to outcome.
 `COORDINATORD_ROUND`                 The round: one formation of the worker group; only goes up.
 `COORDINATORD_NODE`                  The node id; the same in all rounds.
+`COORDINATORD_WORKER`                The number of this worker on its node, from 0, by which
+                                     nodeclient knows it; no two workers have the same.
 `COORDINATORD_REASON`                Why this round was formed, in words.
 `COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as
                                      `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
@@ -130,6 +132,7 @@ _VARIABLES = {
     "run": "COORDINATORD_RUN",
     "round": "COORDINATORD_ROUND",
     "node": "COORDINATORD_NODE",
+    "worker": "COORDINATORD_WORKER",
     "reason": "COORDINATORD_REASON",
 }
 """The variable that holds each field."""
@@ -139,6 +142,7 @@ _TORCHRUN_SUBSTITUTES = {
     "run": "TORCHELASTIC_RUN_ID",
     "round": "TORCHELASTIC_RESTART_COUNT",
     "node": "GROUP_RANK",
+    "worker": "LOCAL_RANK",
 }
 """The variables of torchrun that take the place of ours in a process that torchrun started."""
 
@@ -204,6 +208,7 @@ class WorkerEnvironment:
     run: str
     round: int
     node: str
+    worker: int
     reason: str
 
     def to_environ(self) -> dict[str, str]:

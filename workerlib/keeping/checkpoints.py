@@ -126,7 +126,7 @@ def _connect_if_offered() -> None:
     environment = WorkerEnvironment.from_environ(os.environ)
     try:
         channel = AgentChannel(path)
-        channel.send(Hello(environment.local_rank, environment.round, os.getpid()))
+        channel.send(Hello(environment.worker, environment.round, os.getpid()))
     except OSError as error:
         text = "nodeclient cannot be reached at %s, so no checkpoint is asked for before a planned end: %s"
         LOG.warning(text, path, error.strerror)

@@ -112,7 +112,7 @@ class StepKeeper:
 
     def _begin(self, modules: Iterable[torch.nn.Module]) -> int:
         environment, saver = self._environment, self._saver
-        self._channel.send(Hello(environment.local_rank, environment.round, os.getpid()))
+        self._channel.send(Hello(environment.worker, environment.round, os.getpid()))
         point = restoring.ask(self._channel)
         restored: Mapping[str, Any] = {}
         if point.step >= 0:

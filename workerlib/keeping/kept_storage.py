@@ -113,7 +113,7 @@ class _Link:
         checkpoints.check_unused(_THESE)
         try:
             self._channel = AgentChannel(path)
-            self._channel.send(Hello(self.environment.local_rank, self.environment.round, os.getpid()))
+            self._channel.send(Hello(self.environment.worker, self.environment.round, os.getpid()))
             self.point = restoring.ask(self._channel)
         except (OSError, KeptStateError) as error:
             if self._channel is not None:

@@ -275,7 +275,7 @@ class StepSaver:
         self.numbers = StepNumbers()
         self.commits = StepCommits(environment, [tensor for _, tensor in generations.tensors()])
         self.memory = ArenaRequest(report, self.commits.requested)
-        self.role = SaveRole(saves=environment.local_rank < SAVERS)
+        self.role = SaveRole(saves=environment.worker < SAVERS)
         self._take_role()
         self.interval = SaveInterval()
         if environment.group_world_size > 1:

@@ -324,7 +324,7 @@ def connect() -> ReusedWorker | None:
         return None
     environment = WorkerEnvironment.from_environ(os.environ)
     try:
-        channel = RoundChannel(path, environment.local_rank, environment.round)
+        channel = RoundChannel(path, environment.worker, environment.round)
     except OSError as error:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None

@@ -100,7 +100,7 @@ class Stage:
     def start(self, call: str, imports: str = KNOWN) -> None:
         """Start the worker and wait until it is where it stays."""
         variables = self.service.listen(self._folder, "run", 1, range(5, 6))
-        environ = {**clean_environ(), **variables, "LOCAL_RANK": "0", "PYTHONPATH": str(Path.cwd())}
+        environ = {**clean_environ(), **variables, "COORDINATORD_WORKER": "0", "PYTHONPATH": str(Path.cwd())}
         script = SCRIPT.format(call=call, imports=imports)
         worker = subprocess.Popen((sys.executable, "-S", "-c", script), env=environ, stdout=subprocess.PIPE)
         self._stack.callback(worker.stdout.close)  # type: ignore[union-attr]  # it is a pipe

@@ -192,7 +192,7 @@ class Job:
         for name, ranks in self.nodes.items():
             (folder / name).mkdir()
             shared = self.services[name].listen(folder / name, "run", 1, ranks)
-            self.variables += [{**shared, "LOCAL_RANK": str(rank - ranks.start)} for rank in ranks]
+            self.variables += [{**shared, "COORDINATORD_WORKER": str(rank - ranks.start)} for rank in ranks]
 
     async def look(self) -> list[SeenWorker]:
         """Ask all workers."""

@@ -168,10 +168,8 @@ def test_the_local_rank_as_an_argument_is_the_real_one_also_where_the_variable_i
 
 def test_a_virtual_local_rank_is_0_and_each_worker_sees_its_own_gpu() -> None:
     found = environs(virtual_local_rank=True)
-    assert [(environ["LOCAL_RANK"], environ["CUDA_VISIBLE_DEVICES"], environ["RANK"]) for environ in found] == [
-        ("0", "0", "4"),
-        ("0", "1", "5"),
-    ]
+    names = "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "RANK", "COORDINATORD_WORKER"
+    assert [[environ[name] for name in names] for environ in found] == [["0", "0", "4", "0"], ["0", "1", "5", "1"]]
 
 
 @pytest.mark.parametrize(

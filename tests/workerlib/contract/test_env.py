@@ -29,6 +29,7 @@ EXAMPLE = WorkerEnvironment(
     run="4f1c",
     round=7,
     node="host-3",
+    worker=1,
     reason="node host-2 was lost",
 )
 

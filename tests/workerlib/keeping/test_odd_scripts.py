@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -19,8 +20,8 @@ from tests.support.kept_script import Objects, Script, do_steps, network, state_
 from tests.support.programs import wait_until
 from workerlib import Context
 from workerlib.contract.arena import GENERATIONS
-from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, NotSaved, Reserve, Saved
-from workerlib.keeping.keeper import StepKeeper
+from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Hello, NotSaved, Reserve, Saved
+from workerlib.keeping.keeper import StepKeeper, keep
 from workerlib.keeping.kept_errors import KeptStateError
 
 pytestmark = pytest.mark.slow
@@ -278,6 +279,16 @@ def test_when_training_has_ended_its_last_step_is_kept(script: Script) -> None:
         do_steps(kept, model, optimizer)
         script.await_memory(kept)
     assert script.node.choose().step == 2
+
+
+def test_a_worker_gives_its_number_on_its_node_where_all_have_local_rank_0(script: Script) -> None:
+    _, kept = keep(replace(environment(0, 2, 1, 1), worker=1), {"weights": torch.zeros(3)})
+    assert kept is not None
+    kept.close(failed=False)
+    kept.planned_end.close()
+    hello = script.node.await_message(0, Hello)
+    assert isinstance(hello, Hello)
+    assert hello.local_rank == 1
 
 
 def test_a_failure_keeps_the_last_step_though_the_coordinator_releases_none(script: Script) -> None:
