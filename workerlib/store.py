@@ -27,6 +27,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workerlib import responder
 from workerlib.contract.env import NotLaunchedError, WorkerEnvironment
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def main() -> None:
         environment = WorkerEnvironment.from_environ(os.environ)
     except NotLaunchedError as error:
         sys.exit(f"workerlib.store: {error}")
+    responder.begin()
     # The store ends with its last reference, so it is kept until the script is over.
     store = _serve(environment)
     sys.argv = arguments[is_module:]

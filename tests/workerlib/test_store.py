@@ -15,6 +15,7 @@ import pytest
 from tests.support.programs import TIMEOUT_S
 from tests.workerlib.test_init import SOLO, _pair, _start, port
 from workerlib import store
+from workerlib.contract.env import STACKS
 
 __all__ = ["port"]
 
@@ -53,6 +54,19 @@ def test_a_script_that_expects_its_launcher_s_store_finds_it(port: int, tmp_path
             finally:
                 process.kill()
             assert (output, process.returncode) == ("__main__ True ['--lr', '1']\nhere\n2\n", 0), errors
+
+
+@pytest.mark.slow
+def test_nodeclient_may_ask_where_a_script_stands_that_knows_nothing_of_workerlib(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "stacks"))
+        listener.listen()
+        environ = {**os.environ, **replace(SOLO, rank=1).to_environ(), STACKS: str(tmp_path / "stacks")}
+        command = [sys.executable, "-m", "workerlib.store", str(tmp_path / "train.py")]
+        subprocess.run(command, env=environ, timeout=TIMEOUT_S, check=True)
+        listener.setblocking(False)
+        listener.accept()[0].close()
 
 
 @pytest.mark.slow
