@@ -95,10 +95,8 @@ def start(recorder: Any) -> None:
     """
     global _hooked, _recorder  # noqa: PLW0603 - one process has one responder
     _recorder = recorder
-    path = os.environ.pop(STACKS, None)
-    if path is None:
-        return
     try:
+        path = os.environ.pop(STACKS)
         connection = socket.socket(fileno=_high(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).detach()))
         with address(path) as short:
             connection.connect(short)
@@ -117,7 +115,7 @@ def start(recorder: Any) -> None:
         _held[:] = connection, reader, writer
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
-        return  # nodeclient is gone, or the system refuses; nodeclient then has only what /proc shows
+        return  # no socket, no nodeclient, or the system refuses: there is only what /proc shows
 
 
 @contextmanager

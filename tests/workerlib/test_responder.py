@@ -1,6 +1,7 @@
 """What a worker answers beside where it is in its collectives, and how much of that fits a packet."""
 
 import json
+import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,19 @@ from workerlib.contract import recorders
 def begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the responder read flight recorders, as in a worker that nodeclient has started."""
     monkeypatch.setattr(responder, "_recorder", recorders)
+
+
+class Raced(dict[str, str]):
+    """An environment from which another thread takes a variable between the look at it and its removal."""
+
+    def pop(self, name: str, *_: object) -> str:  # type: ignore[override]  # a default does not help
+        """Fail as `os.environ` does then."""
+        raise KeyError(name)
+
+
+def test_two_threads_may_make_the_first_call_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", Raced({responder.STACKS: "/run/node"}))
+    responder.begin()
 
 
 def test_bytes_that_come_and_go_on_connections_are_counted() -> None:
