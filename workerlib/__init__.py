@@ -58,14 +58,21 @@ _AT_FIRST_USE = {
     "checkpointed": "workerlib.keeping.checkpoints",
     "elastic": "workerlib.reuse.elastic",
     "rounds": "workerlib.reuse.elastic",
+    "sampler": "workerlib.sampler",
     "should_checkpoint": "workerlib.keeping.checkpoints",
 }
-"""The module of each name that is loaded when a script first uses it."""
+"""The module of each name that is loaded when a script first uses it; `sampler` is that module itself."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a name at its first use."""
     if name not in _AT_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_AT_FIRST_USE[name]), name)
+    module = import_module(_AT_FIRST_USE[name])
+    value = globals()[name] = getattr(module, name, module)
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not loaded yet."""
+    return __all__

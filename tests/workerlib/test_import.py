@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.programs import TIMEOUT_S, clean_environ
+from workerlib import __all__ as public
 from workerlib.contract.env import KEEP, ROUNDS, STACKS
 
 LINES_MAX = 1_500
@@ -43,7 +44,9 @@ before = state()
 import workerlib
 after = state()
 own = [sys.modules[name].__file__ for name in sorted(sys.modules) if name.partition(".")[0] == "workerlib"]
-print(json.dumps({"before": before, "after": after, "own": own, "all": sorted(sys.modules)}))
+said = {"before": before, "after": after, "own": own, "all": sorted(sys.modules), "names": dir(workerlib)}
+workerlib.sampler
+print(json.dumps(said))
 """
 
 
@@ -75,3 +78,7 @@ def test_the_import_loads_little(imported: dict[str, Any]) -> None:
     assert not {"torch", "numpy"} & set(imported["all"])
     late = [path for path in lines if "/keeping/" in path or "/reuse/" in path or "/integrations/" in path]
     assert late == []
+
+
+def test_names_that_are_loaded_at_their_first_use_are_listed_before(imported: dict[str, Any]) -> None:
+    assert imported["names"] == sorted(public)
