@@ -32,7 +32,7 @@ class Reloader:
     ) -> None:
         """Begin with `settings`.
 
-        `change_policy` gives the coordinator another policy, `reload_security` reloads certificate and tokens, and
+        `change_policy` changes the coordinator's policy, `reload_security` reloads certificate and tokens, and
         `read` reads the settings.
         """
         self.settings = settings

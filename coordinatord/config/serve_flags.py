@@ -87,7 +87,7 @@ def add_serve(parser: SettingsParser) -> None:
         default="text",
         reload=True,
     )
-    # It is only a flag: only a program that has the other end of standard input can use it.
+    # It is no setting: only a program with the other end of standard input can use it.
     parser.add_argument(
         "--until-unused",
         action="store_true",

@@ -3,8 +3,8 @@
 So no node acts on a decision that a crash could undo. Records are written in groups: all that come while one group is
 being written go into the next, until that is full. The effects of a group wait for its records. So do effects that were
 decided later, since they rest on the state to which these records led. Only a message that repeats the last one of its
-session need not wait. Most answers to heartbeats do, so the joins of a thousand other nodes do not hold them up. The
-driver writes the records.
+session need not wait. Most answers to heartbeats are repeats, so the joins of a thousand other nodes do not delay
+them. The driver writes the records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Decided = tuple[float, Record]
 
 GROUP_RECORDS = 1_000
 """A group of so many records is full. That many joins are written within a tenth of a second, in SQLite as in etcd. Ten
-thousand took two seconds, for which the store seemed not to answer."""
+thousand took two seconds, in which the store seemed not to answer."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Journal:
         """The groups to write after `_writing`, in order."""
 
     def take(self, batch: Batch, now: float) -> tuple[Effect, ...]:
-        """Take in what one event led to at `now`; return the effects to carry out at once.
+        """Record the batch of one event at `now`; return the effects to carry out at once.
 
         The records of one event are in one group, since only together they make sense after a crash.
         """
@@ -84,7 +84,7 @@ class Journal:
         return tuple(self._writing.records)
 
     def finish(self) -> tuple[Effect, ...]:
-        """Note that the records which `begin` returned are durable; return the effects to carry out now."""
+        """Finish the group from `begin`, which is durable now; return the effects to carry out."""
         group, self._writing = self._writing, None
         assert group is not None  # noqa: S101 - there is one between `begin` and `finish`
         return tuple(group.effects.values())

@@ -195,7 +195,7 @@ class PersistOrder(Strict, frozen=True):
     small: Annotated[int, Meta(ge=0, le=RANKS_MAX)] = 0
     """The number of ranks whose small state all nodes together write: the committer must find all of them."""
     attempt: Counter = 0
-    """The number of the attempt in the run. It restarts a node that has missed the end of the last attempt."""
+    """The number of the attempt in the run. With a new one, a node that missed the end of the last begins anew."""
     in_vain: Annotated[tuple[Counter, ...], Meta(max_length=IN_VAIN_MAX)] = ()
     """Aborted attempts of the run, which no node commits. Their files are deleted before this attempt: they may have
     filled the disk."""
@@ -315,7 +315,7 @@ class Holding(Strict, frozen=True):
     copy_problem: Sentence = ""
     """Why the node cannot fetch a copy; empty if it has all of them, or is fetching them."""
     unkept: Sentence = ""
-    """State that its workers' training depends on but does not keep, as far as noticed; empty without any."""
+    """State that its workers need but do not keep, as far as noticed; empty without any."""
 
 
 class KeptSource(Strict, frozen=True):
@@ -330,7 +330,7 @@ class KeptSource(Strict, frozen=True):
     parts: Annotated[tuple[WantedParts, ...], Meta(min_length=1, max_length=WANTED_MAX)]
 
     def __repr__(self) -> str:
-        """Return it without the key, which belongs into no log."""
+        """Return it without the key, which must not be logged."""
         return f"KeptSource(node={self.node!r}, address={self.address!r}, port={self.port}, parts={self.parts!r})"
 
 

@@ -29,9 +29,9 @@ def leave_no_core_file() -> None:
 
 
 def allow_many_files() -> None:
-    """Raise the soft limit on open files, commonly 1,024, to the hard one; each worker takes some five."""
+    """Raise the soft limit on open files, commonly 1,024, to the hard one; each worker uses about five."""
     _, hard = INHERITED_FILES
-    with suppress(OSError, ValueError):  # a sandbox may forbid it; the limit then stays
+    with suppress(OSError, ValueError):  # a sandbox may forbid it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

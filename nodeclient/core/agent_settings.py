@@ -16,30 +16,30 @@ NCCL_ABORT_TIMEOUT_S = 3.0
 an H100), so a longer wait for one that stays would gain nothing."""
 
 KEEP_RATE = 100e6
-"""How many bytes a second of other nodes' state a node copies: what a network of 1 Gbit/s carries at most. Half of it
-is enough for copies to keep up with saves that take 1 % of the time."""
+"""The limit of bytes a second at which a node copies other nodes' state, near the capacity of 1 Gbit/s. Half of it is
+enough for copies to keep up with saves that take 1 % of the time."""
 
 KEEP_TIMEOUT_S = 30.0
-"""The longest time that workers get to save what they keep: as long as they get in a planned stop."""
+"""The longest time that workers get to save their kept state, as in a planned stop."""
 
 HALT_SHARE = 0.5
-"""The share of `--stop-timeout` in which workers come to the step that all of them keep before a planned end, and save
-it. A host that is about to be taken away gives some 30 s of notice: the rest is for a save without that step."""
+"""The share of `--stop-timeout` for workers to halt after a common step before a planned end, and to save it. The rest
+is for a save without a common step. A host that will be taken away gives some 30 s of notice."""
 
 CHECKPOINT_SHARE = 0.9
-"""The same where the script writes a checkpoint of its own: there is nothing else to be saved after that."""
+"""The same where the script writes a checkpoint of its own: nothing else has to be saved after it."""
 
 PUT_OFF_SHARE = 0.5
-"""The share of their time to end in which workers come to a step of their own choice. After that they are asked to save
-the last step that they have done: a script in a long evaluation calls `should_stop` too late."""
+"""The share of their time to end in which workers may choose the step to save. After it they are asked to save the last
+step that they have done: a script in a long evaluation calls `should_stop` too late."""
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 
 BACK_WITHIN_S = 10.0
 """A leaving node that keeps state waits this long for a coordinator that is out of reach: without one, no step becomes
-whole on the disk. A standby leads after six seconds or so, and a daemon that was killed is back
-sooner. What is left of 30 s of notice is enough to save."""
+whole on the disk. A standby leads after some six seconds, and a killed daemon is back sooner. The rest of 30 s of
+notice is enough to save."""
 
 
 class Settings(Struct, frozen=True):
@@ -59,7 +59,7 @@ class Settings(Struct, frozen=True):
     keeps: bool = False
     """Whether workers may keep state in memory of this node."""
     coordinator_forgets: bool = False
-    """Whether a node brings the coordinator along, at the only endpoint: one that does not know a run has forgotten it,
-    and no other one will come back."""
+    """Whether a node starts the only coordinator, embedded: if that does not know a run, it has forgotten it, and no
+    other coordinator will know it."""
     kills: bool = True
     """Whether this node kills workers that do not end in time. torchrun kills its own."""

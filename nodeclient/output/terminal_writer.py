@@ -161,7 +161,7 @@ class TerminalWriter(ByteQueue):
         self._unfinished = None
 
     def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
-        """Write complete pieces of one stream, each with the prefix. The first piece may end a line that it has begun.
+        """Write complete pieces of one stream, each with the prefix. The first may end a line begun before.
 
         Return the text that the next piece will overwrite; a terminal shows it already.
         """

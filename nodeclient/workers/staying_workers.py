@@ -136,7 +136,7 @@ class StayingWorkers:
     ) -> None:
         """Begin with none.
 
-        `submit_in_order` takes the reports of a worker about a failed collective, because earlier exits come first.
+        `submit_in_order` submits a worker's report of a failed collective after all exits that came before it.
         Dismissed workers have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
         """
         self._workers = workers
@@ -166,7 +166,7 @@ class StayingWorkers:
         self._round, self._commands_before, self._commands = number, self._commands, commands
 
     def go_on(self, local_rank: int, stdout: int, stderr: int) -> None:
-        """Give a held process the environment and the descriptors of a new one."""
+        """Send a held process the environment and the descriptors of its next round."""
         before, now = self._commands_before[local_rank].environ, self._commands[local_rank].environ
         slots = self._commands[local_rank].slots
         fds = (stdout, stderr) if slots is None else (stdout, stderr, slots)
@@ -248,7 +248,7 @@ class StayingWorkers:
                 self._take_report(connection, rank, message)
 
     def _take_report(self, connection: _Connection, rank: int, message: RoundMessage) -> None:
-        """Handle a worker's report of its round. Some reports wait for exits, so each is handled once in a round."""
+        """Handle a worker's report of its round. `Failed` and `Left` may wait for exits, so they count once a round."""
         match message:
             case Failed(_, error, lines) if not connection.has_failed:
                 connection.has_failed = True

@@ -1,7 +1,7 @@
 """Where each tensor of a place lies, and which piece of which whole tensor it is; standard library only.
 
-A manifest is JSON. It is complete without those of other ranks: a reader of any world size merges the manifests that it
-has. It is written once, and stays as long as the tensors have the same names and sizes.
+A manifest is JSON. It needs no manifest of another rank: a reader of any world size merges those that it has. It is
+rewritten only if names or sizes of tensors change.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Piece:
     length: int
     """The number of bytes."""
     strides: Shape = field(default=(), repr=False)
-    """How the whole tensor lay in memory; empty if as the bytes lie here. It is no part of what ranks compare."""
+    """The strides of the whole tensor in memory; empty if contiguous. They are not part of its digest."""
 
     @property
     def fields(self) -> list[object]:
-        """What describes it in a manifest."""
+        """The fields of its entry in a manifest."""
         fields = [self.name, self.dtype, self.whole, self.offsets, self.sizes, self.length]
         return [*fields, self.strides] if self.strides else fields
 

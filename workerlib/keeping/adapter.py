@@ -36,10 +36,10 @@ class KeptObject(Protocol):
         """Yield its big tensors by name."""
 
     def buffers(self) -> Iterator[BufferPlace]:
-        """Yield where its small tensors are."""
+        """Yield the places of its small tensors."""
 
     def values(self) -> Any:
-        """Return the rest as JSON; None for nothing."""
+        """Return the rest of its state as JSON; None if it has none."""
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
         """Make what the script adds in the course of training. Raises `UnfitStateError` if that is not known."""
@@ -48,7 +48,7 @@ class KeptObject(Protocol):
         """Return the tensors to be filled."""
 
     def take_values(self, values: Any) -> None:
-        """Take the values; the targets are filled."""
+        """Load the values, once the targets are filled."""
 
     def forget_step(self) -> None:
         """Drop what an interrupted step has left, so that the object is as if it was just made."""
@@ -66,7 +66,7 @@ class Adapter:
         yield from ()
 
     def buffers(self) -> Iterator[BufferPlace]:
-        """Yield where its small tensors are."""
+        """Yield the places of its small tensors."""
         yield from ()
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Adapters for the objects of `ctx.keep`. Big state changes in `optimizer.step` alone; all other state is small.
+"""Adapters for the objects of `ctx.keep`. Big state changes only in `optimizer.step`; all other state is small.
 
 `adapter` says what adapters are.
 """
@@ -23,11 +23,11 @@ _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
 """Modules whose attribute `module` is the user's own."""
 
 _INNER = {"_orig_mod", "_checkpoint_wrapped_module"}
-"""The attributes by which torch.compile and activation checkpointing hold the user's own module."""
+"""The attributes in which torch.compile and activation checkpointing store the user's module."""
 
 
 _WHOLE = ""
-"""What stands for a parameter's name in the state that an optimizer has of all parameters together."""
+"""Replaces a parameter's name for optimizer state that belongs to no single parameter."""
 
 
 _Access = tuple[Callable[[], Any], Callable[[Any], Any]]
@@ -58,21 +58,21 @@ class KeptModule(Adapter):
         self._keys = _keys(module)
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name. Raises `KeptStateError` if it could not be brought back."""
+        """Yield its big tensors by name. Raises `KeptStateError` if it has other tensors than at `keep`."""
         if _keys(self.module) != self._keys:
             text = "has other parameters or buffers than when keep() was called, so no step is kept"
             raise KeptStateError(f"{self._name} {text}: call keep() when it has all of them")
         yield from self.parameters
 
     def buffers(self) -> Iterator[BufferPlace]:
-        """Yield where its small tensors are, and where one may be that is None at present."""
+        """Yield the places of its small tensors, and of buffers that are None at present."""
         for prefix, submodule in self.module.named_modules():
             for key in _buffer_keys(submodule):
                 path = _canonical(self.module, f"{prefix}.{key}" if prefix else key)
-                yield f"{self._name}.{path}", submodule._buffers, key  # noqa: SLF001 - only there is a replaced one found
+                yield f"{self._name}.{path}", submodule._buffers, key  # noqa: SLF001 - finds a replaced buffer too
 
     def values(self) -> Any:
-        """Return the rest as JSON; None for nothing."""
+        """Return its extra state as JSON; None if it has none."""
         extra = {
             path: to_plain(submodule.get_extra_state(), f"{self._name}.{path}") for path, submodule in self._with_extra
         }
@@ -89,12 +89,12 @@ class KeptModule(Adapter):
         return dict(self.parameters)
 
     def take_values(self, values: Any) -> None:
-        """Take the values; the targets are filled."""
+        """Load the values, once the targets are filled."""
         for prefix, extra in (values or {}).items():
             self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
 
     def forget_step(self) -> None:
-        """Drop the gradients, and be in training mode, and learn, or not as when `keep` was called."""
+        """Drop the gradients; reset `training` and `requires_grad` to their values at `keep`."""
         for parameter, learns in self._learning:
             parameter.grad = None
             parameter.requires_grad_(learns)
@@ -120,7 +120,7 @@ class GroupOptions:
     """The options of an optimizer's parameter groups as JSON, made anew only when one may have changed."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """Take the groups that the script has made before `keep`; `names` has those of parameters, by identity."""
+        """Begin with the groups that exist at `keep`; `names` maps ids of parameters to their names."""
         self._name = name
         self._optimizer = optimizer
         self._names = names
@@ -128,11 +128,11 @@ class GroupOptions:
         self._seen: list[Any] = []
         """The options when they were last read."""
         self._fixed = False
-        """Whether none of these can change by itself."""
+        """Whether all of these are immutable."""
         self._values: Any = None
 
     def values(self, state: Mapping[str, Any]) -> Any:
-        """Return the options, and with them the values among the optimizer's state."""
+        """Return the options together with `state`, the optimizer's other values."""
         groups, present = self._optimizer.param_groups, list[Any]()
         for group in groups:
             present += group
@@ -160,7 +160,7 @@ class KeptOptimizer(Adapter):
         self._prefix = f"{name}.state/"
         self._entries = 0
         self._places: list[tuple[str, str]] = []
-        """The entries of its state that are values, and those tensors that are in another entry as well."""
+        """The entries of its state that are no tensors, or whose tensor is in another entry as well."""
         self._nested: dict[str, torch.Tensor] = {}
         """The tensors within these entries, when these were last read."""
         self._targets: dict[str, torch.Tensor] = {}
@@ -182,14 +182,14 @@ class KeptOptimizer(Adapter):
         yield from self._nested.items()
 
     def values(self) -> Any:
-        """Return the rest as JSON; None for nothing."""
+        """Return its options and other values as JSON."""
         return self._options.values(self._numbers())
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
         """Add the parameter groups that the script adds in the course of training, and make the state to be filled."""
         groups, added = values["groups"], values.get("added", [])
         missing = len(groups) - len(self.optimizer.param_groups)
-        # Otherwise `take_values` says that the number of groups is another one.
+        # Otherwise `take_values` rejects the number of groups.
         if 0 < missing <= len(added) and all(name in self._known for names in added for name in names):
             for names, options in zip(added[-missing:], groups[-missing:], strict=True):
                 self.optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
@@ -207,7 +207,7 @@ class KeptOptimizer(Adapter):
             self._new.setdefault(name, {}).update(from_plain(entries, find))
 
     def _find(self, saved: SavedTensors, device: torch.device, path: str, kind: str) -> torch.Tensor:
-        """Return the tensor that is named among the values: a parameter, or one to be filled."""
+        """Return the tensor of this name in the values: a parameter, or one to be filled."""
         if path in self._parameters:
             parameter: torch.Tensor = self._parameters[path]
             return parameter.detach()
@@ -221,7 +221,7 @@ class KeptOptimizer(Adapter):
         return self._targets
 
     def take_values(self, values: Any) -> None:
-        """Take the values; the targets are filled."""
+        """Load the values, once the targets are filled."""
         places = {name: at for at, name in enumerate(self._parameters)}
         groups, at = [], 0
         if len(values["groups"]) != len(self.optimizer.param_groups):
@@ -291,9 +291,9 @@ class KeptOptimizer(Adapter):
         return found
 
     def _named_tensors(self) -> tuple[dict[Hashable, str], list[tuple[str, str]]]:
-        """Return the names of the tensors of its state by their memory, and the entries that are none of them.
+        """Return the names of its state's tensors by their memory, and the entries without a tensor of their own.
 
-        A parameter may be among its own state.
+        A parameter's state may contain the parameter.
         """
         names = {memory_of(parameter): name for name, parameter in self._parameters.items()}
         places = []
@@ -312,7 +312,7 @@ class KeptStateful(Adapter):
         self._name = name
         self._stateful = stateful
         self.late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
-        # torchdata's StatefulDataLoader does so, with the samples that its sampler has before `set_epoch`.
+        # state_dict() of torchdata's StatefulDataLoader iterates, over the samples from before `set_epoch`.
         self.iterates = isinstance(stateful, Iterable)
         self.growth = 0
         self._nested: dict[str, torch.Tensor] = {}
@@ -320,7 +320,7 @@ class KeptStateful(Adapter):
         self.tensor_ids: set[int] = set()
         """The identities of all of its tensors at that time."""
         self.is_empty = False
-        """Whether its state dict was empty at that time. That of a gradient scaler is while it is not enabled."""
+        """Whether its state dict was empty then. A disabled gradient scaler does not count as empty."""
         self._targets: dict[str, torch.Tensor] = {}
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -328,7 +328,7 @@ class KeptStateful(Adapter):
         yield from self._nested.items()
 
     def values(self) -> Any:
-        """Return the rest as JSON; None for nothing."""
+        """Return its state dict as JSON, with large tensors by name."""
         try:
             state = self._stateful.state_dict()
         except Exception as error:
@@ -355,7 +355,7 @@ class KeptStateful(Adapter):
         return self._targets
 
     def take_values(self, values: Any) -> None:
-        """Take the values; the targets are filled."""
+        """Load the values, once the targets are filled."""
         targets, self._targets = self._targets, {}
         try:
             self._stateful.load_state_dict(from_plain(values, lambda path, _: targets[path]))
@@ -373,14 +373,14 @@ class KeptGenerator(Adapter):
         self._read, self._write = access
 
     def values(self) -> Any:
-        """Return its state as JSON. Raises `KeptStateError` for one of the system's, which has none."""
+        """Return its state as JSON. Raises `KeptStateError` for the system's generator, which has none."""
         try:
             return to_plain(self._read(), self._name)
         except NotImplementedError as error:
             raise KeptStateError(f"{self._name} draws from the system, and has no state: {error}") from None
 
     def take_values(self, values: Any) -> None:
-        """Take the values."""
+        """Load the values."""
         self._write(from_plain(values))
 
 
@@ -401,7 +401,7 @@ def _access_to(kept: Any) -> _Access | None:
 def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
     """Return the adapters of a script's objects, by name. Raises `KeptStateError`."""
     modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
-    # torchmetrics has sums in the state dict that are no buffers.
+    # A metric of torchmetrics is a module, but its sums are no buffers: `KeptStateful` keeps it.
     modules = {name: module for name, module in modules.items() if not module.is_empty}
     known = {path: parameter for module in modules.values() for path, parameter in module.parameters}
     return {name: modules.get(name) or _adapt(name, kept, known) for name, kept in objects.items()}

@@ -178,11 +178,11 @@ def _read(
 def _check_names(objects: Mapping[str, KeptObject], values: Mapping[str, Any], own: SmallState | None) -> None:
     """Raise `UnfitStateError` unless the script gives the objects that were kept.
 
-    An object that is left as it is, beside others that go on, would make a state of two steps. A rank may keep an
-    object that other ranks do not have, so what a rank leaves out shows only in its `own` state.
+    An object that is not restored, beside others that are, would mix the states of two steps. A rank may keep an
+    object that other ranks do not have, so only its `own` state shows which one is missing.
     """
     for name, adapter in objects.items():
-        # An object without values has tensors alone, which `SavedTensors.fill` checks.
+        # An object without values has only tensors, which `SavedTensors.fill` checks.
         if name not in values and (adapter.iterates or adapter.values() is not None):
             raise UnfitStateError(f"{name} is not in the kept state, which has {_in_words(values)}")
     for name in own.values if own is not None else ():
@@ -196,7 +196,7 @@ def _in_words(names: Iterable[str]) -> str:
 
 @contextmanager
 def _fitting(name: str) -> Iterator[None]:
-    """Raise `UnfitStateError` where an object cannot take what was kept by its name, perhaps of another kind."""
+    """Raise `UnfitStateError` where an object cannot load the state kept under its name, as of another kind."""
     try:
         yield
     except KeptStateError:

@@ -33,7 +33,7 @@ SPARE = "spare"
 """The state of a node that the round has no place for."""
 
 STARTING = "starting"
-"""The state of a node whose workers run, and have yet to do the first of their steps: they may import or load."""
+"""The state of a node whose workers run, and have done no step yet: they may import or load."""
 
 LOST_SHOWN_S = 3_600.0
 """How long a lost node is shown: a person sees it even after a break. Events keep it for longer."""
@@ -106,7 +106,7 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
 
 
 def unheard(cluster: Cluster) -> str:
-    """Return of how many jobs no node is heard, though they have a round; empty if there is none."""
+    """Return a text with the number of jobs in whose round no node is heard; empty if that is 0."""
     jobs = list(cluster.live)
     silent = sum(run.health is Health.SILENT for run in jobs)
     return f"no node is heard of {silent} of {len(jobs)} live jobs" if silent else ""
@@ -118,7 +118,7 @@ def drained_view(cluster: DurableCluster) -> tuple[api.DrainedStatus, ...]:
 
 
 def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundStatus, ...]:
-    """Return the last rounds of a run, oldest first, each with what the time since the round before it was spent on."""
+    """Return the last rounds of a run, oldest first, each with the ledger of the time since the round before it."""
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
     return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
@@ -247,7 +247,7 @@ def _in_order(run: Run) -> list[Member]:
 
 
 class _FurthestWorker:
-    """The worker that is furthest, and by how many steps another may lag only because of reporting.
+    """The furthest worker; it shows whether others lag, or only their reports are late.
 
     All ranks take the same steps, but their reports do not arrive at the same instant. A report that is some seconds
     old lacks the steps of that time, and each connection has its own delay.
@@ -262,7 +262,7 @@ class _FurthestWorker:
         self._stands_s = None if usual_s is None else max(STANDS_S, STANDS_STEPS * usual_s)
 
     def lag_of(self, observed: Observed, seen_s: float) -> int:
-        """Return how many steps the last worker of a node is behind; 0 if that may be chance."""
+        """Return how many steps the last worker of a node is behind; 0 if its report may only be late."""
         if self._step is None or observed.step_age_s is None:
             return 0
         lag = self._step - min((step for step in observed.steps if step is not None), default=self._step)
@@ -392,7 +392,7 @@ _BY_PHASE = {
 
 
 def kept_view(run: Run) -> api.KeptStatus | None:
-    """Return what the nodes of a run keep; None if they keep nothing and the round resumed from nothing."""
+    """Return the kept state of a run; None if there is none and the round resumed from none."""
     resume = run.durable.resume
     kept = kept_of(run)
     index, disk = kept.index, kept.disk
@@ -419,7 +419,7 @@ def kept_view(run: Run) -> api.KeptStatus | None:
 
 
 def _node_kept_view(run: Run, member: Member) -> api.NodeKeptStatus | None:
-    """Return what a node keeps; None if it keeps nothing."""
+    """Return the kept state of a node; None if it has none."""
     kept = member.observed.kept
     if kept is None:
         return None

@@ -1,4 +1,4 @@
-"""The wing for one run: it has workers looked at, and answers the kernel by what that shows."""
+"""Watches one run: requests looks at its workers, and tells the kernel whether they hang or lag."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
 class RunWatch(WatchingWing):
     """Watches the workers of one run, see `WatchingWing`.
 
-    Nothing of it is recorded: a coordinator that was started again looks anew.
+    Nothing of it is recorded: a restarted coordinator begins with new looks.
     """
 
     def __init__(self, run: Run) -> None:
@@ -49,7 +49,7 @@ class RunWatch(WatchingWing):
         """Whether it is on record that the others wait for a worker."""
 
     def follow(self, record: Record) -> None:
-        """Forget what was seen of workers that get on, or whose round is over."""
+        """Forget the looks at workers that get on, or whose round is over."""
         if isinstance(record, RoundFormed):
             self.lateness.clear()
         if isinstance(record, RoundFormed | TrainingBegan | TrainingResumed):
@@ -63,7 +63,7 @@ class RunWatch(WatchingWing):
         self.notice, self._is_noted, self.remark = "", False, ""
 
     def next_at(self) -> float | None:
-        """Return when to look at the workers, or to give a look up; None unless training has stalled.
+        """Return when to begin the next look or give up a pending one; None unless training has stalled.
 
         A round without a step has not stalled. Its workers are looked at too if `--hang-timeout` limits the time to
         the first step, or if they report no steps and are at rest. There is no look while a node is not connected, nor
@@ -82,7 +82,7 @@ class RunWatch(WatchingWing):
         return max((at for at in (self._hang.due_at, _section_until(run), first_at) if at is not None), default=NOW)
 
     def look(self, now: float) -> Look | None:
-        """Have all workers of the round looked at, if all of them can be asked."""
+        """Begin a look at all workers of the round; return None if one cannot be asked."""
         number = self._hang.begin(now)
         try:
             sources = stack_sources(self._run, (), brief=True)
@@ -97,7 +97,7 @@ class RunWatch(WatchingWing):
         return None
 
     def take(self, event: Looked | Compared, now: float) -> bool:
-        """Take in answers; those to an old look, or about a round that is over, do not count."""
+        """Record answers; ignore those to an old look, or about a round that is over."""
         if event.round != self._run.durable.round:
             return False
         match event:
@@ -127,7 +127,7 @@ class RunWatch(WatchingWing):
         return True
 
     def _take_rest(self, event: Compared) -> bool:
-        """Take in whether workers that report no steps are at rest."""
+        """Record whether workers that report no steps are at rest."""
         at_rest = are_at_rest(event.nodes) if _is_judged_by_rest(self._run) else None
         if at_rest is None or at_rest is self._hang.at_rest:
             return False
@@ -136,7 +136,7 @@ class RunWatch(WatchingWing):
         return True
 
     def _take_arrivals(self, event: Compared, now: float) -> bool:
-        """Take in when the workers of a round that trains have come to collectives."""
+        """Record when the workers of a round that trains arrived in collectives."""
         if not trains(self._run):
             return False
         self.lateness.take_in(event.nodes, self._run.progress.usual_s, now)
@@ -150,7 +150,7 @@ class RunWatch(WatchingWing):
         return _failure_of(self._run, found, look)
 
     def awaited(self) -> str:
-        """Describe the worker that the others wait for, which may be busy: again once it is left to torch."""
+        """Describe the awaited worker, if it may be busy: once, and again when left to torch. Else empty."""
         found = self._hang.found
         is_new = not self._is_noted or (self._is_left_to_torch() and not self.remark)
         return self.notice if found is not None and is_new and not self._is_hung() else ""
@@ -202,10 +202,10 @@ def reports_no_steps(run: Run) -> bool:
 
 
 def _looks_apart_s(run: Run) -> float:
-    """Return how far two looks are apart, in seconds.
+    """Return the time between two looks, in seconds.
 
-    Steps show for how long none was done. Without steps only the looks show it, so they are as far apart as that may
-    last. All nodes are to be heard between two looks, see `_are_heard_since`.
+    Reported steps show how long workers have stood still. Without them only the looks do, so they are as far apart as
+    `--hang-timeout` allows. All nodes must be heard in between, see `_are_heard_since`.
     """
     if _is_timed_without_steps(run):
         return run.spec.hang_timeout_s or 0.0
@@ -213,10 +213,10 @@ def _looks_apart_s(run: Run) -> float:
 
 
 def _are_heard_since(run: Run, at: float) -> bool:
-    """Whether all nodes of the round have been heard since the first of two looks was taken in.
+    """Whether all nodes of the round have been heard since the answers to the first of two looks.
 
-    Only then it is known whether a worker that both looks show at one place is in a section: a look does not show it,
-    and the heartbeat before it may have been sent before the section began.
+    A worker that stays at one place may be in a section. Only heartbeats show sections, and one from before the first
+    look may have been sent before the section began.
     """
     return all(member.lease.heard_at > at for member in run.roll.inside)
 

@@ -23,7 +23,7 @@ HTTP = b"HTTP/1."
 
 
 class WebSocketClient(WebSocket):
-    """A client's end; a subclass acts once it is `opened`, and handles what arrives."""
+    """A client's end; a subclass acts once it is `opened`, and handles messages."""
 
     __slots__ = ("_connected", "_head", "_host", "_key", "_path", "agreed", "bug", "lost", "reason")
 

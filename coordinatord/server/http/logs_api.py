@@ -35,11 +35,11 @@ READERS_MAX = 16
 """The limit of readers at one time, each with one chunk in memory: few people read logs, and rarely at once."""
 
 QUIET_S = 15.0
-"""The interval of signs of life without output, as in the stream of events."""
+"""The interval of keep-alives without output, as in the stream of events."""
 
 
 class LogsApi:
-    """All readers of logs."""
+    """Serves all readers of logs."""
 
     def __init__(
         self, driver: Driver, store: Store, reads: NodeReads[ReadLog, LogChunk], change_signal: ChangeSignal

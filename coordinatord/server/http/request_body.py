@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 
 
 async def read_body(request: web.Request, make: Callable[[object], Made]) -> Made:
-    """Return what `make` makes of the decoded body; it may raise `SchemaError`. Raises `RequestRejectedError`."""
+    """Return the decoded body, converted by `make`, which may raise `SchemaError`. Raises `RequestRejectedError`."""
     parse = PARSERS.get(request.content_type)
     if parse is None:
         text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
@@ -43,7 +43,7 @@ async def read_body(request: web.Request, make: Callable[[object], Made]) -> Mad
 
 
 def _why(error: Exception) -> str:
-    """Return the error in a body."""
+    """Explain the error in a body."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, web.RequestPayloadError):

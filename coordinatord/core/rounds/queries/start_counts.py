@@ -1,4 +1,4 @@
-"""How the workers of a run's round were begun, by what its nodes report."""
+"""How the workers of a run's round were begun, by the reports of its nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinatord.protocol.text import clip
 
 
 def count_starts(run: Run) -> WorkerStarts | None:
-    """Return how the workers of the present round were begun, and the first nodes that could have done better.
+    """Return how the workers of the present round were begun, and the first nodes' reasons for slower starts.
 
     None if no node reports it: all workers are cold then, and could not be otherwise.
     """

@@ -1,8 +1,8 @@
-"""What outlives the daemon, as types: the jobs, their runs and members, and which nodes operators keep out.
+"""The state that outlives the daemon, as types: the jobs, their runs and members, and which nodes operators keep out.
 
 Only `transitions/apply` changes it, and only by records. The daemon that decides and the daemon that starts again apply
-the same records, so their states are equal (`==`). What one life of the daemon knows beside it is in `member`,
-`run` and `cluster`. Times are in the clock of the life that applied the records.
+the same records, so their states are equal (`==`). `member`, `run` and `cluster` have the state of only one life
+of the daemon. Times are in the clock of the life that applied the records.
 """
 
 from __future__ import annotations
@@ -167,9 +167,9 @@ class DurableRun:
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
     spoiled: SpoiledStep | None = None
-    """The last step that a round could not resume from, though nodes had it in memory: it was not what was saved, or
-    ranks had different states of it. It is chosen no more, nor is a newer one that was done before that round. Of
-    a step on the disk, nodes report themselves that they cannot read it.
+    """The last step in memory that a round could not resume from: it was damaged, or ranks had different states of it.
+    Neither it nor a newer step from before that round is chosen again. Nodes themselves report a step on the disk that
+    they cannot read.
     """
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
@@ -197,7 +197,7 @@ class DurableRun:
     last_end_reason: str = ""
     """Why the last round ended; empty before the first."""
     repeats: int = 0
-    """How often in a row the error of the last round had come before."""
+    """How many rounds in a row before the last one had the same error."""
     report: Report | None = None
     """The root cause of the last round that failed by itself, with its age as of `reported_at`."""
     reported_at: float = 0.0
@@ -213,7 +213,7 @@ class DurableRun:
 
     @property
     def activity_at_work(self) -> Activity:
-        """What the time of the current round goes to while nothing is wrong with it."""
+        """The activity of the current round in the ledger while nothing is wrong with it."""
         if self.stepped:
             return Activity.REDONE if self.repeats_steps else Activity.TRAINING
         awaited = self.state is State.STARTING or self.reports_steps
@@ -241,7 +241,7 @@ class DurableCluster:
     jobs: dict[str, DurableRun] = field(default_factory=dict)
     """The live or last run of each job, in the order in which they were opened."""
     drained: dict[str, str] = field(default_factory=dict)
-    """Names of nodes or hosts that no job takes in, each with the reason."""
+    """Names of nodes or hosts that no job lets in, each with the reason."""
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last forgotten runs, by id, each with the reason: a node that comes back to one must not begin it anew."""
 

@@ -19,11 +19,11 @@ class Gathering:
         self.join_timeouts = DeadlineHeap[str]()
         """When the --join-timeout of each waiting node expires, by node."""
         self.arrived_last = -math.inf
-        """When the last node came that had not been expected, ready or not."""
+        """When the last node arrived, ready or preparing."""
         self.ready_first: float | None = None
-        """When the first node became ready that had not been expected, and was not needed."""
+        """When the first node became ready; while the run forms, when the last needed one did."""
         self.ready_last = -math.inf
-        """When the last such node became ready."""
+        """When the last node became ready."""
         self.has_newcomer = False
         """Whether a nodeclient has arrived that joined after the last round was formed."""
         self.joined_since: float | None = None
@@ -37,15 +37,15 @@ class Gathering:
         self.join_timeouts.clear()
 
     def prepare(self, member: Member, now: float) -> None:
-        """Record that a member has come, and prepares: it has arrived, and will be ready later."""
+        """Record that a member prepares: it has arrived, and will be ready later."""
         if member.readiness.preparing_since is None:
             member.readiness.preparing_since = now - member.observed.idle_s
             self.arrived_last = now
 
     def arrive(self, member: Member, now: float) -> None:
-        """Record that a member became ready, coming from outside."""
+        """Record that a member became ready, as an arrival."""
         if member.readiness.arrived:
-            member.readiness.arrived_at = now  # a new member arrived when it joined, whatever restarts
+            member.readiness.arrived_at = now  # a new member arrived when it joined, even across restarts
         self.has_newcomer |= member.durable.joined_at > self._durable.formed_at
         if member.readiness.arrived or member.readiness.preparing_since is None:
             self.arrived_last = now
@@ -63,7 +63,7 @@ class Gathering:
             self.join_timeouts.set(member.node, now + member.offer.join_timeout_s)
 
     def postpone(self, by: float, now: float) -> None:
-        """Put off the timeouts by so many seconds up to now. A node that began to wait meanwhile waits from now on."""
+        """Extend the timeouts by the `by` seconds up to `now`; no node gets more than its whole timeout from `now`."""
         self.join_timeouts.shift(by)
         for member in self._roll.members.values():
             expires_at, latest = self.join_timeouts.get(member.node), now + member.offer.join_timeout_s

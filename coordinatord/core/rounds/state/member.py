@@ -15,14 +15,14 @@ from coordinatord.protocol.messages import Desired, Join, NodeOffer, Observed, P
 
 
 class MemberState(StrEnum):
-    """What a node is doing in its run; exactly one of these at any time."""
+    """The state of a node in its run; exactly one of these at any time."""
 
     PREPARING = "preparing"
-    """The node is outside the round, and can have no workers yet: it still imports what they need."""
+    """The node is outside the round, and can have no workers yet: it still imports their modules."""
     READY = "ready"
     """The node is outside the round and has no workers: it can be given the next round."""
     HANDING_OVER = "giving"
-    """The node is outside the round and is to leave. It stays until others have what only it keeps."""
+    """The node is outside the round and is to leave. It waits until others have the state that only it keeps."""
     STALE = "stale"
     """The node is outside the round, and still has workers of an older one."""
     DISCONNECTED = "disconnected"
@@ -52,12 +52,12 @@ class MemberState(StrEnum):
 
 
 UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
-"""What is known of a node before its first message; its port is not used until then."""
+"""Stands for a node's reports before its first one; its port is not used until then."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """The connection of a node that is open, or was last; until the first one, what its record says of the last."""
+    """The open or last connection of a node; before the first in this life of the daemon, the one on record."""
 
     peer_address: str
     """The address from which the node is connected."""
@@ -91,14 +91,14 @@ class Readiness:
     arrived_at: float
     """When it last came to be ready from outside, in the coordinator's clock."""
     arrived: bool
-    """Whether it was ready before, or in a round: when it is ready again, it is back and is no arrival."""
+    """Whether it was ready or in a round before: after a disconnection it is no arrival."""
     preparing_since: float | None = None
     """When it began to prepare; None if it is not known to have done so."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A node in a run, as this life of the daemon knows it; `durable` is what outlives it."""
+    """A node in a run, as this life of the daemon knows it; `durable` outlives the daemon."""
 
     durable: DurableMember
     node: str = field(init=False)
@@ -112,13 +112,13 @@ class Member:
     remark: str = ""
     """A warning for its user, until its workers run; empty if there is none."""
     held_back: bool = False
-    """Whether it is to leave, and stays for what it keeps."""
+    """Whether it is to leave, but waits because of its kept state."""
     drained: str = ""
     """Why an operator wants it to leave; empty if none does."""
     state: MemberState = MemberState.DISCONNECTED
 
     def __post_init__(self) -> None:
-        """Begin with what the records hold."""
+        """Begin with the values from the records."""
         durable = self.durable
         self.node, self.incarnation, self.offer = durable.node, durable.incarnation, durable.offer
         self.session = Session(durable.peer_address, durable.local_address, durable.token)
@@ -132,7 +132,7 @@ class Member:
 
     @property
     def seat(self) -> Seat:
-        """What its rank depends on."""
+        """The facts that determine its rank."""
         offer = self.offer
         return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role, offer.group_rank)
 
@@ -148,13 +148,13 @@ class Member:
 
     @property
     def silent_since(self) -> float:
-        """When it was last known to live."""
+        """Since when it may be silent; after a restart of the daemon, long before that."""
         closed_at = self.session.closed_at
         return self.lease.heard_at if closed_at is None else closed_at
 
     @property
     def lived_at(self) -> float:
-        """When it was last known to live, or could not have been heard: the first moment of this life of the daemon."""
+        """When it last showed a sign of life; the start of the daemon counts as one."""
         return max(self.lease.heard_at, self.silent_since)
 
     @property

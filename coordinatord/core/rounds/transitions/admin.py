@@ -1,6 +1,6 @@
-"""Carries out the requests of operators: each changes durable state, and the table draws the consequences.
+"""Carries out the requests of operators: each changes state, and the table of transitions then acts on it.
 
-A request for what is already so changes nothing, and the answer says that. So a request may be repeated.
+A request whose effect already holds changes nothing, and the answer says so. So it may be repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reply(Struct, frozen=True):
 
 
 def carry_out(request: Request, decision: Decision) -> Reply:
-    """Carry out a request, or say what it would do; the machine finds out what follows for its runs."""
+    """Carry out a request, or describe its effect in a dry run; the machine then advances its runs."""
     reply = _reply(request, decision)
     if request.dry_run and reply.result is AdminResult.DONE:
         return Reply(AdminResult.NOTHING, "\n".join(f"dry run: {line}" for line in reply.text.split("\n")))
@@ -76,7 +76,7 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
 
 
 def _ending(run: Run, now: float) -> str:
-    """Describe how a run that is to end will end, as the end of a sentence."""
+    """Describe how an operator's stop will end a run, as the end of a sentence."""
     if run.roll.all_silent:
         return "is over: no node of it is heard, and one that comes back ends its workers"
     return f"is being stopped: {_last_acts(run, now)}"
@@ -187,7 +187,7 @@ def _unknown(cluster: Cluster, wrong: str) -> str:
 
 
 def _leaves(run: Run, name: str, after: Sequence[str]) -> str:
-    """Describe what it means for a run that all its nodes of this name will leave, after those of other names."""
+    """Describe how a run goes on if its nodes of this name leave after those of the names in `after`."""
     going, gone = _named(run, name), _named(run, *after)
     names = name_some((member.node for member in going), len(going))
     leaving = {member.node for member in (*going, *gone)}
