@@ -29,6 +29,8 @@ from nodeclient.host.ports import PortReservation
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.master_probe import ProbeListener
 
+ROUNDS_RESERVED = 2
+"""How many rounds' ports are reserved at once: the present or next round, and the one before."""
 RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "signal"), code=())
 """The agent as the flight recorder sees it."""
 
@@ -116,8 +118,8 @@ class Participation:
         self._listener = listener
         self._complete = complete
         self._began_at = loop.time()
-        self._port = self._port_before = PortReservation()
-        self.agent = Agent(settings, self._port.port, self._began_at)
+        self._ports = [PortReservation()]
+        self.agent = Agent(settings, self._ports[0].port, self._began_at)
         self.events = AgentLoop(self.agent, carry_out, fail)
         self.session = connect(make_join=self._join)
         self.ended: asyncio.Future[Exit] = loop.create_future()
@@ -134,15 +136,16 @@ class Participation:
         Each round has a fresh one, so that nothing of an old round can connect to the new one by mistake. The port of
         the round before stays reserved: torchrun's store there may still be open, for the workers of other nodes.
         """
-        self._port_before.close()
-        self._port_before, self._port = self._port, PortReservation()
-        return self._port.port
+        self._ports.append(PortReservation())
+        if len(self._ports) > ROUNDS_RESERVED:
+            self._ports.pop(0).close()
+        return self._ports[-1].port
 
     def close(self) -> None:
         """Release the ports."""
         self._listener.close()
-        self._port.close()
-        self._port_before.close()
+        for port in self._ports:
+            port.close()
 
     def _join(self) -> Join:
         now = asyncio.get_running_loop().time()
