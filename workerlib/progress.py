@@ -69,7 +69,7 @@ def section(name: str, limit: float) -> Iterator[None]:
     """Name a phase in which no step is done, such as an evaluation, with the most seconds that it takes.
 
     During that time no alarm is raised for missing steps: see docs/hangs.md. The first 16 bytes of the name are shown.
-    A section within another one counts in its place while it lasts. One worker may be in a section alone. Raises
+    A section within another one counts in its place while it lasts. A single worker may be in a section. Raises
     `ValueError` for a name that is empty or has control characters, and for a limit that is no positive number.
     """
     if not (name and name.isprintable() and limit > 0):
@@ -170,7 +170,7 @@ def _slot_at(place: str) -> memoryview:
     file = _opened(path)
     try:
         # The file must not shrink, so that each store finds its page. The seal also shows that it is the node's memory:
-        # if nodeclient is gone, the path may lead to a file of another process with its number.
+        # if nodeclient is gone, the path may lead to a file of another process with its id.
         if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError(f"{path} may shrink, so it is not memory for steps")
         shared = mmap.mmap(file, 0)
@@ -184,9 +184,9 @@ def _slot_at(place: str) -> memoryview:
 def _opened(path: str) -> int:
     """Return a descriptor of the file with the slots. Raises `OSError` and `ValueError`.
 
-    The path leads through the descriptors of nodeclient. It may not be followed in another namespace of users or
-    processes, by another user, or without capabilities; or another process has nodeclient's number there. Then the
-    descriptor of this process leads to the file.
+    The path leads through nodeclient's descriptors. Following it may fail in another user or PID namespace, as another
+    user, or without capabilities; or another process has nodeclient's id there. Then this process's own descriptor is
+    used.
     """
     own = f"/proc/self/fd/{path.rpartition('/')[2] if _received is None else _received}"
     return os.open(next(filter(_leads_to_slots, (path, own)), path), os.O_RDWR | os.O_CLOEXEC)

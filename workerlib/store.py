@@ -1,14 +1,14 @@
 """Serves the store at MASTER_ADDR:MASTER_PORT for scripts that expect their launcher to: `python -m workerlib.store`.
 
-torchrun's agent serves it. Here rank 0 does so in `init_process_group`; a script that connects without having called
-that, as torchft's `Manager` does, would wait for ever. Started by this module it is served before the script begins:
+With torchrun, the agent serves it. Here rank 0 does so in `init_process_group`; a script that connects without having
+called that, as torchft's `Manager` does, would wait for ever. This module serves it before the script begins:
 
     nodeclient join --coord HOST --job-id mnist -- python -m workerlib.store train.py --lr 0.1
 
 In rank 0's process the store is a thread of native code, so it ends with the round, and each round has a new one.
 
 torch's own store listens at every address of the host, and has no authentication. The store that is made here, also for
-`workerlib.init`, listens at MASTER_ADDR alone, which is the loopback if all workers are on one host. If that fails, it
+`workerlib.init`, listens only at MASTER_ADDR, which is the loopback if all workers are on one host. If that fails, it
 writes a warning.
 """
 
@@ -57,7 +57,7 @@ _Place = tuple[socket.AddressFamily, Any]
 
 
 def main() -> None:
-    """Serve the store if this is rank 0, and then run the script, or with `-m` the module, that is named."""
+    """Serve the store if this is rank 0, and then run the named script, or with `-m` the named module."""
     arguments = sys.argv[1:]
     is_module = arguments[:1] == ["-m"]
     if len(arguments) <= is_module:
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch.distributed.TCPStore | None:  # type: ignore[name-defined]  # public all the same
-    """Serve the store at MASTER_ADDR alone; return the object that keeps it alive.
+    """Serve the store only at MASTER_ADDR; return the object that keeps it alive.
 
     If that fails, write a line to standard error and return None: torch then listens at every address. Raises the
     errors of `TCPStore`.
@@ -147,7 +147,7 @@ def _is_numeric(address: str) -> bool:
 def _bind(where: _Place) -> socket.socket:
     """Return a socket that is bound to one address, for the store to listen with. Raises `OSError`.
 
-    The node has the same port reserved by a socket that does not listen, so no other process gets it.
+    The node reserves the same port with a socket that does not listen, so no other process gets it.
     """
     family, place = where
     listener = socket.socket(family, socket.SOCK_STREAM)

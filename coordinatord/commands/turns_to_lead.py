@@ -32,9 +32,9 @@ POLL_EVERY_S = 0.5
 """How often the leader checks that a node is heard: nodes try the other coordinators after 5 s without this one."""
 
 LET_LEAD_S = SILENT_S_MAX + 2 * ALL_WITHIN_S
-"""How long a leader that was cut off from its nodes lets others lead first. A standby that etcd answers needs no
-longer: its watch may time out, and then it reads the leader key and creates its own. Otherwise the former leader would
-win again, though no node reaches it."""
+"""How long a leader that was cut off from its nodes waits for others to lead. A standby that reaches etcd needs no
+longer: at worst its watch times out, and it reads the leader key and creates its own. Without this wait the former
+leader would win again, though no node reaches it."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
 """The reason why such a leader stands by."""
@@ -47,8 +47,8 @@ class CutOffError(LeadershipLostError):
 async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
     """Raise `CutOffError` once no node is heard, if etcd answers and somebody stands by.
 
-    This costs nothing, since no node reaches the leader. It cannot loop: the next leader is cut off only after nodes
-    have reached it.
+    To lose the lead costs nothing then, since no node reaches the leader. It cannot loop: the next leader is cut off
+    only after nodes have reached it.
     """
     while not (is_cut_off(driver.machine.cluster) and roster.standbys and not roster.problem):  # noqa: ASYNC110 - silence is no event
         await asyncio.sleep(POLL_EVERY_S)
@@ -86,9 +86,9 @@ class TurnsToLead:
         self._lead = lead
         self._keys = Keys(shared.place.prefix)
         self._hindrance = ""
-        """Why this coordinator failed to lead at its last turn; empty if it did not."""
+        """Why this coordinator failed to lead at its last turn; empty if it led."""
         self._rest_s = 0.0
-        """How long it lets others try to lead after that."""
+        """How long it then lets others try to lead."""
 
     async def take(self, listeners: Sequence[socket.socket]) -> None:
         """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store is unreadable."""

@@ -2,8 +2,8 @@
 
 A worker waits for the members of a process group that are behind it. Those that are not behind may still wait in an
 earlier operation: a GPU executes operations in the order in which they were begun, and with NCCL a worker begins dozens
-ahead. So a worker that is behind is no culprit while it waits for others. It is one if its collective has completed for
-another worker, and completes for none before all have begun it: then it should be over here as well.
+ahead. So a worker that is behind is no culprit while it waits for others. The exception is a collective that completes
+only once all have begun it: if it has completed for another worker, it should have completed here as well.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from coordinatord.protocol.stack_messages import PAIRED, GroupPlace, GroupStage
 
 Node = int | tuple[str, str, int]
-"""A worker by its index, or some members of a group: those `at` a level, those `not yet at` it, which wait in an
-earlier operation, or those `below` it."""
+"""A worker's index, or some members of a group: `at` a level, `below` it, or `not yet at` it. The last ones wait in an
+earlier operation."""
 
 BACKENDS_MAX = 4
 """The limit of backends of a group; torch makes one for each kind of device."""
@@ -33,7 +33,7 @@ class WorkerPlaces(Struct, frozen=True):
 
     rank: int
     places: tuple[GroupPlace, ...]
-    """Those at which it waits come first, in the order of their begin. A silent worker has none."""
+    """Those at which it waits come first, in the order in which they began. A silent worker has none."""
     members: int = 0
     """The number of members of the group of its first place; 0 if not known."""
 
@@ -67,7 +67,7 @@ class Awaited(Struct, frozen=True):
 
 
 def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
-    """Return the workers that the waiting ones wait for; of workers that wait for each other, those that are behind."""
+    """Return the workers for which all others wait; of workers that wait for each other, those that are behind."""
     graph = _Graph(_with_backends(workers))
     waiting = [index for index, worker in enumerate(workers) if worker.first is not None]
     last: set[int] = set()
@@ -78,7 +78,7 @@ def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
 
 
 def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
-    """Put workers that have begun nothing in a group at its beginning, for each backend that others use."""
+    """Replace a place without a backend by one for each backend that others use in the group."""
     used: dict[str, set[str]] = defaultdict(set)
     for place in (place for worker in workers for place in worker.places):
         name, _, backend = place.group.rpartition(".")
@@ -92,7 +92,7 @@ def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
 
 
 class _Graph:
-    """The graph of who waits for whom; its size grows with the number of places."""
+    """The wait-for graph; its size grows with the number of places."""
 
     def __init__(self, workers: Sequence[WorkerPlaces]) -> None:
         self._workers = workers

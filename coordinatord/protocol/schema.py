@@ -52,7 +52,7 @@ _TYPES = {
 
 
 class SchemaError(OperationalError):
-    """The data is no valid message; the text names the field. State: nothing has changed."""
+    """The data is no valid message; the text names the field. Nothing has changed."""
 
 
 class Strict(Struct, frozen=True, forbid_unknown_fields=True):

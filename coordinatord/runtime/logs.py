@@ -71,7 +71,7 @@ def replace_closed_streams() -> None:
 
 
 def configure(level: str, name: str, form: str = "text") -> None:
-    """Send the log lines of the program `name` (and of what it imports) to standard error, from `level` upward.
+    """Send the log lines of the program `name` (and of its imports) to standard error, from `level` upward.
 
     Logging never blocks. At the end of the process, queued lines are written within a time limit.
     """

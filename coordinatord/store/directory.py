@@ -18,7 +18,7 @@ DATABASE = "state.db"
 LOCK = "lock"
 
 LOCK_BYTES = 200
-"""The limit of the lock file's two lines: the number of its process, and the boot with its start by the clock."""
+"""The limit of the lock file's two lines: the id of its process, and the boot id with the boot's time."""
 
 CLOCK_SET_MIN_S = 10.0
 """A smaller difference may be the time between the readings of two clocks on a busy host."""
@@ -75,12 +75,12 @@ class StateDirectory:
         return set_by_s if abs(set_by_s) >= CLOCK_SET_MIN_S else 0.0
 
     def record_clock(self) -> None:
-        """Record how the host's clock is set. Raises `StoreError`."""
+        """Record the time of boot by the host's clock. Raises `StoreError`."""
         with explained(self.path):
             _write(self._lock, f"{boot_id()} {_boot_began_at()}")
 
     def chown_database(self) -> None:
-        """Give a database that root has made to the owner of the directory: its daemon could not open it otherwise."""
+        """Make the directory's owner the owner of a database that root created, so that its daemon can open it."""
         with explained(self.path):
             handle = os.open(self.database, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -128,7 +128,7 @@ def _take(path: Path, lock: int) -> None:
 
 
 def _read(lock: int) -> tuple[str, str]:
-    """Return the number of the last process with the lock, and the record of the clock; both may be empty."""
+    """Return the id of the last process with the lock, and the record of the clock; both may be empty."""
     holder, _, noted = os.pread(lock, LOCK_BYTES, 0).decode(errors="replace").partition("\n")
     return holder, noted.strip()
 

@@ -40,8 +40,8 @@ def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
 Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
-"""How many parents in a row may fork no worker before no other one is started: each costs a round the time of an
-import."""
+"""How many parents in a row may fail before they fork a worker; then no other is started. Each costs a round the time
+of an import."""
 
 HEAD_START_S = 0.03
 """How much earlier the worker of rank 0 starts, so that it listens before others connect to it. A TCPStore retries a
@@ -55,7 +55,7 @@ class WorkerStarter:
     def __init__(
         self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify, *, workers: int
     ) -> None:
-        """Start workers with this common `command` later. `macro` stands for the arguments in which they differ."""
+        """Prepare to start workers with this `command`, in which `macro` is the placeholder for the local rank."""
         self._modules = tuple(modules)
         self._workers = workers
         self._command = command

@@ -32,7 +32,7 @@ class SchedulerValue(Struct, frozen=True):
 
     value: str
     source: str
-    """The variables of the value."""
+    """The variables it comes from."""
 
 
 def scheduler_values(environ: Mapping[str, str]) -> dict[str, SchedulerValue]:

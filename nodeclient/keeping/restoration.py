@@ -1,7 +1,7 @@
 """Gets the parts that the workers of a round resume from, and sends them to each worker that asks for them.
 
-The parts come from this node, from other nodes or from the disk. All of them come or none: what a round resumes from
-was chosen for all of its nodes.
+The parts come from this node, from other nodes or from the disk. A round gets all of them or none: all of its nodes
+resume from the same step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAUSE_S = 0.2
 
 
 class RestoreError(OperationalError):
-    """The workers cannot have what they are to resume from; the text says why."""
+    """The parts to resume from cannot be had; the text says why."""
 
 
 class FileSystemError(RestoreError):
@@ -92,10 +92,10 @@ class Restoration:
         self._given_up = Event()
         self.ready = ReadyParts()
         self.problem = ""
-        """Why a part could not be had so far, if one could not."""
+        """Why a part could not be had so far; else empty."""
 
     async def get(self, resume: Resume) -> None:
-        """Get all parts, so that `ready` has them. Raises `RestoreError`. May be cancelled."""
+        """Get all parts into `ready`. Raises `RestoreError`. May be cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for source in resume.sources:
@@ -125,7 +125,7 @@ class Restoration:
         self.ready.close(self._resources.arenas)
 
     async def _check(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
-        """Add parts of this node, once their digests proved right."""
+        """Add parts of this node after a check of their digests."""
         by_file: dict[int, list[Held]] = {}
         for kind in kinds_of(wanted):
             held = self._resources.arenas.find(rank, resume.round, resume.step, kind)
@@ -185,25 +185,25 @@ class Restoration:
 
 
 Send = Callable[[int, ResumeFrom, Sequence[int]], None]
-"""Sends a worker, by its local rank, what it resumes from, with the descriptors of the parts."""
+"""Sends the worker with a local rank its answer, with the descriptors of the parts."""
 
 
 class Resuming:
-    """The beginning of one round, as far as kept state is concerned."""
+    """Answers the workers of one round that ask where to resume."""
 
     def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0, unkept: str = "") -> None:
-        """Begin before it is known what this round resumes from. `unkept` is lost with the workers of the last one."""
+        """Begin before the resume point is known. `unkept` names the state lost with the last round's workers."""
         self._resources = resources
         self._send = send
         self._run = run
         self._number = number
         self._unkept = unkept
         self._asking: set[int] = set()
-        """The local ranks of workers that wait for what they resume from."""
+        """The local ranks of workers that wait for an answer."""
         self._resumed: set[int] = set()
-        """The local ranks of workers to which it was sent."""
+        """The local ranks of workers that have got one."""
         self._answer: ResumeFrom | None = None
-        """What the workers resume from, without the parts; None until these are ready."""
+        """The answer to all workers, without the parts; None until these are ready."""
         self._restoration: Restoration | None = None
         self._getting: asyncio.Task[None] | None = None
         self.restoring = Restoring.NOTHING
@@ -217,7 +217,7 @@ class Resuming:
         return self._restoration.problem
 
     def pursue(self, resume: Resume | None) -> None:
-        """Get what the coordinator has chosen, or nothing for None. A later call may name other holders."""
+        """Get the chosen parts; with None, there are none. A later call may name other holders."""
         if resume is None:
             self._answer = NOTHING
             self._answer_all()
@@ -237,7 +237,7 @@ class Resuming:
         self._asking.discard(local_rank)
 
     def give_up(self) -> None:
-        """Stop getting what the round was to resume from."""
+        """Stop getting parts, and drop those that are ready."""
         if self._getting is not None:
             self._getting.cancel()
         if self._restoration is not None:
@@ -268,7 +268,7 @@ class Resuming:
         self._answer_all()
 
     def _resumption(self, resume: Resume, restoration: Restoration, took_s: float) -> str:
-        """Return the notice that everything is there that the round resumes from."""
+        """Return the notice that all parts of the round are ready."""
         ready = restoration.ready
         steps = "step" if resume.redone == 1 else "steps"
         redone = "" if resume.redone is None else f", {resume.redone:,} {steps} redone"
@@ -284,12 +284,12 @@ class Resuming:
         return f"{text}: all of it is on this host"
 
     def _answer_all(self) -> None:
-        """Send the workers that wait what they resume from, if it is ready."""
+        """Answer the workers that wait, if the answer is ready."""
         if self._answer is None:
             return
         ready = [] if self._restoration is None else self._restoration.ready.parts
         batches = [ready[at : at + DESCRIPTORS_MAX] for at in range(0, len(ready), DESCRIPTORS_MAX)] or [[]]
-        for local_rank in sorted(self._asking):  # sorted copies them: to send to a worker that has ended calls `lose`
+        for local_rank in sorted(self._asking):  # a copy: sending to a worker that has ended calls `lose`
             for number, batch in enumerate(batches, start=1):
                 parts, more = tuple(part for part, _ in batch), number < len(batches)
                 self._send(local_rank, replace(self._answer, parts=parts, more=more), [file for _, file in batch])

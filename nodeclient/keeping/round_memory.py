@@ -1,4 +1,4 @@
-"""The memory that the workers of one round have for their state, and who gets that of a worker that has ended."""
+"""The memory for the state of one round's workers, and its loans from ended workers to live ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Loan(NamedTuple):
 
 @dataclass(slots=True)
 class RoundMemory:
-    """Which workers of a round have memory for their big state, and who gets that of one that has ended."""
+    """Tracks which workers of a round have memory for big state, and lends that of ended ones."""
 
     reserving: set[int] = field(default_factory=set)
     """The workers that wait for an arena."""
@@ -34,7 +34,7 @@ class RoundMemory:
     _memory_of: dict[int, int] = field(default_factory=dict)
     """The workers that have memory for their big state, each with the local rank whose arena it is."""
     _ended: dict[int, None] = field(default_factory=dict)
-    """The workers that have ended, in that order. Only their memory is lent: nobody else writes into it."""
+    """The workers that have ended, in order. Only their memory is lent: they no longer write into it."""
 
     def begin(self, local_rank: int, wanted: Reserve) -> bool:
         """Record that a worker asks for memory; return whether it is to get any."""
@@ -46,7 +46,7 @@ class RoundMemory:
         return True
 
     def give(self, local_rank: int) -> None:
-        """Record that there is memory for what a worker has asked for, even if it has ended meanwhile."""
+        """Record that a worker has got the memory that it asked for, even if it has ended meanwhile."""
         if self._wanted[local_rank].generation:
             self._memory_of[local_rank] = local_rank
 
@@ -55,10 +55,10 @@ class RoundMemory:
         self._ended[local_rank] = None
 
     def lend(self, able: AbstractSet[int]) -> Loan | None:
-        """Lend the memory of a worker that has ended, if no other has the same big state and memory for it.
+        """Lend the memory of a worker that has ended, if no other has memory for the same big state.
 
-        One of those that are `able` to save, and wait for no memory, gets it. What was not lent may be lent later: the
-        worker that makes the loan needless may end too. Return None if nothing is lent.
+        The borrower is `able` to save, and waits for no memory. A loan that is needless now may be needed later, when
+        the worker with such memory ends too. Return None if nothing is lent.
         """
         for ended in reversed(self._ended):
             if ended in self._memory_of and (borrower := self._borrower(ended, able)) is not None:
@@ -90,7 +90,7 @@ class ArenaGiver:
         workers: RoundWorkers,
         on_given: Callable[[int, bool], None],
     ) -> None:
-        """Serve these workers; `on_given` gets the local rank of each one that has got an arena, and if it is lent."""
+        """Serve these workers; `on_given` gets each local rank that got an arena, and whether it is lent."""
         self._resources = resources
         self._channel = channel
         self._workers = workers
@@ -103,7 +103,7 @@ class ArenaGiver:
         self._over = True
 
     def take(self, local_rank: int, wanted: Reserve) -> None:
-        """Take a worker's request for memory."""
+        """Handle a worker's request for memory."""
         if self.memory.begin(local_rank, wanted):
             self._resources.tasks.spawn(self._reserve(local_rank, wanted), name="reserve")
 

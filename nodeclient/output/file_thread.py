@@ -18,7 +18,7 @@ from nodeclient.output.lines import LineCutter, as_lines, prefixed
 from nodeclient.output.streams import Sink
 
 WAITING_BYTES_MAX = 8 << 20
-"""The limit of queued bytes: those that a usual disk writes in a tenth of a second."""
+"""The limit of queued bytes: as many as a usual disk writes in 0.1 s."""
 
 CALL_BYTES = 256
 """The memory of a queued call beside its bytes."""
@@ -27,7 +27,7 @@ HANGS_AFTER_S = 2.0
 """The longest write before the disk counts as hung. Workers wait at most as long."""
 
 END_WITHIN_S = 5.0
-"""How long the disk may write nothing at the end, as for a terminal: it must not keep a job alive."""
+"""How long `stop` waits without progress, as for a terminal: a hung disk must not keep a job alive."""
 
 
 class FileThread:
@@ -42,7 +42,7 @@ class FileThread:
         self._made = 0
         """How many calls were made."""
         self._first_since = 0.0
-        """When the first of them became the first, by `time.monotonic`."""
+        """When the first queued call became the first, by `time.monotonic`."""
         self._stopping = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None

@@ -1,4 +1,4 @@
-"""Sets up each round of a node: the commands of the workers, and what they share with this process.
+"""Sets up each round of a node: the workers' commands, and their resources shared with this process.
 
 It knows the workers of the present round for as long as the round lasts.
 """
@@ -64,7 +64,7 @@ class RoundSetup:
     def commands(
         self, start: Start, streams: Sequence[WorkerStreams], private: Path, sockets: Mapping[str, str]
     ) -> list[WorkerCommand]:
-        """Return the commands of the workers, once the guard is ready.
+        """Return the commands of the workers; the guard must be ready.
 
         The workers also get the variables of `sockets`, and files in a `private` folder. Raises `OSError`.
         """
@@ -88,15 +88,15 @@ class RoundSetup:
         return notices.first_step(observed.round, step, took_s)
 
     def overdue(self, now: float) -> list[tuple[int, int]]:
-        """Return the workers whose programs are long over while their processes live, each once.
+        """Return the workers whose processes have long outlived their programs, each once.
 
-        These are local ranks, with the exit codes of the programs.
+        Each is a local rank with the exit code of its program.
         """
         over = self.slots.over()
         return [(local_rank, over[local_rank]) for local_rank in self._lingering.overdue(over, now)]
 
     def close(self) -> None:
-        """Release what the workers of the last round share with this process, and end the guard."""
+        """Release the resources shared with the last round's workers, and end the guard."""
         self._stacks.close()
         self.guard.close()
         self.slots.close()

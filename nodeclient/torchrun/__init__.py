@@ -1,9 +1,9 @@
 """A rendezvous backend for torchrun: `torchrun --rdzv-backend=coordinatord --rdzv-endpoint=HOST[:PORT] ...`.
 
 Every torchrun process is a node like any other: the pure `nodeclient.core` decides for it, and its worker group counts
-as one worker, which torchrun itself starts and ends. `parameters` parses torchrun's parameters, and logs with its
-names. `membership` runs the session with the coordinator in a thread of its own, where `torchrun_node` is the shell of
-the agent. `stores` serves each round's store, and torchrun's agent calls `handler`.
+as one worker, which torchrun itself starts and ends. `parameters` parses torchrun's parameters, and replaces our flags
+in log lines by its own. `membership` runs the session with the coordinator in a thread of its own, where
+`torchrun_node` is the shell of the agent. `stores` serves each round's store, and torchrun's agent calls `handler`.
 
 Every torchrun on a host with this package loads this file, even with other backends, and while torch's own rendezvous
 package is still being imported. So it imports nothing before the backend is chosen.

@@ -1,6 +1,6 @@
 """Serves and reaches the store of a round, in which all waits end with the round.
 
-group rank 0's torchrun serves a new one for each round. torchrun's agents distribute ranks through the store, and wait
+Group rank 0's torchrun serves a new one for each round. torchrun's agents distribute ranks through the store, and wait
 in it for each other at the end. The workers are its clients too (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their
 own.
 """
@@ -105,8 +105,8 @@ class AgentStore(PrefixStore):
 
     If the agent enters the exit barrier, its workers have succeeded; the coordinator then decides how the round ends.
 
-    If another agent dies before it has written its number of workers, this agent assumes that all agents have as many
-    as itself: nothing can interrupt it there, and it soon learns that the round is over.
+    If another agent dies before it has written its number of workers, this store returns that of its own agent instead,
+    which cannot be interrupted there, and soon learns that the round is over.
     """
 
     def __init__(self, store: TCPStore, membership: Membership, rank: int, nodes: int) -> None:

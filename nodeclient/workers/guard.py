@@ -198,7 +198,7 @@ class Guard:
 
 
 async def _end_of(process: subprocess.Popen[bytes]) -> str:
-    """Wait until a guard ends, or is stopped and then killed; return what has happened to it."""
+    """Wait until a guard ends, or is stopped and then killed; return how it ended."""
     loop, ended, was_stopped = asyncio.get_running_loop(), asyncio.Event(), False
     pidfd = pidfd_open(process.pid)
     loop.add_reader(pidfd, ended.set)

@@ -45,7 +45,7 @@ def _remove(folder: bytes) -> None:
     except OSError:  # the nodeclient has removed it or never made it, or something else is there
         return
     try:
-        # The mode is checked and not the owner: on some network file systems, root's files belong to nobody.
+        # The mode is checked and not the owner: on some network file systems, root's files belong to `nobody`.
         if not os.fstat(fd).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             for name in os.listdir(fd):  # noqa: PTH208  # pathlib would double the guard's start
                 os.unlink(name, dir_fd=fd)

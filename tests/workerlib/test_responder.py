@@ -22,7 +22,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> None:
 class Raced(dict[str, str]):
     """An environment from which another thread takes a variable between the look at it and its removal."""
 
-    def pop(self, name: str, *_: object) -> str:  # type: ignore[override]  # a default does not help
+    def pop(self, name: str, *_: object) -> str:
         """Fail as `os.environ` does then."""
         raise KeyError(name)
 

@@ -31,21 +31,21 @@ from workerlib.keeping.small_state import SmallStates, Taken
 LOG = logging.getLogger("workerlib.keeping")
 
 UNREPORTED = 100
-"""The steps of optimizers without a report of the script after which it is warned. No script has so many optimizers."""
+"""How many optimizer steps without a report of the script lead to a warning. No script has so many optimizers."""
 
 
 class StateStage(Enum):
-    """What the present state of training is; the value says why it is not saved, and is empty if it may be."""
+    """The stages of the training state; the value says why it is not saved, and is empty if it may be."""
 
     UNTRAINED = "no step is done yet"
     WHOLE = ""
-    """It is that of the last step that is done."""
+    """It is the state after the last step."""
     CHANGING = "a step is not whole"
     """An optimizer has begun a step since the last `ctx.step`."""
     UNNUMBERED = "the last step has no number of its own"
     UNKEPT = "it has become state that cannot be kept"
     TORN = "training has ended within a step"
-    """It may be that of no step, to the end of the round."""
+    """It may belong to no step, until the round ends."""
 
 
 class StateEvent(Enum):
@@ -99,9 +99,9 @@ class StepNumbers:
         self._reported = -1
         """The last number that the script has reported, whether the state was new or not."""
         self._stride = 1
-        """The number of the next report less that of the last one."""
+        """The difference between successive reported numbers."""
         self._changed = 0
-        """The steps of optimizers since the last `ctx.step`."""
+        """The optimizer steps since the last `ctx.step`."""
         self._refusal = ""
         """Why state cannot be kept any more; empty while it can."""
         self._warned = False
@@ -167,10 +167,10 @@ class StepNumbers:
 
 
 class StepCommits:
-    """Commits steps before their state is written: the round, and the part of the state that this rank has."""
+    """Makes the commits of steps: the round, and the part of the state that this rank has."""
 
     def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
-        """Take all tensors of the state."""
+        """Find this rank's shard of the state's tensors."""
         self._environment = environment
         all_ = list(tensors)
         self.shard, self.shards = shard_of(all_, environment.rank, environment.world_size)
@@ -188,7 +188,7 @@ class StepCommits:
             self.shard, self.shards = environment.rank, environment.world_size
         self._begun_at = -1
         self._origin_round: int | None = None
-        """The round of the step that this round goes on from, if its parts are those of as many ranks."""
+        """The round of the step resumed from, if its world size and its number of shards are the same."""
 
     @property
     def requested(self) -> tuple[int, int]:
@@ -207,9 +207,9 @@ class StepCommits:
             self.shard, self.shards = 0, 1
 
     def begin(self, round_: int, step: int, shape: tuple[int, int], *, own: bool) -> None:
-        """Go on from a step of a round with `shape`: its world size and the number of its shards.
+        """Resume from a step of a round with `shape`: its world size and number of shards.
 
-        All ranks have got the same state from it, unless each has got its `own`.
+        All ranks resume from the same state, unless each has its `own`.
         """
         self._begun_at = step
         if not self.is_compared:
@@ -224,8 +224,8 @@ class StepCommits:
     def of(self, step: int, flags: int = 0) -> Commit:
         """Return the commit of a step, without its length and serial.
 
-        The step that a round goes on from keeps the number of the round that did it, since the arena may hold this
-        rank's own state of that time.
+        The step resumed from keeps the number of its own round, since the arena may have this rank's state of that
+        round.
         """
         environment, round_ = self._environment, self._environment.round
         if step == self._begun_at and self._origin_round is not None:
@@ -238,12 +238,12 @@ SAVERS = 2
 """How many workers of a node save state that all ranks share: one of them may be the one that died."""
 
 COMPARED_WITHIN_S = 5.0
-"""How long training waits after its first step for the states of the other ranks. A lease is as long: a coordinator
-that was started again is there by then."""
+"""How long training waits after its first step for the states of the other ranks. That is one lease: a restarted
+coordinator is back by then."""
 
 COMPARED_AFTER = 32
-"""The steps after which states are compared although no change was seen: nobody sees what is written to `.data`, or by
-a collective. A gradient scaler leaves out fewer steps at first: it begins at 2**16, and halves that with each."""
+"""The steps after which states are compared even if no change was seen: writes to `.data`, or by a collective, are not
+seen. A gradient scaler skips fewer steps at first: it begins at 2**16, and halves that with each."""
 
 
 @dataclass(slots=True)
@@ -255,11 +255,11 @@ class SaveRole:
     follows: bool = False
     """Whether the small state of each step is kept. If buffers are on a GPU, each step waits for the GPU then."""
     at_intervals: bool = False
-    """Whether big states are saved at an interval, because a save at the break may fail or come too late."""
+    """Whether big states are saved at an interval, because a save when the round breaks may fail or be late."""
 
 
 class StepSaver:
-    """Writes steps of one round into the memory that nodeclient holds for this worker."""
+    """Writes steps of one round into the memory that nodeclient keeps for this worker."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class StepSaver:
     # The beginning and the end
 
     def begin(self, point: RestorePoint) -> None:
-        """Go on from the state that was brought back."""
+        """Resume from the restored state."""
         self.numbers.resume(point.step)
         self.commits.begin(point.round, point.step, point.shape, own=point.is_own)
         self._take_role()
@@ -326,9 +326,9 @@ class StepSaver:
         self.memory.await_answer()
 
     def attach(self, arena: Arena, *, lent: bool) -> None:
-        """Take the memory, and write the small state that has waited for it.
+        """Attach the memory, and write the small state that waits for it.
 
-        Memory that is `lent` is for the big state alone: the small states in it are those of a rank that has ended.
+        Memory that is `lent` is only for the big state: the small states in it are those of a rank that has ended.
         """
         with self._small.lock:
             self._generations.attach(arena)
@@ -393,9 +393,8 @@ class StepSaver:
         """Save the small state after a forward: from now on this rank may contribute to the step.
 
         The others may then complete the step without this rank, so its own state at the end of the step must be known.
-        After an optimizer's step only a forward with gradients counts, such as that of a second network, since it may
-        contribute as well. An evaluation there contributes to nothing, and if a rank dies in it, its state is that of
-        no step.
+        After an optimizer's step only a forward with gradients counts, such as a second network's: it may contribute as
+        well. An evaluation there contributes nothing, and if a rank dies in it, its state belongs to no step.
         """
         # If a model runs while parameters change, the other ranks may wait there for one that died.
         self.role.at_intervals |= in_step or self._generations.have_changed()
@@ -483,7 +482,7 @@ class StepSaver:
     def save(self, asked: int, *, last: bool) -> Saved | NotSaved:
         """Save the last step; `asked` is the number of the request or 0, and `last` marks the last save of a round.
 
-        If the small state is not kept at each step, it is taken now; the training thread calls this then.
+        If the small state is not kept at each step, it is taken now; then only the training thread calls this.
         """
         if self.role.follows or self.numbers.stage is StateStage.TORN:
             return self._save_big(asked, last=last)

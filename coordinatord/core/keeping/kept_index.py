@@ -1,4 +1,4 @@
-"""What the nodes of a run keep of its training state, by step: which steps are whole, and who protects them."""
+"""The index of a run's kept state by step: which steps are whole, and which nodes protect them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinatord.protocol.kept_state import KeptParts, KeptStep
 Parts = tuple[KeptParts, ...]
 
 DIFFERING_MAX = 64
-"""The steps that are remembered because ranks had different states of them. Nodes hold three steps, and overwrite older
+"""How many steps are remembered because ranks had different states of them. Nodes hold three steps, and overwrite older
 ones, so a few would suffice."""
 
 
@@ -26,17 +26,17 @@ class StepHolders:
     def __init__(self, *, differ: bool) -> None:
         self.held: dict[str, Parts] = {}
         self.ranks = self.ranks_protected = 0
-        """How many ranks are held with big state, and protected; one that two nodes hold counts twice."""
+        """How many ranks' big state is held, and is protected; a rank that two nodes hold counts twice."""
         self._all, self._protected = Coverage(), Coverage()
         self._digests: dict[int, int] = {}
         """The digest of each shard that several ranks have."""
         self.differ = differ
-        """Whether ranks that should have had the same shard had different ones. Nobody knows which is right, also when
-        one of them is gone."""
+        """Whether ranks that should have had the same shard had different ones. It is not known which is right, even
+        when one is gone."""
 
     @property
     def is_protected_twice(self) -> bool:
-        """Whether two nodes protect each shard, as they do where only one host had it and it was copied."""
+        """Whether two nodes protect each shard, as where it was copied from its only host."""
         holders: dict[int, set[str]] = {}
         for node, parts in self.held.items():
             for part in parts:
@@ -51,12 +51,12 @@ class StepHolders:
         Where all nodes have the same big state, one holder makes the step whole. Another holder that does not protect
         it yet may overwrite it at any moment, and with it the small state of its ranks, which no other node has.
         """
-        if self.ranks_protected < self.ranks:  # usual, and cheaper than a look at all parts for each report
+        if self.ranks_protected < self.ranks:  # usual, and cheaper than going through all parts
             return False
         return self.is_protected and all(part.protected for parts in self.held.values() for part in parts)
 
     def put(self, node: str, parts: Parts) -> None:
-        """Let a node hold these parts and no others."""
+        """Replace the parts that a node holds."""
         before = self.held.pop(node, ())
         if parts:
             self.held[node] = parts
@@ -83,7 +83,7 @@ class StepHolders:
 
 
 class PartsChange(Struct, frozen=True):
-    """What has changed in the parts that a node holds of one step."""
+    """A change of the parts that a node holds of one step."""
 
     at: KeptStep
     lost: bool
@@ -98,10 +98,10 @@ class KeptIndex:
     """The parts that the nodes of one run hold, as they report them."""
 
     def __init__(self, durable: DurableRun) -> None:
-        """Begin with what the records hold: what the members keep is not known before they are heard."""
+        """Begin with the recorded members: their parts are not known before they are heard."""
         self._unheard = {node for node, member in durable.members.items() if member.outcome is None}
-        """The members that have not reported what they keep since the coordinator was started. One that was released
-        does not report any more, though the records have it until its round is over."""
+        """The members that have not reported their parts since the coordinator was started. One that was released does
+        not report any more, though the records have it until its round is over."""
         self._of_node: dict[str, Parts] = {}
         self._of_step: dict[KeptStep, StepHolders] = {}
         self._differing: list[KeptStep] = []
@@ -112,7 +112,7 @@ class KeptIndex:
         return bool(self._of_node)
 
     def note(self, node: str, parts: Parts) -> list[PartsChange] | None:
-        """Take in what a node keeps; return what has changed, or None if all is as it was reported before."""
+        """Record the parts that a node reports; return the changes, or None if it reported the same before."""
         first = node in self._unheard
         self._unheard.discard(node)
         before = self._of_node.pop(node, ())
@@ -139,7 +139,7 @@ class KeptIndex:
 
     @property
     def all_heard(self) -> bool:
-        """Whether every member has reported what it keeps, since the coordinator was started."""
+        """Whether every member has reported its parts since the coordinator was started."""
         return not self._unheard
 
     def step_holders(self, at: KeptStep) -> StepHolders | None:
@@ -171,7 +171,7 @@ class KeptIndex:
         return self.newest(lambda holders: holders.is_whole)
 
     def newest(self, holds: Callable[[StepHolders], bool]) -> KeptStep | None:
-        """Return the newest step of which something holds; None if it holds of none."""
+        """Return the newest step whose holders meet a condition; None if none do."""
         return max((at for at, holders in self._of_step.items() if holds(holders)), default=None)
 
     def steps(self) -> list[KeptStep]:
@@ -200,7 +200,7 @@ def _by_step(parts: Parts) -> dict[KeptStep, Parts]:
 def _has_all(now: Parts, before: Parts) -> bool:
     """Whether a node still has all parts of a step that it had; whether it protects them does not matter.
 
-    A copy that has come may have made a larger group of them.
+    A received copy may have merged them into a larger group.
     """
     return all(any(_is_within(part, group) for group in now) for part in before)
 

@@ -1,4 +1,4 @@
-"""The wing as the kernel knows it: `KeepingWing` for one run."""
+"""Implements `KeepingWing`, the kernel's view of kept state."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from coordinatord.protocol.messages import Goal
 
 
 class RunKeeping(KeptState, KeepingWing):
-    """What is known of the kept state of a run, behind the words of `KeepingWing`."""
+    """The kept state of one run, behind the interface `KeepingWing`."""
 
-    # What it hears
+    # Inputs
 
     def report(self, member: Member, now: float) -> bool:
-        """Take in what a node keeps; all nodes wait to hear whether all ranks had the same state."""
+        """Record a node's report; return whether it settles if all ranks have the same state."""
         alike = self.first_states.alike
         holdings.take_in(self, member, now)
         return self.first_states.alike is not alike
@@ -35,7 +35,7 @@ class RunKeeping(KeptState, KeepingWing):
         return self.copies.are_void and self.run.durable.state is State.RUNNING
 
     def drop(self, member: Member) -> None:
-        """Forget what a node keeps, but not what it has found on the disk."""
+        """Forget the parts of a node, but not its findings on the disk."""
         self.note_parts(member.node, ())
         self.copies.note_problem(member.node, "")
         self.copies.void()
@@ -43,7 +43,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.stays_until.pop(member.node, None)
 
     def follow(self, record: Record) -> None:
-        """Follow a round from one record to the next."""
+        """Bring the kept state up to date with a record."""
         match record:
             case NodeJoined():
                 self.copies.void()
@@ -58,7 +58,7 @@ class RunKeeping(KeptState, KeepingWing):
                 self.disk.drop()
 
     def _begin_round(self, record: RoundFormed) -> None:
-        """Protect what the round resumes from; its nodes can get it only from now on."""
+        """Protect the step that the round resumes from; its nodes can get it only from now on."""
         self.checkpoints.begin(record.round)
         in_memory = record.resume is not None and record.resume.disk is None
         self.begin_round(record.resume.at if record.resume is not None and in_memory else None)
@@ -67,9 +67,9 @@ class RunKeeping(KeptState, KeepingWing):
         handover.renew_time(self, self.run.durable.entered_at)
 
     def _begin_stop(self, record: RoundStopped) -> None:
-        """Have a place for the last step, and begin to name it.
+        """Make room for the last step, and begin to choose it.
 
-        An older step that is being written to the disk is let go if it takes the last place: a newer one comes next.
+        An older step that is being written to the disk is dropped if it takes the last place: a newer one comes next.
         """
         takes_last_place = self.disk.pinned is not None and len(self.protection.steps or ()) >= PROTECTED_MAX
         if record.planned and takes_last_place:
@@ -78,12 +78,12 @@ class RunKeeping(KeptState, KeepingWing):
         self.halting.begin(self.run)
 
     def take_up(self) -> None:
-        """Begin anew: whether the last step that was due was written is not known, and nodes repeat their promises."""
+        """Go on after a coordinator restart: the last due write may not be done, and nodes repeat their promises."""
         self.disk.since = -math.inf
         if self.run.durable.state is State.STOPPING:
             self.halting.begin(self.run)
 
-    # What it answers
+    # Queries
 
     resume_point = resumption.resume_point
     differing_step = resumption.differing_step
@@ -95,7 +95,7 @@ class RunKeeping(KeptState, KeepingWing):
     def checkpoint_at(self) -> float | None:
         """When the last checkpoint became known.
 
-        No step is lost where workers save their state when they are asked to, and at no other time.
+        None if workers save their state only when they are asked to: then no step is lost.
         """
         held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
@@ -107,7 +107,7 @@ class RunKeeping(KeptState, KeepingWing):
         """Whether any node has asked to write to a disk."""
         return self.disk.every_s is not None
 
-    # Who waits for it
+    # Waits
 
     may_be_needed = handover.may_be_needed
     hold_back = handover.hold_back
@@ -120,7 +120,7 @@ class RunKeeping(KeptState, KeepingWing):
         return "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
 
     def stay_of(self, member: Member) -> Stay:
-        """Return how long a node stays: one that writes does, and so does each node of a run that is to end."""
+        """Return how long a node waits: one that writes, or each one if the run is to end."""
         writes = persistence.writes(self, member)
         until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
         return Stay(until, lost="" if self.disk.work is not None and not writes else sentences.lost_step(self))
@@ -133,16 +133,16 @@ class RunKeeping(KeptState, KeepingWing):
         return Stay(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
 
     def before_end(self, now: float) -> str:
-        """Say whether nodes have to be heard, or a step to be written."""
+        """Say whether nodes have to be heard first, or a step written."""
         if persistence.is_unsure(self):
             return "its nodes are heard first, since the coordinator was started again, then "
         writes_at = persistence.may_write_at(self)
         return "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
 
-    # What it does by itself
+    # Its own actions
 
     def note_end(self, now: float) -> None:
-        """Note from when on nodes that are about to go wait for the disk."""
+        """Record whether nodes are about to leave, and so wait for the disk."""
         self.disk.note_end(now, END_S, ends=self.run.is_ending)
 
     def next_at(self, *, first: bool = False) -> float | None:
@@ -151,7 +151,7 @@ class RunKeeping(KeptState, KeepingWing):
         return min((due for row in rows if (due := row.when(self)) is not None), default=None)
 
     def act(self, now: float) -> Iterable[Member]:
-        """Take the first row that is due."""
+        """Execute the first row that is due."""
         for row in table.BY_STATE[self.run.durable.state]:
             due = row.when(self)
             if due is not None and due <= now:
@@ -162,7 +162,7 @@ class RunKeeping(KeptState, KeepingWing):
     def end_round(self, now: float) -> Iterable[Member]:
         """Write the last step of a round that was ended on purpose, at once if nodes are about to go."""
         over_at = table.write_over(self)
-        if over_at is not None and over_at <= now:  # while workers ended, nobody looked
+        if over_at is not None and over_at <= now:  # not checked while workers ended
             table.end_write(self, now)
         self.disk.wanted |= self.run.durable.planned
         goes = self.run.leaving or self.run.durable.stop_asked
@@ -170,15 +170,15 @@ class RunKeeping(KeptState, KeepingWing):
             return table.begin_write(self, now)
         return ()
 
-    # What nodes are sent
+    # Outputs to nodes
 
     def settle_sources(self) -> None:
-        """Plan who gets which parts from whom."""
+        """Plan which node gets which parts from which."""
         if self.run.durable.resume is not None and self.plan is None:
             self.plan = resumption.plan_of_round(self)
 
     def goals(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
-        """Return the step that all workers keep, and what to write; and what to get and to protect."""
+        """Return the steps to halt at and to write; unless `at_once`, also those to get, protect and copy."""
         halt = self.halting.sent_to(self.run, member) if goal is Goal.STOP else None
         persist = None if goal is Goal.EXIT else persistence.order_for(self, member)
         alike = self.first_states.alike if goal is Goal.RUN else None

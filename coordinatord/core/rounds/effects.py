@@ -1,4 +1,4 @@
-"""What the machine returns: records to make durable first (see `records`), then effects to carry out."""
+"""The machine's output: records to make durable first (see `records`), then effects to carry out."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from msgspec import Struct
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 FORGIVEN_EVERY_S = 0.25
-"""The least time between two postponements of all deadlines, while a late coordinator reads what nodes have sent. Each
-costs a look at all nodes: one for each of 10,000 waiting messages would itself make the coordinator late."""
+"""The least time between two postponements of all deadlines, while a late coordinator reads waiting messages. Each
+visits all nodes: one for each of 10,000 waiting messages would itself make the coordinator late."""
 
 END_S = 120.0
-"""The longest time that nodes which leave stay to write what they keep, however the write goes on: a host that is to be
-taken away is given two minutes at most."""
+"""The longest time that leaving nodes wait to write kept state, whether or not the write is finished: a host that is to
+be taken away has two minutes at most."""
 
 HEARTBEAT_STEP_S = 0.25
 """The step by which the heartbeat is stretched. Without steps each node that joins would change it for all others."""
@@ -63,7 +63,7 @@ class Policy(Struct, frozen=True):
     """The longest such pause: five restarts then take more than two minutes, and a person still sees the job move."""
 
     repeat_within_s: float = 60.0
-    """A round that went on for longer made progress, although its workers report no steps."""
+    """A round that lasted longer counts as progress, even if its workers report no steps."""
 
     first_step_s: float = 600.0
     """How long workers that announced steps may take to the first one before it is recorded as overdue: a large model
@@ -79,13 +79,12 @@ class Policy(Struct, frozen=True):
 
     outage_grace_s: float = 300.0
     """How long a node that is cut off from the coordinator lets its workers go on. It may have been replaced, so they
-    should stop soon; but while they go on, the coordinator may be gone for that long and nothing is lost. A round of
-    which no node is heard any more lasts as long: then all its workers have stopped."""
+    should stop soon; but a coordinator outage that is shorter than this loses nothing. A round of which no node is
+    heard ends after this time too: by then all its workers have stopped."""
 
     restart_grace_s: float = 15.0
-    """How long a node that was a member before may take to be back after a start of the coordinator: two and a half
-    attempts to connect, of 5 s and a pause of 1 s each, so that an attempt that began too early does not cost
-    the round."""
+    """How long a member may take to reconnect after a restart of the coordinator: two and a half attempts to connect,
+    of 5 s and a pause of 1 s each, so that an attempt that began too early does not cost the round."""
 
     jobs_max: int = 1_000
     """Jobs that are remembered; the oldest ended one is forgotten for a new one, live ones never."""
@@ -108,7 +107,7 @@ class Policy(Struct, frozen=True):
 
     @property
     def farewell_s(self) -> float:
-        """Return how many seconds the coordinator waits for a lost node if no other needs it: two leases."""
+        """Return how many seconds a coordinator without live runs waits for a lost node: two leases."""
         return 2 * self.heartbeat_s * self.heartbeats_per_lease
 
     def pause_after(self, repeats: int) -> float:

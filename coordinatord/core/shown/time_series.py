@@ -2,7 +2,7 @@
 
 A point stands for a span of the run's own time, as the ledger counts it. When there are too many points, each two
 become one of twice the length. So a run of a minute has a point for each second, and one of a month has a point for a
-few hours, in the same room.
+few hours, in the same space.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec import Struct
 from coordinatord.core.rounds.values.training_progress import WINDOW_S
 
 POINTS_MAX = 240
-"""The most points; there are at least half as many once the run is older than that in seconds. A chart that is 500
-pixels wide shows no more, and the points of one run take 8 KiB."""
+"""The most points; a run that is older than as many seconds has at least half of them. A chart that is 500 pixels wide
+shows no more, and the points of one run take 8 KiB."""
 
 SPAN_S = 1.0
 """How long a point is at first. Nodes report their steps once a second."""
@@ -53,7 +53,7 @@ class TimeSeries:
         return [total / number if number else None for total, number in zip(self._pace_sum, self._paces, strict=True)]
 
     def add(self, sample: Sample) -> None:
-        """Add what is known now; samples come in the order of their time."""
+        """Add a sample; samples come in the order of their time."""
         at = max(sample.at, self.upto_s)
         while at > POINTS_MAX * self.span_s:
             self._halve()
@@ -95,7 +95,7 @@ class TimeSeries:
             self._append(sample.training_s, restarts)
 
     def _count(self, pace: float | None) -> None:
-        """Take a pace into the mean of the last point."""
+        """Include a pace in the mean of the last point."""
         if pace is not None:
             self._pace_sum[-1] += pace
             self._paces[-1] += 1

@@ -5,7 +5,7 @@ does. Times of workers on different hosts are compared by the offset of the host
 the round trip of a question and its answer.
 
 Workers are at rest when none has come to a collective for much longer than is usual. Where they report no steps, only
-this shows that a round may hang. The limits are those for steps.
+this shows that a round may hang. The limits are the same as for steps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ COLLECTIVES_MIN = 16
 """The fewest collectives that are compared: of fewer, chance would name a worker."""
 
 LAST_SHARE = 2 / 3
-"""The least share of the collectives in which a laggard is last. Of two workers that are equally fast, one is last in
-two thirds of fifty collectives once in a hundred times, and of more workers never."""
+"""The least share of the collectives in which a laggard is last. With two equally fast workers, chance makes one last
+in two thirds of fifty collectives once in a hundred times; with more workers, never."""
 
 STEP_SHARE = 0.02
 """The least lateness of a laggard, as a part of a step: less is not worth a remedy."""
@@ -82,16 +82,16 @@ class RankLateness(Struct, frozen=True):
     last: float
     """The share of the collectives in which it arrived last, 0 to 1."""
     late_s: float
-    """How long after the worker in the middle it usually arrives: the median over the steps of the largest lateness
-    within each."""
+    """How long after the median worker it usually arrives: the median over the steps of the largest lateness within
+    each."""
 
 
 class Laggard(Struct, frozen=True):
-    """A worker that holds up all others, or a node whose workers take turns in that."""
+    """A worker that holds up all others, or a node whose workers take turns at that."""
 
     node: str
     rank: int | None
-    """None if no worker of the node is later than its other ones."""
+    """None if the workers of the node take turns."""
     last: float
     late_s: float
 
@@ -158,7 +158,7 @@ def _find_laggard(ranks: Sequence[RankLateness], step_s: float | None, error_s: 
 
 
 def _slow_nodes(ranks: Sequence[RankLateness]) -> Iterator[Laggard]:
-    """Yield the nodes whose workers take turns in being last, with how much later they are than all others.
+    """Yield the nodes whose workers take turns at being last, with their lateness behind all others.
 
     The more of the workers a node has, the more often one of them is last by chance.
     """
@@ -179,7 +179,7 @@ def _slow_nodes(ranks: Sequence[RankLateness]) -> Iterator[Laggard]:
 def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
     """Return the median of ordered numbers without those at some places, which are in order too.
 
-    There may be thousands of nodes, and to look at the others of each would hold up the coordinator for seconds.
+    There may be thousands of nodes: to go through the others of each would delay the coordinator by seconds.
     """
     number = len(ordered) - len(left_out)
     middle = []
@@ -194,7 +194,7 @@ def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
 
 
 def _error_of(members: Iterable[Arrival]) -> float:
-    """Return how far two of these workers' times may be apart only by the clocks: usually, not at worst."""
+    """Return the usual error, not the largest, of comparing these workers' times across clocks."""
     by_node = {arrival.node: arrival.error_s for arrival in members}
     return 2 * median(by_node.values()) if len(by_node) > 1 else 0.0
 

@@ -36,10 +36,10 @@ class EtcdPlaceError(OperationalError):
 
 
 class EtcdAccess(Struct, frozen=True):
-    """The credentials and the authorities for a connection to a cluster."""
+    """The credentials and CA certificates for a connection to a cluster."""
 
     authorities: Path | None = None
-    """The file of the authorities to trust; None for those of this host."""
+    """The file of the CA certificates to trust; None for the host's."""
     certificate: Path | None = None
     """The client certificate for a cluster that demands one; with its `key`."""
     key: Path | None = None

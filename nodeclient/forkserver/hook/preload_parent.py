@@ -28,9 +28,9 @@ SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The variable with the settings of this process as JSON: `socket` (a descriptor), `modules` (null: only report that
 Python runs the hook), `along` (modules that are imported as well, if they exist), `hook` (our directory on PYTHONPATH),
 `pythonpath` (its value without that directory, or null), `gloo`, `responder` and `recorder` (the paths of workerlib's
-`gloo`, `responder` and `recorders`), and `room`, which only makes the environment larger.
+`gloo`, `responder` and `recorders`), and `room`, which only makes room for a worker's environment in /proc.
 
-Paths, arguments and variables may be no text. They come as bytes, each as the character of that number, because the
+Paths, arguments and variables may be invalid text. They come as bytes, each as one character of Latin-1, because the
 node may decode them in another way than the user's interpreter."""
 
 RARELY = 1_000_003
@@ -38,8 +38,8 @@ RARELY = 1_000_003
 garbage, and collections would take a sixth of the time of an import of torch."""
 
 DRIVERS = {"/dev/nvidia-uvm": "CUDA", "/dev/kfd": "ROCm"}
-"""The devices that a process has open if it has initialised CUDA (cuInit opens it, NVML does not) or ROCm. No fork of
-it can use a GPU."""
+"""The devices that a process has open if it has initialised CUDA (cuInit opens it, NVML does not) or ROCm. Its forks
+cannot use a GPU."""
 
 REASON_MAX = 200
 """The limit of an exception's text in characters: one line."""

@@ -65,8 +65,8 @@ class StartSocket:
 def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
     """Turn this process into a worker at the node's request; `inherited` is the parent's initial environment.
 
-    The request has `argv`, `environ`, `cpus` (or null), and `node`, the process id of the node. Everything that does
-    not depend on it is done before, because the worker should start soon after it.
+    The request has `argv`, `environ`, `cpus` (or null), and `node`, the process id of the node. Everything else is done
+    before the request, so that the worker starts soon after it.
     """
     os.setsid()
     libc = ctypes.CDLL(None)
@@ -76,8 +76,8 @@ def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
     given = {decoded(name): decoded(value) for name, value in request["environ"].items()}
     _take_environment(_as_imports_left_it(given, inherited), request["cpus"])
     _show_environment(given)
-    # The kernel kills a process when its parent ends, and only now the node is the parent for sure: before it was the
-    # process in between, which has ended.
+    # The kernel is asked to kill this process when its parent ends. Only now is that surely the node, and no longer the
+    # intermediate process.
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["node"]:
         os._exit(1)
@@ -87,14 +87,14 @@ def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
 
 
 def decoded(encoded: str) -> str:
-    """Decode a path, argument or variable that came as bytes, each as the character of that number."""
+    """Decode a path, argument or variable that came as bytes, each as one character of Latin-1."""
     return os.fsdecode(encoded.encode("latin-1"))
 
 
 def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
     """Return the `given` environment of a worker with the changes that the imports have made to the parent's.
 
-    A variable with another value in the parent is not changed: the imports might have changed it differently.
+    A variable that had another value in the parent keeps the given one: imports might have changed that differently.
     """
     environ = dict(given)
     for name in inherited.keys() | os.environ.keys():

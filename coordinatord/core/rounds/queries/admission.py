@@ -51,7 +51,7 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
 
 
 def check_own(cluster: DurableCluster, join: Join) -> None:
-    """Refuse a node whose own coordinator may be back, unless this one knows its run. Raises `RefusedError`."""
+    """Refuse a node that looks for its run's coordinator, unless this one knows the run. Raises `RefusedError`."""
     last, run = cluster.jobs.get(join.job), join.observed.run
     if join.awaits_own and not (last is not None and last.knows(run)):
         text = f"this coordinator does not know run {run} of job {join.job}: it is another one, or has lost its state"
@@ -61,11 +61,10 @@ def check_own(cluster: DurableCluster, join: Join) -> None:
 def begins_anew(run: Run, join: Join, now: float) -> bool:
     """Whether a node is to begin another run of a job.
 
-    A node that was in this run comes back for the run's outcome; a spare is known only by its process. So does a node
-    whose process was running before the run ended, if the job itself is over and did not only lack nodes: the process
-    was on its way to this run, and may have been looking for the coordinator. If it trained everything anew, it would
-    overwrite the job's result. If it is not known when the run ended, that may have been long ago. Then the node begins
-    another run, since to end it as if it had trained would be worse.
+    A node that was in this run comes back only for its outcome; a spare is known only by its process. A node process
+    that started before the run ended also gets the outcome, if the job is over and did not merely lack nodes: it meant
+    to join this run, and to train anew would overwrite the job's result. If the time of the end is not known, it may be
+    long ago. Then the node begins another run, since to end it as if it had trained would be worse.
     """
     known = run.members.get(join.node)
     was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)
@@ -76,14 +75,14 @@ def begins_anew(run: Run, join: Join, now: float) -> bool:
 
 
 def check_not_degraded(store_error: str | None) -> None:
-    """Refuse to take a node in while that cannot be recorded. Raises `RefusedError`."""
+    """Refuse a node while it cannot be recorded. Raises `RefusedError`."""
     if store_error is not None:
         text = f"this coordinator cannot record anything, so it takes in no node until it can: {store_error}"
         raise RefusedError(Refused(RefusalCode.DEGRADED, clip(text), retry=True))
 
 
 def check_token(known: Member | None, event: Connected) -> None:
-    """Refuse a node whose id another token's bearer has, while that one may still be heard. Raises `RefusedError`."""
+    """Refuse a node whose id is in use with another token, until that lease is over. Raises `RefusedError`."""
     if known is None or known.lease.expired or known.session.revoked or known.session.token in {"", event.token}:
         return
     text = (
@@ -98,7 +97,7 @@ def check_incarnation(known: Member | None, join: Join) -> None:
 
     A known process that is not connected, or is silent, keeps nobody out: its successor may come from a host whose
     clock is behind. A join that a process sent before its last one is refused, too: the process has given up that
-    connection, and what it reported there is out of date.
+    connection, and its report there is out of date.
     """
     if known is None:
         return
@@ -125,7 +124,7 @@ def superseded(job: str, younger: Member) -> Refused:
 
 
 def check_spec(run: Run, join: Join) -> None:
-    """Refuse a node that disagrees with the run on what all must agree on. Raises `RefusedError`."""
+    """Refuse a node whose job spec differs from the run's. Raises `RefusedError`."""
     if join.spec == run.spec:
         return
     differences = [
@@ -175,7 +174,7 @@ def check_script(run: Run, join: Join) -> None:
 
 
 def check_size(run: Run, join: Join) -> None:
-    """Refuse a node that would make the run larger than ranks can count. Raises `RefusedError`."""
+    """Refuse a node that would bring the run above the limit of ranks. Raises `RefusedError`."""
     known = run.members.get(join.node)
     others = run.roll.workers - (known.offer.workers if known else 0)
     if others + join.offer.workers > RANKS_MAX:

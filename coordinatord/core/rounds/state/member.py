@@ -148,7 +148,7 @@ class Member:
 
     @property
     def silent_since(self) -> float:
-        """Since when it may be silent; after a restart of the daemon, long before that."""
+        """The time from which on it may be silent; after a restart of the daemon, long before that."""
         closed_at = self.session.closed_at
         return self.lease.heard_at if closed_at is None else closed_at
 

@@ -1,7 +1,7 @@
-"""Brings what only this life of the daemon knows up to date with a record: the live side of `apply`.
+"""Updates the live state, which ends with the daemon, after each record: the live side of `apply`.
 
-It is called right after `apply` has changed the durable state. A daemon that starts again builds its live state only
-from the durable state, so nothing here may decide what is to outlive it.
+It is called right after `apply` has changed the durable state. A restarted daemon builds its live state only from the
+durable state, so nothing here may decide anything that has to outlive it.
 """
 
 from __future__ import annotations

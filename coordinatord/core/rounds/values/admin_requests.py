@@ -19,7 +19,7 @@ class Request(Struct, frozen=True):
     """Whether only the answer is wanted, and nothing is to change."""
 
     def attribution(self, done: str) -> str:
-        """Return what was done, by whom and why: 'drained by alice@login1: bad memory'."""
+        """Return the action, its person and reason: 'drained by alice@login1: bad memory'."""
         return f"{done} by {self.by}" + (f": {self.why}" if self.why else "")
 
 
