@@ -64,7 +64,10 @@ MEASURED_S = 0.2
 """The shortest time over which CPU use is measured: the kernel counts it in hundredths of a second. It is also the
 timeout of a second request while an earlier question is unanswered."""
 
-NO_RESPONDER = "it does not answer: its script has called nothing of workerlib, and was started without --preload"
+NO_RESPONDER = (
+    "it does not answer: its script has called nothing of workerlib and runs without --preload, or has become another "
+    "program"
+)
 
 DUMP_BYTES_MAX = 256 * 1024
 

@@ -103,8 +103,10 @@ async def test_of_a_worker_that_knows_nothing_of_it_the_kernel_tells(tmp_path: P
         stage.start("lock", imports="")
         found = await stage.look(lambda found: found.state == "sleeping")
         assert found.origin is StackOrigin.NONE
-        why = "it does not answer: its script has called nothing of workerlib, and was started without --preload"
-        assert found.problem == why
+        assert found.problem == (
+            "it does not answer: its script has called nothing of workerlib and runs without --preload, or has become "
+            "another program"
+        )
 
 
 async def test_a_worker_that_has_taken_the_signal_for_itself_is_never_sent_it(tmp_path: Path) -> None:
