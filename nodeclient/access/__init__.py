@@ -2,5 +2,5 @@
 
 `endpoint` is the address of a coordinator. `contact_points` chooses which of several coordinators to try next.
 `keyring` finds the user's tokens. `secured_attempt` is one attempt to reach a coordinator: it decides on TLS, checks
-the key, and then has the token to send. It also makes a node's attempts to join.
+the key, and then has the token to send.
 """

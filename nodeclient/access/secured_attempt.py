@@ -6,23 +6,17 @@ the key, and the header, which exists only after that.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
-from functools import partial
 
 from coordinatord.protocol.access_token import BEARER, AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.pinned_tls import PinError, authority_context, pinned_context, why_unusable
-from coordinatord.runtime.tasks import in_thread
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring, keyring_of
 
 PROBE_WITHIN_S = 3.0
 """How long a test for TLS may take, after a connection without TLS got no answer."""
-
-LOOK_WITHIN_S = 5.0
-"""How long to wait for the files of tokens and certificates: a file system that takes longer is as good as gone."""
 
 IN_THE_CLEAR = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"}
@@ -185,35 +179,3 @@ class SecuredAttempt:
                 " may answer in its place, or it was set up anew; then fetch its new token"
             )
         self._pin = pin
-
-
-class JoinAttempts:
-    """Makes a node's attempts to join. One thread at most waits for a file system that hangs."""
-
-    def __init__(self, settings: AccessSettings) -> None:
-        self.settings = settings
-        self.proven: AccessToken | None = None
-        """The token by which this node was last let in: while it is valid, the coordinator refuses the node with any
-        other."""
-        self._looking: asyncio.Future[SecuredAttempt] | None = None
-        """The look at the files of tokens and certificates that is in progress."""
-
-    async def prepare(self, coordinator: Endpoint) -> SecuredAttempt:
-        """Return an attempt with tokens and certificates, whose files may be on a file system that hangs.
-
-        Raises `AccessError`, and `OSError` if there is no thread.
-        """
-        if self._looking is not None:
-            await asyncio.wait([self._looking], timeout=LOOK_WITHIN_S)
-        if self._looking is None or self._looking.done():
-            look = partial(SecuredAttempt, self.settings, coordinator, Role.JOIN, self.proven)
-            self._looking = in_thread(look, "access")
-            self._looking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            await asyncio.wait([self._looking], timeout=LOOK_WITHIN_S)
-        if not self._looking.done():
-            raise AccessError(
-                f"the files of tokens and certificates were not read within {LOOK_WITHIN_S:g} s: their file system "
-                "hangs, or a token is in a pipe that nobody writes to; copy them to a local disk"
-            )
-        attempt, self._looking = self._looking.result, None
-        return attempt()

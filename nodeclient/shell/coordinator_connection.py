@@ -48,9 +48,10 @@ from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from nodeclient.access.contact_points import ELSEWHERE, ContactPoint, ContactPoints, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CLEAR, AccessSettings
-from nodeclient.access.secured_attempt import AccessError, ClearError, JoinAttempts, SecuredAttempt, WrongTokenError
+from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt, WrongTokenError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
+from nodeclient.shell.join_attempts import JoinAttempts
 
 log = logging.getLogger(__name__)
 
