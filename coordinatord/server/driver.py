@@ -239,7 +239,8 @@ class Driver:
         self.machine = machine
         self._carry_out: dict[type, Callable[[Any], None]] = {}
         self._tasks = tasks
-        self._timer = DeadlineTimer(asyncio.get_running_loop(), lambda now: self._handle(Tick(), now))
+        self._loop = asyncio.get_running_loop()  # kept, since to ask for it costs a system call for each heartbeat
+        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._effects = PacedEffects(self._release, may_act)
         self._record_writer = RecordWriter(
             machine, store, tasks, counters, submit=self.submit, release=self._release_durable
@@ -254,7 +255,7 @@ class Driver:
     @property
     def now(self) -> float:
         """The machine's clock, in seconds."""
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
     def on(self, kind: type[Carried], carry_out: Callable[[Carried], None]) -> None:
         """Register what carries out effects of one kind; it must not wait for anything."""
