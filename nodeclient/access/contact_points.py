@@ -1,6 +1,6 @@
 """Chooses which coordinator to try next: several in turn, each address of a name, and the leader that a standby names.
 
-`ContactPoints` chooses for a node, without clock and network. The operators' commands use the rest as well.
+`ContactPoints` chooses for a node, and is pure. The operators' commands use only the other functions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
 ADDRESSES_MAX = 16
 """The most addresses of one name to try: three or five coordinators have one or two each."""
 
-DOUBTED_S = 4.0
-"""How long a coordinator that fell silent gets a shorter timeout, in seconds. A node detects a silent leader after 5 s.
-The leader's lease of 5 s expires at most half a second later, and then the standby that named it leads."""
+SUSPECT_S = 4.0
+"""How long a coordinator that fell silent is suspected, and gets a shorter timeout, in seconds. A node detects a silent
+leader after 5 s. The leader's lease of 5 s expires at most half a second later, and then the standby that named it
+leads."""
 
 
 class ContactPoint(Struct, frozen=True):
@@ -42,32 +43,33 @@ class ContactPoints:
     """The coordinators of a node, in the order of trying."""
 
     def __init__(self, coordinators: Sequence[Endpoint]) -> None:
-        self._given = [ContactPoint(coordinator) for coordinator in coordinators]
-        self._place = 0
+        self._coordinators = [ContactPoint(coordinator) for coordinator in coordinators]
+        self._index = 0
+        """The index of the coordinator that is tried now."""
         self._addresses: list[ContactPoint] = []
-        """The addresses of the name at this index that are still to be tried one by one."""
+        """The addresses of that coordinator's name that are still to be tried one by one."""
         self._leader: ContactPoint | None = None
-        """The leader that the coordinator at this index has named."""
+        """The leader that this coordinator, a standby, has named."""
         self._served = False
         """Whether the current contact point has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}
-        """The times in the last `DOUBTED_S` when coordinators fell silent that have not served this node since."""
+        """The times in the last `SUSPECT_S` when coordinators fell silent that have not served this node since."""
 
     @property
     def current(self) -> ContactPoint:
         """The contact point to try now."""
         if self._leader is not None:
             return self._leader
-        return self._addresses[0] if self._addresses else self._given[self._place]
+        return self._addresses[0] if self._addresses else self._coordinators[self._index]
 
     @property
     def alone(self) -> bool:
         """Whether there is no other contact point to try."""
-        return len(self._given) == 1 and not self._addresses and self._leader is None
+        return len(self._coordinators) == 1 and not self._addresses and self._leader is None
 
     @property
     def doubts(self) -> bool:
-        """Whether the current coordinator just fell silent, and another one may have replaced it."""
+        """Whether the current coordinator fell silent just now, so that another one may lead in its place."""
         return not self.alone and self.current.coordinator in self._silent_at
 
     def record_attempt(
@@ -81,13 +83,13 @@ class ContactPoints:
     ) -> bool:
         """Record how the attempt at `current` ended; return whether to make the next one at once.
 
-        `served` says that it served this node, `silent` that it did not answer, or fell silent later. `leader` is the
-        leader that it named as a standby, and `addresses` are those of its name. `now` is in seconds, by a clock that
+        `served`: the coordinator served this node. `silent`: it did not answer, or fell silent later. `leader`: the
+        leader that it named as a standby. `addresses`: the addresses of its name. `now` is in seconds, by a clock that
         never stops.
 
-        If the named leader stands by as well, no further one is tried: both soon learn which one leads. A named leader
-        that just fell silent is tried, because it may still lead. If it does not answer soon, the standby that named it
-        is tried again.
+        If the named leader is a standby as well, its leader is not tried: both soon learn which one leads. A named
+        leader that fell silent just now is tried, because it may still lead. If it does not answer soon, the standby
+        that named it is tried again.
         """
         self._record_silence(now, served=served, silent=silent)
         if leader is not None and self._leader is None:
@@ -101,7 +103,7 @@ class ContactPoints:
         return False
 
     def _record_silence(self, now: float, *, served: bool, silent: bool) -> None:
-        self._silent_at = {other: at for other, at in self._silent_at.items() if now < at + DOUBTED_S}
+        self._silent_at = {other: at for other, at in self._silent_at.items() if now < at + SUSPECT_S}
         if silent:
             self._silent_at[self.current.coordinator] = now
         elif served:
@@ -117,14 +119,15 @@ class ContactPoints:
             del self._addresses[0]
         elif len(addresses) > 1:
             self._addresses = [
-                ContactPoint(self._given[self._place].coordinator, address) for address in addresses[:ADDRESSES_MAX]
+                ContactPoint(self._coordinators[self._index].coordinator, address)
+                for address in addresses[:ADDRESSES_MAX]
             ]
             return
         if not self._addresses:
-            self._place = (self._place + 1) % len(self._given)
-            if self._given[self._place] == failed:
+            self._index = (self._index + 1) % len(self._coordinators)
+            if self._coordinators[self._index] == failed:
                 # The failed leader is not retried at once; of two coordinators, the standby that named it is next.
-                self._place = (self._place + 1) % len(self._given)
+                self._index = (self._index + 1) % len(self._coordinators)
 
 
 def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:

@@ -29,17 +29,17 @@ class Endpoint(Struct, frozen=True):
 
 
 def read_endpoint(text: str, least_port: int = 1) -> Endpoint:
-    """Parse one `HOST[:PORT]`, also as a browser shows it: `https://HOST:PORT/`. Raises `ArgumentTypeError`."""
+    """Parse one `HOST[:PORT]`, or a URL as a browser shows it: `https://HOST:PORT/`. Raises `ArgumentTypeError`."""
     match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
     port = int((match and match["port"]) or DEFAULT_PORT)
-    number = match and (match["bracketed"] or match["bare"])
-    if match is None or not least_port <= port <= PORT_MAX or (number and not is_address(number)):
+    ipv6 = match and (match["bracketed"] or match["bare"])
+    if match is None or not least_port <= port <= PORT_MAX or (ipv6 and not is_address(ipv6)):
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
-    return Endpoint(number or match["host"], port)
+    return Endpoint(ipv6 or match["host"], port)
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an IP address, and no name."""
+    """Whether a text is an IP address and not a name."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

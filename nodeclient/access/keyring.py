@@ -1,4 +1,4 @@
-"""Finds access tokens: in a file that was named, in the environment, from systemd, or in the user's own directory.
+"""Finds access tokens: in a named file, in the environment, among systemd's credentials, or in the user's directory.
 
 Each attempt to connect looks them up, so a new or replaced token needs no restart.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,12 +27,12 @@ _PIN = re.compile(r"[a-z2-7]{52}", re.ASCII)
 FILES_MAX = 1_000
 """The limit of files in a user's directory: one for each coordinator that the user has ever started."""
 
-ORDER = {
+ROLES_TO_TRY = {
     Role.JOIN: (Role.JOIN,),
     Role.READ: (Role.READ, Role.ADMIN),
     Role.ADMIN: (Role.ADMIN, Role.READ),
 }
-"""The roles of tokens to try for each purpose, the fewest rights first."""
+"""The roles of the tokens to try for a request of each role, in this order."""
 
 
 class KeyringError(OperationalError):
@@ -65,7 +65,7 @@ class AccessSettings(Struct, frozen=True):
 
     @property
     def is_given(self) -> bool:
-        """Whether this program was given a token, so that the user's directory is not searched."""
+        """Whether this program was given a token, and so does not search the user's directory."""
         given = self.token_file is not None or bool(self.token)
         return given or (self.credentials != "" and Path(self.credentials, CREDENTIAL).exists())
 
@@ -82,27 +82,28 @@ class Keyring(Struct, frozen=True):
 
     source: str
     """The place, for people; empty if there are no tokens anywhere."""
-    pins: frozenset[str] = frozenset()
-    """The pins of the coordinators that the tokens are for."""
-    read: Callable[[str], tuple[AccessToken, ...]] = lambda _: ()
-    """Returns the tokens for a pin. Raises `KeyringError`."""
+    tokens: Mapping[str, tuple[AccessToken, ...] | KeyringError] = {}
+    """The tokens by the pin of their coordinator, or why they cannot be used."""
 
     def token_for(self, pin: str, role: Role, *, any_key: bool = False) -> AccessToken:
-        """Return the token for the coordinator with this pin; with `any_key`, or else one for another coordinator.
+        """Return the token for the coordinator with this pin. Raises `KeyringError`.
 
-        Without one of this role, it is one of another role: the coordinator's error then names the needed role. Raises
-        `KeyringError`.
+        If there is none of this `role`, return one of another role: the coordinator's error then names the needed role.
+        With `any_key`, a token of another coordinator is used if this one has none.
         """
-        wanted = pin if pin in self.pins or not any_key else next(iter(self.pins), pin)
-        tokens = {token.role: token for token in self.read(wanted)}
-        for candidate in (*ORDER[role], *tokens):
-            if candidate in tokens:
-                return tokens[candidate]
+        wanted = pin if pin in self.tokens or not any_key else next(iter(self.tokens), pin)
+        found = self.tokens.get(wanted, ())
+        if isinstance(found, KeyringError):
+            raise found
+        by_role = {token.role: token for token in found}
+        for candidate in (*ROLES_TO_TRY[role], *by_role):
+            if candidate in by_role:
+                return by_role[candidate]
         raise KeyringError(f"{self.source} has no token for the coordinator with the key {pin}")
 
 
 def find_keyring(settings: AccessSettings) -> Keyring:
-    """Return the tokens of the first place with any. Raises `KeyringError`."""
+    """Return the tokens of the first place that has any. Raises `KeyringError`."""
     try:
         if settings.token_file is not None:
             return _of_text(str(settings.token_file), read_given(settings.token_file))
@@ -116,8 +117,8 @@ def find_keyring(settings: AccessSettings) -> Keyring:
 
 
 def keyring_of(proven: AccessToken) -> Keyring:
-    """Return a keyring with a token that a coordinator has accepted before."""
-    return Keyring("the memory of this process", frozenset({proven.pin}), lambda _: (proven,))
+    """Return a keyring with only one token, which a coordinator has accepted before."""
+    return Keyring("the memory of this process", {proven.pin: (proven,)})
 
 
 def forget_variable(environ: Mapping[str, str] = os.environ) -> None:
@@ -142,27 +143,17 @@ def _of_text(source: str, text: str) -> Keyring:
         tokens = tokens_in(text)
     except TokenFormError as error:
         raise KeyringError(f"{source}: {error}") from error
-    pins = frozenset(token.pin for token in tokens)
-    return Keyring(source, pins, lambda pin: tuple(token for token in tokens if token.pin == pin))
+    return Keyring(source, {pin: tuple(t for t in tokens if t.pin == pin) for pin in {token.pin for token in tokens}})
 
 
 def _of_user(settings: AccessSettings) -> Keyring:
     """Return the tokens in the user's own directory, whose files are named by the coordinators' pins."""
     try:
         folder = tokens_directory({"XDG_CONFIG_HOME": settings.config_home})
-        pins = frozenset(name for name in os.listdir(folder) if _PIN.fullmatch(name))  # noqa: PTH208 - names are wanted
+        pins = sorted(filter(_PIN.fullmatch, os.listdir(folder)))  # noqa: PTH208 - names are wanted
     except (OSError, PrivateFileError):
         return Keyring("")
-
-    found = {pin: _tokens_in_file(folder / pin) for pin in sorted(pins)[:FILES_MAX]}
-
-    def read(pin: str) -> tuple[AccessToken, ...]:
-        tokens = found.get(pin, ())
-        if isinstance(tokens, KeyringError):
-            raise tokens
-        return tokens
-
-    return Keyring(str(folder), pins, read) if pins else Keyring("")
+    return Keyring(str(folder) if pins else "", {pin: _tokens_in_file(folder / pin) for pin in pins[:FILES_MAX]})
 
 
 def _tokens_in_file(path: Path) -> tuple[AccessToken, ...] | KeyringError:

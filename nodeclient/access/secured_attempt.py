@@ -1,7 +1,7 @@
-"""One attempt to reach a coordinator, with or without TLS: it checks the key, and then has the token to send.
+"""One attempt to reach a coordinator: it makes the TLS context, checks the server's key, and has the token to send.
 
-Both clients use it, for a node's session and for an operator's requests. They share the context, whose handshake checks
-the key, and the header, which exists only after that.
+Both clients use it: that of a node's session, and that of an operator's requests. The token exists only after the
+handshake has checked the key, so it is sent to no other server.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring
 PROBE_WITHIN_S = 3.0
 """How long a test for TLS may take, after a connection without TLS got no answer."""
 
-IN_THE_CLEAR = frozenset(
+_NOT_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"}
 )
 """OpenSSL's names of errors for an answer without TLS."""
 
-OLDER = frozenset(
+_OLDER_TLS = frozenset(
     {"TLSV1_ALERT_PROTOCOL_VERSION", "SSLV3_ALERT_HANDSHAKE_FAILURE", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}
 )
-"""OpenSSL's names of errors for a server with an older TLS. One that does not know TLS 1.3 finds no common cipher, and
-reports a failed handshake."""
+"""OpenSSL's names of errors for a server with an older TLS. Such a server finds no common cipher, and reports a failed
+handshake."""
 
-WANTS_CERTIFICATE = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+_WANTS_CERTIFICATE = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 """OpenSSL's name of the alert to a client without a certificate."""
 
-DISTRUSTS_CERTIFICATE = {
+_CERTIFICATE_REJECTED = {
     "TLSV1_ALERT_UNKNOWN_CA": "it is of another authority",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired",
     "SSLV3_ALERT_BAD_CERTIFICATE": "it is malformed, or not yet valid",
@@ -61,17 +61,17 @@ class SecuredAttempt:
     ) -> None:
         """Look for tokens for requests of a `role` to the coordinator at `endpoint`.
 
-        Raises `WrongTokenError`, and `AccessError` if a file about certificates cannot be used.
+        A `proven` token is one that a coordinator has accepted from this process before. It is reused, because its file
+        may be gone. Other tokens are looked up only if a coordinator with another key answers.
 
-        A `proven` token, which a coordinator has accepted from this process before, is reused, because it may exist
-        nowhere else. Other tokens are looked up only if a coordinator with another key answers.
+        Raises `WrongTokenError`, and `AccessError` if a file with certificates cannot be used.
         """
         self._settings = settings
         self._proven = proven
         self._endpoint = endpoint
         self._role = role
         self._pin = ""
-        """The pin of the coordinator, once its key was checked."""
+        """The pin of the coordinator, once the handshake has checked its key."""
         self.context: ssl.SSLContext | None = None
         """The context to connect with; None without TLS."""
         self.shown: AccessToken | None = None
@@ -110,14 +110,14 @@ class SecuredAttempt:
                 return kind(f"{where}: {error.args[0]}")
             case ssl.SSLCertVerificationError():
                 text = f"{where}: its certificate is not to be trusted: {error.verify_message}; see --tls-ca"
-            case _ if error.reason == WANTS_CERTIFICATE:
+            case _ if error.reason == _WANTS_CERTIFICATE:
                 text = f"{where} wants a certificate of this client: give --tls-cert and --tls-key"
-            case _ if error.reason in DISTRUSTS_CERTIFICATE and self._settings.certificate is not None:
-                reason = DISTRUSTS_CERTIFICATE[error.reason]
+            case _ if error.reason in _CERTIFICATE_REJECTED and self._settings.certificate is not None:
+                reason = _CERTIFICATE_REJECTED[error.reason]
                 text = f"{where} does not trust {self._settings.certificate}, the certificate of this client: {reason}"
-            case _ if error.reason in OLDER:
+            case _ if error.reason in _OLDER_TLS:
                 text = f"{where} does not speak TLS 1.3: have the proxy there allow it, or pass TLS through"
-            case _ if error.reason in IN_THE_CLEAR:
+            case _ if error.reason in _NOT_TLS:
                 return ClearError(
                     f"{where} speaks in the clear, and there is a token here ({self._keyring.source}): nothing was"
                     " sent, somebody may be in between. If it was started with --insecure, give --insecure here too"
@@ -146,7 +146,7 @@ class SecuredAttempt:
                 # Any key will do, since no secret is sent.
                 pinned_context(lambda _: None).wrap_socket(connection).close()
         except ssl.SSLError as error:
-            return error.reason in OLDER
+            return error.reason in _OLDER_TLS
         except (OSError, UnicodeError):
             return False
         return True
@@ -155,9 +155,9 @@ class SecuredAttempt:
         settings = self._settings
         try:
             if settings.authorities is None:
-                context = pinned_context(self._compare)
+                context = pinned_context(self._check_pin)
             else:
-                context = authority_context(self._compare, str(settings.authorities))
+                context = authority_context(self._check_pin, str(settings.authorities))
             if settings.certificate is not None:
                 context.load_cert_chain(settings.certificate, settings.key)
         except OSError as error:
@@ -166,14 +166,15 @@ class SecuredAttempt:
             raise AccessError(text) from error
         return context
 
-    def _compare(self, pin: str) -> None:
+    def _check_pin(self, pin: str) -> None:
         """Check the pin of the server's key, within the handshake. Raises `PinError`."""
-        if self._settings.authorities is None and pin not in self._keyring.pins and self._proven is not None:
+        trusts_any_pin = self._settings.authorities is not None
+        if not trusts_any_pin and pin not in self._keyring.tokens and self._proven is not None:
             try:
                 self._keyring = find_keyring(self._settings)
             except KeyringError as error:
                 raise PinError(f"its key is another one than before, and {error}") from error
-        if self._settings.authorities is None and pin not in self._keyring.pins:
+        if not trusts_any_pin and pin not in self._keyring.tokens:
             raise PinError(
                 f"its key is none that the tokens in {self._keyring.source} are for, so nothing was sent: somebody else"
                 " may answer in its place, or it was set up anew; then fetch its new token"

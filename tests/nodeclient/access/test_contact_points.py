@@ -6,7 +6,7 @@ import pytest
 
 from nodeclient.access.contact_points import (
     ADDRESSES_MAX,
-    DOUBTED_S,
+    SUSPECT_S,
     ContactPoint,
     ContactPoints,
     addresses_of,
@@ -79,7 +79,7 @@ def test_a_leader_that_fell_silent_is_doubted_for_a_moment() -> None:
         assert not contacts.record_attempt(now + 1.0, served=False, silent=True)
     assert tried == [(ContactPoint(H2), False), (ContactPoint(H1), True)] * 2
     assert contacts.current == ContactPoint(H2)
-    contacts.record_attempt(12.1 + DOUBTED_S, served=False, leader=H1)
+    contacts.record_attempt(12.1 + SUSPECT_S, served=False, leader=H1)
     assert (contacts.current, contacts.doubts) == (ContactPoint(H1), False)
 
 
