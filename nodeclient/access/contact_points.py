@@ -16,7 +16,7 @@ from msgspec import Struct
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.access.endpoint import Endpoint, is_address, read_endpoint
 
-ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
+STANDBY_STATUS = HTTPStatus.TEMPORARY_REDIRECT
 """The status of a standby's answer; the leader's address is in `Location` (RFC 9110, 15.4.8)."""
 
 ADDRESSES_MAX = 16
@@ -63,14 +63,14 @@ class ContactPoints:
         return self._addresses[0] if self._addresses else self._coordinators[self._index]
 
     @property
-    def alone(self) -> bool:
+    def is_only_one(self) -> bool:
         """Whether there is no other contact point to try."""
         return len(self._coordinators) == 1 and not self._addresses and self._leader is None
 
     @property
-    def doubts(self) -> bool:
+    def is_suspect(self) -> bool:
         """Whether the current coordinator fell silent just now, so that another one may lead in its place."""
-        return not self.alone and self.current.coordinator in self._silent_at
+        return not self.is_only_one and self.current.coordinator in self._silent_at
 
     def record_attempt(
         self,

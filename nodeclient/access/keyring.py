@@ -56,7 +56,7 @@ class AccessSettings(Struct, frozen=True):
     key: Path | None = None
     insecure: bool = False
     """Whether to use neither TLS nor a token."""
-    clear_allowed: bool = False
+    plaintext_allowed: bool = False
     """Whether a coordinator without TLS is acceptable: a node may have started it."""
 
     def __repr__(self) -> str:
@@ -70,10 +70,10 @@ class AccessSettings(Struct, frozen=True):
         return given or (self.credentials != "" and Path(self.credentials, CREDENTIAL).exists())
 
 
-USUAL = AccessSettings()
+DEFAULT_ACCESS = AccessSettings()
 """The settings without any flag or variable."""
 
-CLEAR = AccessSettings(insecure=True)
+INSECURE_ACCESS = AccessSettings(insecure=True)
 """The settings for a coordinator that serves only this host."""
 
 

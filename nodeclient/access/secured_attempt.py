@@ -49,7 +49,7 @@ class WrongTokenError(AccessError):
     """No coordinator accepts this client's tokens, and a retry would not change that."""
 
 
-class ClearError(AccessError):
+class PlaintextError(AccessError):
     """The coordinator uses no TLS, although a token was found. Nothing was sent."""
 
 
@@ -74,7 +74,7 @@ class SecuredAttempt:
         """The pin of the coordinator, once the handshake has checked its key."""
         self.context: ssl.SSLContext | None = None
         """The context to connect with; None without TLS."""
-        self.shown: AccessToken | None = None
+        self.sent_token: AccessToken | None = None
         """The token that was sent, if any."""
         try:
             self._keyring = find_keyring(settings) if proven is None else keyring_of(proven)
@@ -89,13 +89,13 @@ class SecuredAttempt:
         if self.context is None:
             return {}
         any_key = self._settings.authorities is not None
-        self.shown = self._proven
-        if self.shown is None or not (any_key or self.shown.pin == self._pin):
+        self.sent_token = self._proven
+        if self.sent_token is None or not (any_key or self.sent_token.pin == self._pin):
             try:
-                self.shown = self._keyring.token_for(self._pin, self._role, any_key=any_key)
+                self.sent_token = self._keyring.token_for(self._pin, self._role, any_key=any_key)
             except KeyringError as error:
                 raise AccessError(f"{self._endpoint}: {error}") from error
-        return {"Authorization": f"{BEARER}{self.shown.text}"}
+        return {"Authorization": f"{BEARER}{self.sent_token.text}"}
 
     def explain(self, error: BaseException) -> AccessError | None:
         """Explain a failed connection by TLS, keys or tokens; return None for any other cause."""
@@ -118,7 +118,7 @@ class SecuredAttempt:
             case _ if error.reason in _OLDER_TLS:
                 text = f"{where} does not speak TLS 1.3: have the proxy there allow it, or pass TLS through"
             case _ if error.reason in _NOT_TLS:
-                return ClearError(
+                return PlaintextError(
                     f"{where} speaks in the clear, and there is a token here ({self._keyring.source}): nothing was"
                     " sent, somebody may be in between. If it was started with --insecure, give --insecure here too"
                 )
@@ -126,7 +126,7 @@ class SecuredAttempt:
                 text = f"{where}: no secure connection: {error.reason or error}"
         return AccessError(text)
 
-    def locked_out(self) -> AccessError:
+    def tls_required(self) -> AccessError:
         """Return the error for a coordinator that needs TLS, after an attempt without TLS."""
         if self._settings.insecure:
             return AccessError(f"{self._endpoint} speaks TLS only: leave --insecure out")

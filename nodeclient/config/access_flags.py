@@ -46,7 +46,7 @@ def add_access(parser: SettingsParser) -> None:
 
 
 def read_access(
-    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], *, clear_allowed: bool = False
+    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], *, plaintext_allowed: bool = False
 ) -> AccessSettings:
     """Make the settings. Raises `SettingsError`."""
     if (given.certificate is None) is not (given.key is None):
@@ -57,7 +57,7 @@ def read_access(
         token=environ.get(VARIABLE, "").strip(),
         credentials=environ.get("CREDENTIALS_DIRECTORY", ""),
         config_home=environ.get("XDG_CONFIG_HOME", ""),
-        clear_allowed=clear_allowed,
+        plaintext_allowed=plaintext_allowed,
     )
 
 

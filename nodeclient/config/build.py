@@ -72,7 +72,7 @@ def join_config(
     if shown is not None and not any(local_rank < workers for local_rank in shown):
         remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
     address = _advertised_address(parser, given, environ, remarks)
-    access = read_access(parser, given, environ, clear_allowed=front_end.own_coordinator)
+    access = read_access(parser, given, environ, plaintext_allowed=front_end.own_coordinator)
     own_coordinator = front_end.own_coordinator and _may_start_coordinator(access, remarks)
     config = filled(
         JoinConfig,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, filled, folder
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.access.keyring import USUAL, AccessSettings
+from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import add_access, read_access
 from nodeclient.config.command_line import CommandLine
@@ -50,7 +50,7 @@ class Last(Struct, frozen=True):
 class _AccessConfig(Struct, frozen=True, kw_only=True):
     """The optional settings of all commands."""
 
-    access: AccessSettings = USUAL
+    access: AccessSettings = DEFAULT_ACCESS
 
 
 class _OperatorConfig(_AccessConfig, frozen=True):

@@ -26,7 +26,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
 from coordinatord.protocol.schema import ERRORS, SchemaError, check
 from coordinatord.protocol.text import clip
-from nodeclient.access.contact_points import ADDRESSES_MAX, ELSEWHERE, ContactPoint, addresses_of, leader_in
+from nodeclient.access.contact_points import ADDRESSES_MAX, STANDBY_STATUS, ContactPoint, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
@@ -226,7 +226,7 @@ class Client:
                 yield connection, attempt.headers
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
                 if attempt.context is None and attempt.speaks_tls():
-                    raise attempt.locked_out() from error
+                    raise attempt.tls_required() from error
                 raise attempt.explain(error) or error from error
 
     def _in_turn(self, ask: Callable[[ContactPoint], Result]) -> Result:
@@ -312,7 +312,7 @@ def _addresses_in(contact: ContactPoint) -> list[ContactPoint]:
 def _decoded(answer: http.client.HTTPResponse) -> Any:
     """Return the data of an answer. Raises the exception that corresponds to a coordinatord's error."""
     body = answer.read(ANSWER_BYTES_MAX)
-    if answer.status == ELSEWHERE:
+    if answer.status == STANDBY_STATUS:
         raise _StandbyError(leader_in(answer.getheader("Location") or ""))
     try:
         decoded = msgpack.decode(body)

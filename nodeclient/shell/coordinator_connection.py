@@ -45,10 +45,10 @@ from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HandshakeError
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
-from nodeclient.access.contact_points import ELSEWHERE, ContactPoint, ContactPoints, addresses_of, leader_in
+from nodeclient.access.contact_points import STANDBY_STATUS, ContactPoint, ContactPoints, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.access.keyring import CLEAR, AccessSettings
-from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt, WrongTokenError
+from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
+from nodeclient.access.secured_attempt import AccessError, PlaintextError, SecuredAttempt, WrongTokenError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
 from nodeclient.shell.join_attempts import JoinAttempts
@@ -193,7 +193,7 @@ class CoordinatorConnection:
             reason, status = _explain(coordinator, error), error.status if isinstance(error, HandshakeError) else None
             if status in DENIALS:
                 return self._deny(reason, wrong_since, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
-            if isinstance(error, HandshakeError) and status == ELSEWHERE:
+            if isinstance(error, HandshakeError) and status == STANDBY_STATUS:
                 self._leader, self._wrong_since = leader_in(error.location), wrong_since
             self._unanswered = isinstance(error, TimeoutError)
             return reason
@@ -229,15 +229,15 @@ class CoordinatorConnection:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
                 return await self._carry(contact, version, parting)
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
-                raise attempt.locked_out() from error
+                raise attempt.tls_required() from error
             explained = attempt.explain(error)
             if (
-                not isinstance(explained, ClearError)
-                or not attempts.settings.clear_allowed
+                not isinstance(explained, PlaintextError)
+                or not attempts.settings.plaintext_allowed
                 or attempts.settings.is_given
             ):
                 raise explained or error from error
-        in_the_clear = SecuredAttempt(CLEAR, coordinator, Role.JOIN)
+        in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, version, parting, in_the_clear)
         return await self._hold(session, contact, has_token=True)
 
@@ -251,10 +251,12 @@ class CoordinatorConnection:
         loop, tls = asyncio.get_running_loop(), session.attempt.context
         host = session.coordinator.host
         try:
-            async with asyncio.timeout(CONNECT_WITHIN_S if self._contacts.alone else REACH_WITHIN_S) as patience:
+            async with asyncio.timeout(CONNECT_WITHIN_S if self._contacts.is_only_one else REACH_WITHIN_S) as patience:
 
                 def reached() -> _CoordinatorSession:
-                    patience.reschedule(loop.time() + (REACH_WITHIN_S if self._contacts.doubts else CONNECT_WITHIN_S))
+                    patience.reschedule(
+                        loop.time() + (REACH_WITHIN_S if self._contacts.is_suspect else CONNECT_WITHIN_S)
+                    )
                     return session
 
                 await loop.create_connection(
@@ -303,7 +305,7 @@ class CoordinatorConnection:
             case ReadLog() | AskStacks() | AskArrivals():
                 self._read(received, session.answer)
             case Desired() | Degraded():
-                self._welcome, self._attempts.proven = True, session.attempt.shown
+                self._welcome, self._attempts.proven = True, session.attempt.sent_token
                 self._submit(
                     DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received)
                 )
@@ -389,7 +391,7 @@ def _describe(error: HandshakeError) -> str:
     """Return a text about an answer that opens no session, to follow the coordinator's name."""
     if error.status is None:
         return " does not answer in HTTP: is it a coordinatord?"
-    if error.status == ELSEWHERE and (leader := leader_in(error.location)) is not None:
+    if error.status == STANDBY_STATUS and (leader := leader_in(error.location)) is not None:
         return f" stands by: {leader} leads"
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         return f" {clip(error.reason or 'cannot serve now: does it begin to lead, or end?')}"

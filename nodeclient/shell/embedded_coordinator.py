@@ -28,7 +28,7 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.own_python import isolated
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.access.keyring import CLEAR
+from nodeclient.access.keyring import INSECURE_ACCESS
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.host.ports import PortReservation
 from nodeclient.workers.process_tree import MARK_VARIABLE
@@ -109,7 +109,7 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
     if config.standalone:
         await child.start(*STANDALONE, shared=False)
         endpoint = Endpoint("127.0.0.1", child.port)
-        return structs.replace(config, coordinators=(endpoint,), access=CLEAR, join_timeout_s=PATIENCE_S)
+        return structs.replace(config, coordinators=(endpoint,), access=INSECURE_ACCESS, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
     if not config.own_coordinator or not await _is_here(endpoint.host) or not await _start_at(child, endpoint.port):
         return config

@@ -18,7 +18,7 @@ from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.settings import seconds
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.access.keyring import USUAL, VARIABLE, AccessSettings, forget_variable
+from nodeclient.access.keyring import DEFAULT_ACCESS, VARIABLE, AccessSettings, forget_variable
 from nodeclient.config.flag_values import address, endpoints, name
 from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
 from nodeclient.core.agent_settings import JOIN_TIMEOUT_S
@@ -63,7 +63,7 @@ class TorchrunConfig(Struct, frozen=True):
     join_timeout_s: float
     remark: str
     """A line to log at the start, if any."""
-    access: AccessSettings = USUAL
+    access: AccessSettings = DEFAULT_ACCESS
     """The places of tokens, and how to connect to the coordinator."""
 
 

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from coordinatord.protocol.messages import Goal, JobSpec, Join
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.access.keyring import CLEAR, AccessSettings
+from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate
@@ -202,7 +202,7 @@ def main() -> None:
     """Do as the arguments say."""
     host, port, job, size = sys.argv[1:]
     token_file = os.environ.get("NODECLIENT_TOKEN_FILE")
-    access = AccessSettings(token_file=Path(token_file)) if token_file else CLEAR
+    access = AccessSettings(token_file=Path(token_file)) if token_file else INSECURE_ACCESS
 
     async def live() -> None:
         await Fleet(Place(Endpoint(host, int(port)), job, int(size), access)).run()

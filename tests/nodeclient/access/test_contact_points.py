@@ -20,7 +20,7 @@ H1, H2, H3 = endpoints("h1,h2,h3")
 
 def test_those_that_do_not_serve_are_tried_in_turn() -> None:
     contacts = ContactPoints([H1, H2])
-    assert not contacts.alone
+    assert not contacts.is_only_one
     seen = []
     for _ in range(4):
         seen.append(contacts.current.coordinator)
@@ -41,7 +41,7 @@ def test_a_single_one_is_asked_for_ever() -> None:
     for served, silent in ((False, False), (True, True), (True, False)):
         contacts.record_attempt(0.0, served=served, silent=silent)
         assert contacts.current == ContactPoint(H1)
-    assert contacts.alone
+    assert contacts.is_only_one
 
 
 def test_the_leader_that_a_standby_names_is_tried_at_once_and_kept() -> None:
@@ -73,20 +73,20 @@ def test_a_leader_that_fell_silent_is_doubted_for_a_moment() -> None:
     contacts.record_attempt(10.0, served=True, silent=True)
     tried = []
     for now in (10.1, 11.1):
-        tried.append((contacts.current, contacts.doubts))
+        tried.append((contacts.current, contacts.is_suspect))
         assert contacts.record_attempt(now, served=False, leader=H1), "it may go on"
-        tried.append((contacts.current, contacts.doubts))
+        tried.append((contacts.current, contacts.is_suspect))
         assert not contacts.record_attempt(now + 1.0, served=False, silent=True)
     assert tried == [(ContactPoint(H2), False), (ContactPoint(H1), True)] * 2
     assert contacts.current == ContactPoint(H2)
     contacts.record_attempt(12.1 + SUSPECT_S, served=False, leader=H1)
-    assert (contacts.current, contacts.doubts) == (ContactPoint(H1), False)
+    assert (contacts.current, contacts.is_suspect) == (ContactPoint(H1), False)
 
 
 def test_the_only_coordinator_is_not_doubted() -> None:
     contacts = ContactPoints([H1])
     contacts.record_attempt(10.0, served=True, silent=True)
-    assert not contacts.doubts
+    assert not contacts.is_suspect
 
 
 def test_when_a_named_leader_does_not_answer_the_standby_is_asked_again() -> None:

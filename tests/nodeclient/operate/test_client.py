@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from coordinatord.protocol.http.api import AdminBody
-from nodeclient.access.keyring import CLEAR
+from nodeclient.access.keyring import INSECURE_ACCESS
 from nodeclient.config.flag_values import endpoints
 from nodeclient.operate import client
 from nodeclient.operate.client import Client, LostError
@@ -39,7 +39,7 @@ def nobody() -> Iterator[str]:
 
 def test_the_leader_that_a_standby_names_is_asked_and_comes_first_then() -> None:
     with canned(packed("yes")) as (leader, asked), canned(stands_by(leader)) as (standby, turned_away):
-        caller = Client(endpoints(standby), CLEAR)
+        caller = Client(endpoints(standby), INSECURE_ACCESS)
         assert [caller.get("/jobs") for _ in range(2)] == ["yes"] * 2
         assert caller.where == leader
         assert [what for what in asked if what != HEALTH] == ["GET /jobs"] * 2
@@ -48,22 +48,22 @@ def test_the_leader_that_a_standby_names_is_asked_and_comes_first_then() -> None
 
 def test_a_command_is_carried_out_once_and_by_the_leader() -> None:
     with canned(packed("done")) as (leader, asked), canned(stands_by(leader)) as (standby, turned_away):
-        assert Client(endpoints(standby), CLEAR).post("/jobs/mnist/stop", AdminBody("why")) == "done"
+        assert Client(endpoints(standby), INSECURE_ACCESS).post("/jobs/mnist/stop", AdminBody("why")) == "done"
         assert asked == turned_away == ["POST /jobs/mnist/stop"]
 
 
 def test_where_nobody_leads_the_next_one_is_asked() -> None:
     with canned(NOBODY_LEADS) as (standby, _), canned(packed("yes")) as (other, _):
-        assert Client(endpoints(f"{standby},{other}"), CLEAR).get("/jobs") == "yes"
+        assert Client(endpoints(f"{standby},{other}"), INSECURE_ACCESS).get("/jobs") == "yes"
         with pytest.raises(LostError, match=f"^{standby} stands by, and nobody leads: no etcd$"):
-            Client(endpoints(standby), CLEAR).get("/jobs")
+            Client(endpoints(standby), INSECURE_ACCESS).get("/jobs")
 
 
 def test_a_leader_that_is_gone_is_named_beside_whoever_named_it(nobody: str) -> None:
     with canned(stands_by(nobody)) as (standby, _):
         words = f"{standby}: stands by, and names {nobody} as the leader: Connection refused"
         with pytest.raises(LostError, match=words):
-            Client(endpoints(standby), CLEAR).get("/jobs")
+            Client(endpoints(standby), INSECURE_ACCESS).get("/jobs")
 
 
 def test_two_that_name_each_other_are_asked_once_each() -> None:
@@ -76,7 +76,7 @@ def test_two_that_name_each_other_are_asked_once_each() -> None:
     with canned(name_the_other) as (first, asked_first), canned(name_the_other) as (second, asked_second):
         places += [first, second]
         with pytest.raises(LostError, match=f"{first}: stands by, and names {second} as the leader: stands by"):
-            Client(endpoints(first), CLEAR).get("/jobs")
+            Client(endpoints(first), INSECURE_ACCESS).get("/jobs")
         assert (len(asked_first), len(asked_second)) == (1, 1)
 
 
@@ -88,14 +88,14 @@ def test_of_a_name_each_address_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(
             socket, "getaddrinfo", lambda host, *rest, **more: found if host == "coord" else real(host, *rest, **more)
         )
-        named = Client(endpoints(f"coord:{port}"), CLEAR)
+        named = Client(endpoints(f"coord:{port}"), INSECURE_ACCESS)
         assert named.get("/jobs") == "yes"
         assert named.where == f"coord:{port}"
 
 
 def test_one_that_hangs_up_is_followed_by_the_next_one() -> None:
     with canned(hang_up) as (first, _), canned(packed("yes")) as (second, _):
-        assert Client(endpoints(f"{first},{second}"), CLEAR).get("/jobs") == "yes"
+        assert Client(endpoints(f"{first},{second}"), INSECURE_ACCESS).get("/jobs") == "yes"
 
 
 def _leads(answer: object) -> dict[str, Answer]:
@@ -106,10 +106,12 @@ def test_one_that_takes_connections_and_is_silent_is_passed_over(silent: str, mo
     monkeypatch.setattr(client, "ANSWER_WITHIN_S", LONG_S)
     monkeypatch.setattr(client, "NEXT_AFTER_S", 0.05)
     with canned(_leads("yes")) as (leader, asked):
-        several = Client(endpoints(f"{silent},{leader}"), CLEAR)
+        several = Client(endpoints(f"{silent},{leader}"), INSECURE_ACCESS)
         assert several.get("/jobs") == "yes"
         assert several.where == leader
-        assert Client(endpoints(f"{silent},{leader}"), CLEAR).post("/jobs/mnist/stop", AdminBody("why")) == "yes"
+        assert (
+            Client(endpoints(f"{silent},{leader}"), INSECURE_ACCESS).post("/jobs/mnist/stop", AdminBody("why")) == "yes"
+        )
         assert asked.count("POST /jobs/mnist/stop") == 1
 
 
@@ -127,13 +129,13 @@ def test_a_standby_that_names_a_silent_leader_is_asked_until_it_leads(
     monkeypatch.setattr(client, "TAKEOVER_WITHIN_S", LONG_S)
     monkeypatch.setattr(client, "NEXT_AFTER_S", 0.05)
     with canned(lead_later) as (standby, _):
-        assert Client(endpoints(f"{silent},{standby}"), CLEAR).get("/jobs") == "yes"
+        assert Client(endpoints(f"{silent},{standby}"), INSECURE_ACCESS).get("/jobs") == "yes"
 
 
 def test_where_nobody_says_anything_each_is_named(silent: str, nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "ANSWER_WITHIN_S", 0.5)
     with pytest.raises(LostError, match=f"{silent}: it does not answer; {nobody}: "):
-        Client(endpoints(f"{silent},{nobody}"), CLEAR).get("/jobs")
+        Client(endpoints(f"{silent},{nobody}"), INSECURE_ACCESS).get("/jobs")
 
 
 def test_a_standby_whose_leader_stays_silent_is_named_with_it(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,4 +144,4 @@ def test_a_standby_whose_leader_stays_silent_is_named_with_it(silent: str, monke
     with canned({HEALTH: packed({}), "GET /jobs": stands_by(silent)}) as (standby, _):
         words = f"{standby}: stands by, and names {silent} as the leader, which does not answer"
         with pytest.raises(LostError, match=words):
-            Client(endpoints(f"{silent},{standby}"), CLEAR).get("/jobs")
+            Client(endpoints(f"{silent},{standby}"), INSECURE_ACCESS).get("/jobs")

@@ -21,7 +21,7 @@ from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import revocation
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.memory_store import MemoryStore
-from nodeclient.access.keyring import CLEAR, AccessSettings
+from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.config.flag_values import endpoints
 from nodeclient.core.events import DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.shell import coordinator_connection, join_attempts
@@ -50,7 +50,7 @@ async def turn_away(socket: web.WebSocketResponse) -> None:
 
 @asynccontextmanager
 async def attending(
-    addresses: Sequence[str], make_join: Callable[[], Join] = a_join, access: AccessSettings = CLEAR
+    addresses: Sequence[str], make_join: Callable[[], Join] = a_join, access: AccessSettings = INSECURE_ACCESS
 ) -> AsyncIterator[list[Event]]:
     """Hold sessions with whichever of these answers; yield the events."""
     heard: list[Event] = []
@@ -102,7 +102,9 @@ async def test_one_that_falls_silent_is_followed_by_the_next() -> None:
 
     heard: list[Event] = []
     async with strange_coordinator(fall_silent) as (first, _), strange_coordinator(welcome) as (second, joins):
-        session = CoordinatorConnection(endpoints(f"{first},{second}"), CLEAR, make_join=a_join, submit=heard.append)
+        session = CoordinatorConnection(
+            endpoints(f"{first},{second}"), INSECURE_ACCESS, make_join=a_join, submit=heard.append
+        )
         tasks = Tasks()
         tasks.spawn(session.run(), name="session")
         try:
@@ -292,7 +294,7 @@ async def test_that_nobody_has_proven_who_answers_is_said_at_each_session(
 ) -> None:
     """A node may have brought a coordinator along, which has no way to hand out tokens."""
     secured(tmp_path)
-    access = AccessSettings(config_home=str(tmp_path / "config"), clear_allowed=True)
+    access = AccessSettings(config_home=str(tmp_path / "config"), plaintext_allowed=True)
     async with strange_coordinator(welcome) as (address, joins), attending([address], access=access):
         await until(lambda: len(joins) == 3)
     said = [record for record in caplog.records if record.__dict__.get("event") == "unproven_coordinator"]
@@ -305,8 +307,8 @@ async def test_a_node_that_was_given_a_token_joins_nobody_in_the_clear(tmp_path:
     file.write_text(ours.token().text)
     file.chmod(0o600)
     for access in (
-        AccessSettings(token_file=file, clear_allowed=True),
-        AccessSettings(token=file.read_text(), clear_allowed=True),
+        AccessSettings(token_file=file, plaintext_allowed=True),
+        AccessSettings(token=file.read_text(), plaintext_allowed=True),
         AccessSettings(config_home=str(tmp_path / "config")),
     ):
         async with strange_coordinator(welcome) as (address, joins), attending([address], access=access) as heard:
