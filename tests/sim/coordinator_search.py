@@ -33,12 +33,12 @@ class CoordinatorSearch:
     @property
     def alone(self) -> bool:
         """Whether there is no other coordinator."""
-        return self._contacts.alone
+        return self._contacts.is_only_one
 
     @property
     def answer_within_s(self) -> float:
         """How long to wait for an answer of the present one, in seconds."""
-        return REACH_WITHIN_S if self._contacts.doubts else CONNECT_WITHIN_S
+        return REACH_WITHIN_S if self._contacts.is_suspect else CONNECT_WITHIN_S
 
     def failed(self, leader: Endpoint | None, *, silent: bool) -> None:
         """Note that the present one has not answered in time (`silent`), or stands by and may have named the leader."""

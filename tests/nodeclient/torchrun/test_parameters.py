@@ -81,9 +81,9 @@ def test_our_flags_are_called_what_torchrun_calls_them() -> None:
 
 
 def test_where_torchrun_has_no_flag_the_variable_is_named() -> None:
-    said = SecuredAttempt(AccessSettings(), Endpoint("h", 1), Role.JOIN).locked_out()
+    said = SecuredAttempt(AccessSettings(), Endpoint("h", 1), Role.JOIN).tls_required()
     assert with_torchrun_names(str(said)).endswith("copy FILE, and give it by the variable NODECLIENT_TOKEN_FILE")
-    in_the_clear = SecuredAttempt(AccessSettings(insecure=True), Endpoint("h", 1), Role.JOIN).locked_out()
+    in_the_clear = SecuredAttempt(AccessSettings(insecure=True), Endpoint("h", 1), Role.JOIN).tls_required()
     assert with_torchrun_names(str(in_the_clear)) == "h:1 speaks TLS only: leave NODECLIENT_INSECURE out"
     ours = "If it was started with --insecure, give --insecure here too: see --tls-ca and --tls-cert"
     theirs = (
