@@ -17,13 +17,8 @@ from nodeclient.access.keyring import VARIABLE, AccessSettings
 PREFIX = "NODECLIENT"
 """The prefix of the variables of flags that torchrun does not have."""
 
-IN_COMMAND_LINE = (
-    "everybody on this host can read a token in a command line: put it into a file for --token-file, or into the"
-    f" variable {VARIABLE}, and have another one made"
-)
 
-
-def add_access(parser: SettingsParser) -> None:
+def add_access_flags(parser: SettingsParser) -> None:
     """Add the flags; their variables begin with `NODECLIENT_` on each command line."""
     add = partial(parser.add_setting, prefix=PREFIX)
     add(
@@ -61,11 +56,14 @@ def read_access(
     )
 
 
-def refuse_tokens(parser: SettingsParser, arguments: Sequence[str]) -> None:
+def reject_tokens(parser: SettingsParser, arguments: Sequence[str]) -> None:
     """Reject a command line with a token in it. Raises `SettingsError`, which does not show the token."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if any(map(holds_token, own)) or any(argument.partition("=")[0] == "--token" for argument in own):
-        parser.error(IN_COMMAND_LINE)
+        parser.error(
+            "everybody on this host can read a token in a command line: put it into a file for --token-file, or into"
+            f" the variable {VARIABLE}, and have another one made"
+        )
 
 
 def _file(text: str) -> Path:

@@ -32,7 +32,7 @@ INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables that set the network interface of gloo and NCCL in the workers' environment, unless the user has set
 them."""
 
-UNHEEDED = {
+IGNORED_VARIABLES = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "a node serves no health check, ask coordinatord's /healthz",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nodeclient does not look for workers that hang in the kernel",
@@ -41,7 +41,7 @@ UNHEEDED = {
 
 
 class FrontEnd(Struct, frozen=True):
-    """The settings that one command line derives from its own flags."""
+    """The settings that a command line derives from the flags that only it has."""
 
     nodes: tuple[int, int]
     """The number of nodes if neither a flag nor a scheduler sets it."""
@@ -49,9 +49,10 @@ class FrontEnd(Struct, frozen=True):
     group_rank: int | None = None
     """The group rank that the node asks for if neither a flag nor a scheduler sets it."""
     own_coordinator: bool = False
+    """Whether the node may start the coordinator; see `JoinConfig`."""
     remarks: tuple[str, ...] = ()
     remark_if_unnamed: str = ""
-    """A remark in case nothing names the job."""
+    """The remark for a job that neither a flag nor a scheduler names."""
 
 
 def join_config(
@@ -59,14 +60,16 @@ def join_config(
 ) -> JoinConfig:
     """Make the settings. Raises `SettingsError`."""
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
-    remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_unheeded(environ)]
+    remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_ignored_variables(environ)]
     from_scheduler = {} if given.standalone else _scheduler(parser, given, environ)
-    job = given.job_id or _take(from_scheduler, "job_id", "job id", remarks)
+    job = given.job_id or _scheduler_value(from_scheduler, "job_id", "job id", remarks)
     if job is None and front_end.remark_if_unnamed:
         remarks.append(front_end.remark_if_unnamed)
     if given.nnodes is None and not given.standalone and (advice := srun_advice(environ)):
         remarks.append(advice)
-    nodes = given.nnodes or _nodes(from_scheduler, remarks) or front_end.nodes
+    nodes = given.nnodes or front_end.nodes
+    if given.nnodes is None and (number := _scheduler_value(from_scheduler, "nnodes", "number of nodes", remarks)):
+        nodes = (int(number), int(number))
     workers = _workers(parser, given, environ, front_end.command)
     shown = given.local_ranks_filter
     if shown is not None and not any(local_rank < workers for local_rank in shown):
@@ -90,7 +93,7 @@ def join_config(
         output=output_settings(given, remarks),
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
         persist=_persist(given, job, front_end.command, remarks),
-        error_file=_error_file(environ),
+        error_file=Path(error_file) if (error_file := environ.get("TORCHELASTIC_ERROR_FILE")) else None,
         own_coordinator=own_coordinator,
         access=access,
         remarks=tuple(remarks),
@@ -108,7 +111,7 @@ def check_script(parser: SettingsParser, script: str) -> None:
 
 
 def _record_derived(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, SchedulerValue]) -> None:
-    """Record derived values for `--show-config`."""
+    """Record the values that no setting has by itself, so that `--show-config` shows them."""
     least, most = config.spec.nodes_min, config.spec.nodes_max
     sources = {key: value.source for key, value in from_scheduler.items()}
     for dest, value in {
@@ -157,7 +160,7 @@ def _workers(
 def _advertised_address(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], remarks: list[str]
 ) -> str | None:
-    """Return the address of this host that a flag sets; None without such a flag. Raises `SettingsError`."""
+    """Return this host's address by `--advertise-addr` or `--interface`; None without both. Raises `SettingsError`."""
     address: str | None = given.advertise_addr or _address_of_interface(parser, given.interface, environ, remarks)
     if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         flag = "--advertise-addr" if given.advertise_addr else f"--interface {given.interface}:"
@@ -169,7 +172,7 @@ def _advertised_address(
 
 
 def _may_start_coordinator(access: AccessSettings, remarks: list[str]) -> bool:
-    """Whether this node may start a coordinator, which has no TLS: not with a token, whose user expects TLS."""
+    """Whether this node may start a coordinator. That has no TLS, which users of a token expect."""
     if access.insecure or not access.is_given:
         return True
     remarks.append(
@@ -217,9 +220,9 @@ def _group_rank(
         if given.node_rank >= most:
             parser.error(f"--node-rank is {given.node_rank}, but with --nnodes {most} ranks go from 0 to {most - 1}")
         return int(given.node_rank)
-    # A greater number is a spare's, or the scheduler counts something else.
+    # A larger number is that of a spare, or the scheduler counts something else.
     if "node_rank" in from_scheduler and int(from_scheduler["node_rank"].value) < most:
-        return int(_take(from_scheduler, "node_rank", "node rank", remarks) or 0)
+        return int(_scheduler_value(from_scheduler, "node_rank", "node rank", remarks) or 0)
     return default
 
 
@@ -245,13 +248,12 @@ def _persist(
     return PersistSettings(given.persist.absolute(), job or DEFAULT_JOB, offer, digest, named=job is not None)
 
 
-def _error_file(environ: Mapping[str, str]) -> Path | None:
-    named = environ.get("TORCHELASTIC_ERROR_FILE")
-    return Path(named) if named else None
-
-
-def _unheeded(environ: Mapping[str, str]) -> list[str]:
-    return [f"{name} has no effect: {why}" for name, why in UNHEEDED.items() if environ.get(name, "0") not in {"", "0"}]
+def _ignored_variables(environ: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} has no effect: {why}"
+        for name, why in IGNORED_VARIABLES.items()
+        if environ.get(name, "0") not in {"", "0"}
+    ]
 
 
 def _scheduler(
@@ -266,12 +268,9 @@ def _scheduler(
         parser.error(str(error))
 
 
-def _nodes(from_scheduler: Mapping[str, SchedulerValue], remarks: list[str]) -> tuple[int, int] | None:
-    number = _take(from_scheduler, "nnodes", "number of nodes", remarks)
-    return None if number is None else (int(number), int(number))
-
-
-def _take(from_scheduler: Mapping[str, SchedulerValue], key: str, noun: str, remarks: list[str]) -> str | None:
+def _scheduler_value(
+    from_scheduler: Mapping[str, SchedulerValue], key: str, noun: str, remarks: list[str]
+) -> str | None:
     """Return one value of the scheduler, and add a remark about it."""
     if key not in from_scheduler:
         return None
@@ -285,14 +284,15 @@ NOWHERE = Path(os.devnull)
 
 def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:
     """Make the settings. If files are needed without `--log-dir`, a directory is chosen, which `remarks` names."""
-    redirects, tee = given.redirects, given.tee
-    log_dir = given.log_dir
+    redirects, tee, log_dir = given.redirects, given.tee, given.log_dir
+    chosen = any(choice.default or any(choice.by_local_rank.values()) for choice in (redirects, tee))
+    wants_files = chosen or given.duplicate_stdout_filters or given.duplicate_stderr_filters
     if log_dir == NOWHERE:
         log_dir = None
         if (redirects, tee) != (Choice(), Choice()):
             remarks.append(f"with --log-dir {NOWHERE} there are no files, so all output goes to the terminal")
         redirects = tee = Choice()
-    elif log_dir is None and _wants_files(given, redirects, tee):
+    elif log_dir is None and wants_files:
         # The directory is made with the first file.
         log_dir = Path(tempfile.gettempdir(), f"nodeclient-logs-{secrets.token_hex(8)}")
         remarks.append(f"the workers' output goes into files in {log_dir}: --log-dir names a place that is kept")
@@ -308,8 +308,3 @@ def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSett
         rotations_kept=given.log_rotations_kept,
         rounds_kept=given.log_keep,
     )
-
-
-def _wants_files(given: argparse.Namespace, redirects: Choice, tee: Choice) -> bool:
-    chosen = any(choice.default or any(choice.by_local_rank.values()) for choice in (redirects, tee))
-    return chosen or bool(given.duplicate_stdout_filters or given.duplicate_stderr_filters)

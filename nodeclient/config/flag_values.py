@@ -15,7 +15,7 @@ from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.output.output_settings import Choice, Streams
 
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*", re.ASCII)
-"""The format of torchrun's `--redirects`, which allows only local ranks of one digit."""
+"""The format of torchrun's `--redirects`, except that torchrun allows only local ranks of one digit."""
 
 _SIZE = re.compile(r"(?P<number>\d{1,15}) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?", re.ASCII)
 
@@ -57,7 +57,7 @@ def endpoints(text: str) -> tuple[Endpoint, ...]:
 
 
 def endpoints_of_torchrun(text: str) -> tuple[Endpoint, ...]:
-    """Parse the same as torchrun does: the text may be empty, and a port may be 0, for any free one."""
+    """Parse the same by torchrun's rules: the text may be empty, and the port 0 stands for any free one."""
     return tuple(read_endpoint(part.strip(), least_port=0) for part in text.split(",")) if text else ()
 
 
@@ -89,28 +89,26 @@ def names(text: str) -> tuple[str, ...]:
 
 def count(text: str) -> int:
     """Parse an integer from 0 upward."""
-    if not (text.isascii() and text.isdecimal()) or int(text) > COUNTER_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 0 or more")
-    return int(text)
+    return _whole(text, 0, COUNTER_MAX, "a whole number, 0 or more")
 
 
 def rounds_kept(text: str) -> int | None:
     """Parse an integer from 1 upward, or `all`, which is None."""
-    if text == "all":
-        return None
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= COUNTER_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of rounds, 1 or more, or all")
-    return int(text)
+    return None if text == "all" else _whole(text, 1, COUNTER_MAX, "a number of rounds, 1 or more, or all")
 
 
 def steps_kept(text: str) -> int:
     """Parse an integer from 1 upward."""
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= KEEP_STEPS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of steps, 1 to {KEEP_STEPS_MAX}")
+    return _whole(text, 1, KEEP_STEPS_MAX, f"a number of steps, 1 to {KEEP_STEPS_MAX}")
+
+
+def _whole(text: str, least: int, most: int, expected: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
     return int(text)
 
 
-def seconds_or_none(text: str) -> float:
+def seconds_or_zero(text: str) -> float:
     """Parse a duration in seconds that may be 0."""
     try:
         number = float(text)
@@ -163,7 +161,7 @@ def address(text: str) -> str:
 
 
 def topology(text: str) -> str:
-    """Parse a name, which may be empty."""
+    """Parse the key of a topology: a name, or nothing."""
     return name(text) if text else ""
 
 
@@ -180,7 +178,7 @@ def streams(text: str) -> Choice:
 
 
 def local_ranks(text: str) -> frozenset[int] | None:
-    """Parse `0,1,2`; an empty text means all local ranks, and so does the result None."""
+    """Parse `0,1,2`; return None for an empty text, which stands for all local ranks."""
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -189,14 +187,14 @@ def local_ranks(text: str) -> frozenset[int] | None:
     return frozenset(map(int, parts))
 
 
-def needles(text: str) -> tuple[str, ...]:
-    """Parse words separated by commas; a comma in a word is doubled. Empty words are dropped."""
+def filter_words(text: str) -> tuple[str, ...]:
+    """Parse the words of a filter, separated by commas; a comma in a word is doubled. Empty words are dropped."""
     whole = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     return tuple(part for part in whole if part)
 
 
-def needles_joined(parts: Sequence[str]) -> str:
-    """Format a list of words for `needles`."""
+def filter_words_joined(parts: Sequence[str]) -> str:
+    """Format a list of words for `filter_words`."""
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
@@ -225,11 +223,11 @@ def memory_share(text: str) -> int | float:
 
 def rate(text: str) -> int:
     """Parse a number of bytes a second, such as `100MB`; 0 is none."""
-    match = _SIZE.fullmatch(text)
-    number = 0 if text == "0" or match is None else size(text)
-    if text != "0" and number < RATE_MIN:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected bytes a second, such as 100MB, of at least 2MB, or 0")
-    return number
+    try:
+        return 0 if text == "0" else size(text, RATE_MIN)
+    except argparse.ArgumentTypeError:
+        message = f"{text!r}: expected bytes a second, such as 100MB, of at least 2MB, or 0"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def modules(text: str) -> tuple[str, ...]:
@@ -271,7 +269,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def truth(text: str) -> bool:
-    """Parse yes or no, as torchrun does in `--rdzv-conf`."""
+    """Parse a truth value, as torchrun does in `--rdzv-conf`."""
     if text.lower() not in _YES | _NO:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or 0")
     return text.lower() in _YES

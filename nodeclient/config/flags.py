@@ -13,7 +13,7 @@ from coordinatord.protocol.messages import ScaleUp
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import SettingsParser, folder, joined, seconds
 from nodeclient.config import flag_values
-from nodeclient.config.access_flags import PREFIX, add_access
+from nodeclient.config.access_flags import PREFIX, add_access_flags
 from nodeclient.config.join_config import SIGNALS
 from nodeclient.core.agent_settings import (
     ABORT_TIMEOUT_S,
@@ -34,7 +34,7 @@ KEEP_SHARE = 0.25
 training on CPUs needs most of the memory itself."""
 
 
-def add_size(parser: SettingsParser, *, nodes: str, workers: str, workers_default: str | None = None) -> None:
+def add_size_flags(parser: SettingsParser, *, nodes: str, workers: str, workers_default: str | None = None) -> None:
     """Add the flags for the number of nodes, workers and restarts; `nodes` and `workers` describe the defaults."""
     add = parser.add_setting
     add("--nnodes N|MIN:MAX", "nodes of a round; 'MIN:' for no maximum", flag_values.node_range, by_default=nodes)
@@ -42,7 +42,7 @@ def add_size(parser: SettingsParser, *, nodes: str, workers: str, workers_defaul
     add("--max-restarts N", "worker failures the whole job survives", flag_values.count, default=0)
 
 
-def add_nodes(parser: SettingsParser) -> None:
+def add_job_flags(parser: SettingsParser) -> None:
     """Add the other flags for nodes and rounds of a job."""
     parser.add_heading("nodes and workers of the job")
     add, add_own = parser.add_setting, partial(parser.add_setting, prefix=PREFIX)
@@ -68,7 +68,7 @@ def add_nodes(parser: SettingsParser) -> None:
     add("--node-rank N", "the group rank that this node asks for", flag_values.count)
 
 
-def add_workers(
+def add_worker_flags(
     parser: SettingsParser,
     *,
     numa_variables: Sequence[str] | None = None,
@@ -123,7 +123,7 @@ def add_workers(
     add_own(
         "--keep-timeout S",
         "seconds that workers get to save what they keep when their round is over",
-        flag_values.seconds_or_none,
+        flag_values.seconds_or_zero,
         default=KEEP_TIMEOUT_S,
     )
     add_own(
@@ -135,7 +135,7 @@ def add_workers(
     add_own("--persist-keep N", "how many steps stay on the disk", flag_values.steps_kept, default=PERSIST_KEEP)
 
 
-def add_output(parser: SettingsParser, *, template_variable: str) -> None:
+def add_output_flags(parser: SettingsParser, *, template_variable: str) -> None:
     """Add the flags for the workers' output; `template_variable` is torchrun's variable for the template."""
     parser.add_heading("output of workers")
     add, add_own = parser.add_setting, partial(parser.add_setting, prefix=PREFIX)
@@ -172,8 +172,8 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
         add(
             f"--duplicate-{stream}-filters WORDS",
             f"lines of {stream} with any of these words also go into filtered_{stream}.log (',,' is a comma)",
-            flag_values.needles,
-            array=flag_values.needles_joined,
+            flag_values.filter_words,
+            array=flag_values.filter_words_joined,
             default=(),
         )
     add_own(
@@ -191,10 +191,10 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
     )
 
 
-def add_node(parser: SettingsParser) -> None:
+def add_node_flags(parser: SettingsParser) -> None:
     """Add the flags without a counterpart in torchrun: names, topology, times and identity of a node."""
     parser.add_heading("how the coordinator is spoken to")
-    add_access(parser)
+    add_access_flags(parser)
     parser.add_heading("this node")
     add = partial(parser.add_setting, prefix=PREFIX)
     add(
@@ -228,18 +228,18 @@ def add_node(parser: SettingsParser) -> None:
     add(
         "--stop-timeout S",
         "seconds that workers get to save in a planned stop",
-        flag_values.seconds_or_none,
+        flag_values.seconds_or_zero,
         default=STOP_TIMEOUT_S,
     )
     add(
         "--abort-timeout S",
         "seconds that workers get in any other stop, and to abort NCCL",
-        flag_values.seconds_or_none,
+        flag_values.seconds_or_zero,
         by_default=f"{ABORT_TIMEOUT_S:g}, and {NCCL_ABORT_TIMEOUT_S:g} for NCCL",
     )
 
 
-def add_file(parser: SettingsParser) -> None:
+def add_file_flags(parser: SettingsParser) -> None:
     """Add the flags for a settings file, and for showing the settings."""
     parser.add_heading("settings in a file")
     parser.add_config_file(f"{PREFIX}_CONFIG")

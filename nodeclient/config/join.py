@@ -41,7 +41,7 @@ MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all n
 """Former flags of ours."""
 
 
-def add_join(parser: SettingsParser) -> None:
+def add_join_flags(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient join`."""
     parser.usage = "nodeclient join --coord HOST[:PORT] [flags] -- COMMAND ..."
     parser.epilog = (
@@ -60,18 +60,18 @@ def add_join(parser: SettingsParser) -> None:
     )
     add("--standalone", "bring a coordinator along: a job on this host alone")
     add("--job-id ID", "nodes with the same id train together", flag_values.name, by_default=DEFAULT_JOB)
-    flags.add_size(parser, nodes="1:", workers="one a GPU, else 1")
+    flags.add_size_flags(parser, nodes="1:", workers="one a GPU, else 1")
     parser.add_heading("where nodes meet")
     add(
         "--advertise-addr ADDR",
         "the address at which other nodes reach this one, if the one found is wrong",
         flag_values.address,
     )
-    flags.add_nodes(parser)
-    flags.add_node(parser)
-    flags.add_output(parser, template_variable="NODECLIENT_LOG_LINE_PREFIX_TEMPLATE")
-    flags.add_workers(parser)
-    flags.add_file(parser)
+    flags.add_job_flags(parser)
+    flags.add_node_flags(parser)
+    flags.add_output_flags(parser, template_variable="NODECLIENT_LOG_LINE_PREFIX_TEMPLATE")
+    flags.add_worker_flags(parser)
+    flags.add_file_flags(parser)
     parser.add_command("command", metavar="COMMAND", help="what each worker runs, after --")
 
 
@@ -99,4 +99,4 @@ def explain(flag: str) -> str | None:
     return MOVED.get(flag)
 
 
-COMMAND_LINES = {"join": CommandLine(add_join, _read_join, explain)}
+COMMAND_LINES = {"join": CommandLine(add_join_flags, _read_join, explain)}

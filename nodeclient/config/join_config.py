@@ -26,9 +26,10 @@ DEFAULT_JOB = "default"
 
 
 def command_digest(command: Sequence[str]) -> str:
-    """Return digests for comparing two nodes' commands, as in `Join.command`; empty without a command.
+    """Return `Join.command`: a digest of the program with its script, and one of the whole command.
 
-    The directory of the program is ignored, because hosts may differ in it. The script has a digest of its own.
+    The coordinator compares those of a job's nodes. The directory of the program is ignored, because hosts may differ
+    in it. Without a command the result is empty.
     """
     if not command:
         return ""
@@ -37,7 +38,7 @@ def command_digest(command: Sequence[str]) -> str:
 
 
 def _script(program: str, arguments: Sequence[str]) -> str:
-    """Return the file or module that Python runs; empty for code on the command line, or another program.
+    """Return the name of the file or module that Python runs; empty for code on the command line, or another program.
 
     The arguments of another program may differ from host to host.
     """
@@ -51,9 +52,9 @@ def _digest(*words: str) -> str:
 
 
 class JoinConfig(Struct, frozen=True):
-    """All settings of a node, made by any command line; durations in seconds.
+    """All settings of a node, whichever command line starts it; durations in seconds.
 
-    A field without a text here is described in the help of the flag with its name.
+    A field without a docstring is described by the help of the flag with its name.
     """
 
     PROGRAM: ClassVar[Literal["node"]] = "node"

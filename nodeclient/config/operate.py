@@ -16,12 +16,14 @@ from coordinatord.runtime.settings import SettingsParser, filled, folder
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
 from nodeclient.config import flag_values
-from nodeclient.config.access_flags import add_access, read_access
+from nodeclient.config.access_flags import add_access_flags, read_access
 from nodeclient.config.command_line import CommandLine
 
 LAST_LINES = 100
-"""The default lines of each log: some screens, with a long traceback."""
+"""The default number of lines of each log: some screens, with a long traceback."""
 
+ONLY_JOB = "may be left out where there is only one"
+ONLY_LIVE_JOB = f"{ONLY_JOB}, or only one that has not ended"
 
 _LAST = "--last --tail -n"
 """The names of the flag for a number: ours, that of kubectl and docker, and that of tail and journalctl."""
@@ -40,37 +42,33 @@ class Verb(StrEnum):
 STREAMS = ("stdout", "stderr", "both")
 
 
-class Last(Struct, frozen=True):
+class LogEnd(Struct, frozen=True):
     """The wanted end of a log: lines, or bytes, or all of it."""
 
     lines: int | None = None
     bytes: int | None = None
 
 
-class _AccessConfig(Struct, frozen=True, kw_only=True):
-    """The optional settings of all commands."""
-
-    access: AccessSettings = DEFAULT_ACCESS
-
-
-class _OperatorConfig(_AccessConfig, frozen=True):
-    """The common settings of all commands."""
+class _OperatorConfig(Struct, frozen=True, kw_only=True):
+    """The settings of all commands."""
 
     PROGRAM: ClassVar[Literal["operate"]] = "operate"
     MODULE: ClassVar[str]
     """The module of `nodeclient.operate` whose `show` runs the command."""
 
     coordinators: tuple[Endpoint, ...]
+    access: AccessSettings = DEFAULT_ACCESS
 
 
-Operation = TypeVar("Operation", bound=_OperatorConfig)
+AnyConfig = TypeVar("AnyConfig", bound=_OperatorConfig)
 
 
 class _ReadingConfig(_OperatorConfig, frozen=True):
-    """The settings of commands that show one job, or all."""
+    """The settings of commands that show something of one job, or of all jobs."""
 
     job: str | None
     json: bool
+    """Whether to print JSON, for programs."""
 
 
 class StatusConfig(_ReadingConfig, frozen=True):
@@ -108,7 +106,7 @@ class LogsConfig(_ReadingConfig, frozen=True):
     round: int | None
     """None for the last one."""
     stream: str
-    last: Last
+    last: LogEnd
     follow: bool
 
 
@@ -217,13 +215,13 @@ def _add_logs(parser: SettingsParser) -> None:
     add(
         f"{_LAST} N|SIZE|all",
         "how much of the end of each log: lines, or a size such as 64KB",
-        _last,
-        default=Last(lines=LAST_LINES),
+        _log_end,
+        default=LogEnd(lines=LAST_LINES),
         by_default=f"{LAST_LINES} lines",
     )
     parser.add_setting("--follow -f", "go on as more is written, also in later rounds")
     parser.add_setting("--json", "print one JSON object a line, for programs")
-    _add_job(parser, "may be left out where there is only one")
+    _add_job(parser, ONLY_JOB)
 
 
 def _explain_logs(flag: str) -> str | None:
@@ -241,7 +239,7 @@ def _add_stacks(parser: SettingsParser) -> None:
         variables=(),
     )
     parser.add_setting("--json", "print JSON, for programs")
-    _add_job(parser, "may be left out where there is only one, or only one that has not ended")
+    _add_job(parser, ONLY_LIVE_JOB)
 
 
 def _read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StacksConfig:
@@ -254,7 +252,7 @@ def _read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Map
 
 def _add_report(parser: SettingsParser) -> None:
     parser.add_setting("--json", "print JSON, for programs; null if nothing has failed")
-    _add_job(parser, "may be left out where there is only one")
+    _add_job(parser, ONLY_JOB)
 
 
 def _add_wait(parser: SettingsParser) -> None:
@@ -266,7 +264,7 @@ def _add_wait(parser: SettingsParser) -> None:
         by_default="never",
         dest="timeout_s",
     )
-    _add_job(parser, "may be left out where there is only one, or only one that has not ended")
+    _add_job(parser, ONLY_LIVE_JOB)
 
 
 def _add_drain(parser: SettingsParser) -> None:
@@ -281,14 +279,9 @@ def _add_for_nodes(parser: SettingsParser) -> None:
     )
 
 
-def _add_for_live_job(parser: SettingsParser) -> None:
+def _add_for_job(parser: SettingsParser, description: str) -> None:
     _add_command(parser)
-    _add_job(parser, "may be left out where there is only one, or only one that has not ended")
-
-
-def _add_forget(parser: SettingsParser) -> None:
-    _add_command(parser)
-    _add_job(parser, "may be left out where there is only one")
+    _add_job(parser, description)
 
 
 def _read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CommandConfig:
@@ -297,8 +290,8 @@ def _read_command(parser: SettingsParser, given: argparse.Namespace, environ: Ma
 
 
 def _read(
-    kind: type[Operation], parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
-) -> Operation:
+    kind: type[AnyConfig], parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
+) -> AnyConfig:
     """Make the settings of a command, whose fields are named as its flags."""
     if vars(given).get("job") == "":
         parser.error("'' cannot be the name of a job: is a variable empty?")
@@ -319,7 +312,7 @@ def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
         required=required,
         dest="coordinators",
     )
-    add_access(parser)
+    add_access_flags(parser)
 
 
 def _add_command(parser: SettingsParser) -> None:
@@ -344,16 +337,16 @@ def _add_job(parser: SettingsParser, description: str) -> None:
     parser.add_argument("job", nargs="?", metavar="JOB", help=description)
 
 
-def _last(text: str) -> Last:
+def _log_end(text: str) -> LogEnd:
     if text == "all":
-        return Last()
+        return LogEnd()
     if text.isascii() and text.isdecimal():
         lines = int(text)
         if lines > LOG_LINES_MAX:
             raise argparse.ArgumentTypeError(f"{text!r}: at most {LOG_LINES_MAX} lines, or a size such as 10MB, or all")
-        return Last(lines=lines)
+        return LogEnd(lines=lines)
     try:
-        return Last(bytes=flag_values.size(text, least=1))
+        return LogEnd(bytes=flag_values.size(text, least=1))
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r}: expected lines, a size such as 64KB, or all") from None
 
@@ -384,8 +377,8 @@ COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CrashReplayCon
     "page": _line(lambda _: None, partial(_read, PageConfig)),
     "drain": _line(_add_drain, _read_command),
     "undrain": _line(_add_for_nodes, _read_command),
-    "stop": _line(_add_for_live_job, _read_command),
-    "restart": _line(_add_for_live_job, _read_command),
-    "forget": _line(_add_forget, _read_command),
+    "stop": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
+    "restart": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
+    "forget": _line(partial(_add_for_job, description=ONLY_JOB), _read_command),
     "replay": CommandLine(_add_crash, lambda _parser, given, _environ: CrashReplayConfig(given.crash)),
 }

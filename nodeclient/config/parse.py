@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
 from coordinatord.runtime.settings import SettingsParser, add_completion, help_texts, with_help_flag
-from nodeclient.config.access_flags import refuse_tokens
+from nodeclient.config.access_flags import reject_tokens
 from nodeclient.config.command_line import CommandLine
 
 if TYPE_CHECKING:
@@ -26,45 +26,52 @@ if TYPE_CHECKING:
 
     Config: TypeAlias = JoinConfig | OperateConfig | CrashReplayConfig
 
-_OF_NODE = "0 the run succeeded, 64 wrong flags, 69 no coordinator, 77 refused; else that of the worker that failed"
-_OF_REQUEST = "0 done, 64 wrong flags, 69 no coordinator or no such name, 77 refused"
+_NODE_EXIT_CODES = (
+    "0 the run succeeded, 64 wrong flags, 69 no coordinator, 77 refused; else that of the worker that failed"
+)
+_REQUEST_EXIT_CODES = "0 done, 64 wrong flags, 69 no coordinator or no such name, 77 refused"
 
 SUBCOMMANDS = {
     "join": (
         "join",
         "join a job and run its workers on this host",
         "--coord head1 --nnodes 2 --nproc-per-node 8 -- python train.py",
-        _OF_NODE,
+        _NODE_EXIT_CODES,
     ),
     "run": (
         "torchrun_flags",
         "join a job with the command line of torchrun",
         "--nnodes 2 --nproc-per-node 8 --rdzv-endpoint head1 train.py",
-        _OF_NODE,
+        _NODE_EXIT_CODES,
     ),
     "launch": (
         "torchrun_flags",
         "join a job with the command line of torch.distributed.launch",
         "--nproc-per-node 8 train.py",
-        _OF_NODE,
+        _NODE_EXIT_CODES,
     ),
-    "status": ("operate", "show the jobs of a coordinator", "--watch mnist", _OF_REQUEST),
-    "events": ("operate", "show what happened to a job, when and why", "mnist --since 2h", _OF_REQUEST),
-    "logs": ("operate", "show what the workers of a job have written", "mnist --rank 3 --follow", _OF_REQUEST),
-    "stacks": ("operate", "show where the workers of a job stand, as when it hangs", "mnist", _OF_REQUEST),
-    "report": ("operate", "show why a job failed last", "mnist", _OF_REQUEST),
+    "status": ("operate", "show the jobs of a coordinator", "--watch mnist", _REQUEST_EXIT_CODES),
+    "events": ("operate", "show what happened to a job, when and why", "mnist --since 2h", _REQUEST_EXIT_CODES),
+    "logs": ("operate", "show what the workers of a job have written", "mnist --rank 3 --follow", _REQUEST_EXIT_CODES),
+    "stacks": ("operate", "show where the workers of a job stand, as when it hangs", "mnist", _REQUEST_EXIT_CODES),
+    "report": ("operate", "show why a job failed last", "mnist", _REQUEST_EXIT_CODES),
     "wait": (
         "operate",
         "wait until a job ends, and end with the exit code of its nodes",
         "mnist --timeout 2h",
         "0 the job succeeded, 79 it was stopped, 124 the time was up; else that of the worker that failed",
     ),
-    "page": ("operate", "print a link that opens the live page in a browser", "--coord head1", _OF_REQUEST),
-    "drain": ("operate", "have nodes leave and stay out of all jobs", "gpu2 --reason 'bad fan'", _OF_REQUEST),
-    "undrain": ("operate", "let drained nodes in again", "gpu2", _OF_REQUEST),
-    "stop": ("operate", "end a job, with time for its workers to save", "mnist --reason 'new data'", _OF_REQUEST),
-    "restart": ("operate", "have a job begin a new round", "mnist --reason 'it hangs'", _OF_REQUEST),
-    "forget": ("operate", "drop a job that is over, and its history", "mnist", _OF_REQUEST),
+    "page": ("operate", "print a link that opens the live page in a browser", "--coord head1", _REQUEST_EXIT_CODES),
+    "drain": ("operate", "have nodes leave and stay out of all jobs", "gpu2 --reason 'bad fan'", _REQUEST_EXIT_CODES),
+    "undrain": ("operate", "let drained nodes in again", "gpu2", _REQUEST_EXIT_CODES),
+    "stop": (
+        "operate",
+        "end a job, with time for its workers to save",
+        "mnist --reason 'new data'",
+        _REQUEST_EXIT_CODES,
+    ),
+    "restart": ("operate", "have a job begin a new round", "mnist --reason 'it hangs'", _REQUEST_EXIT_CODES),
+    "forget": ("operate", "drop a job that is over, and its history", "mnist", _REQUEST_EXIT_CODES),
     "replay": (
         "operate",
         "run the events that led to a bug of nodeclient again",
@@ -72,16 +79,17 @@ SUBCOMMANDS = {
         "0 the bug comes again, 65 it does not, 66 the file cannot be read",
     ),
 }
-"""The subcommands, each with its module of this package, a summary, the rest of an example, and its exit codes.
+"""The subcommands, each with the module of this package for its flags, a summary, the end of an example, and its exit
+codes.
 
-A module is imported only for its subcommands: people wait for `nodeclient status`, and a node needs ten times as many
-imports.
+A module is imported only for its own subcommands: a person waits for `nodeclient status`, and a node needs ten times as
+many imports.
 """
 
-_OF_COORDINATORD = frozenset({"state", "store", "token"})
-"""Subcommands of coordinatord that people try here; they need its state directory."""
+_COORDINATORD_COMMANDS = frozenset({"state", "store", "token"})
+"""Subcommands of coordinatord that people try here. They need its state directory."""
 
-_FOREIGN = {
+_FAMILIAR_COMMANDS = {
     **dict.fromkeys(("ls", "list", "ps", "get", "describe", "show", "inspect", "info", "jobs", "nodes"), "status"),
     **dict.fromkeys(("top", "watch"), "status --watch"),
     **dict.fromkeys(("log", "tail", "attach"), "logs"),
@@ -94,12 +102,12 @@ _FOREIGN = {
     "uncordon": "undrain",
     "version": "--version",
 }
-"""Commands of kubectl, docker, systemctl and Ray, and their counterparts here."""
+"""Commands that people know from kubectl, docker, systemctl and Ray, and ours for the same purpose."""
 
 _LINE_MAX = 300
 """The limit of a command line in an error, in characters."""
 
-_OF_TORCHRUN = frozenset({"run", "launch"})
+_TORCHRUN_COMMANDS = frozenset({"run", "launch"})
 """Subcommands that accept all flags of torchrun."""
 
 
@@ -111,22 +119,22 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)
-    refuse_tokens(parser, arguments)
-    if arguments and arguments[0] in _OF_COORDINATORD:
+    reject_tokens(parser, arguments)
+    if arguments and arguments[0] in _COORDINATORD_COMMANDS:
         parser.error(f"{arguments[0]} is a command of the other program: run coordinatord {arguments[0]} on its host")
-    _refuse_what_is_no_command(parser, arguments)
+    _require_command(parser, arguments)
     given, unknown = parser.parse_known_args(arguments)
     chosen, own_parser = _command_line(given.subcommand), commands[given.subcommand]
     unknown = unknown or _flag_in_command(given, arguments)
     if unknown:
-        own_parser.error(_not_understood(own_parser, chosen, unknown))
+        own_parser.error(_explain_unknown(own_parser, chosen, unknown))
     config = chosen.read(own_parser, given, environ)
     own_parser.show_if_requested(given)
     return config
 
 
-def _refuse_what_is_no_command(parser: SettingsParser, arguments: Sequence[str]) -> None:
-    """Reject a command line that begins with no command, such as torchrun's. Raises `SettingsError`.
+def _require_command(parser: SettingsParser, arguments: Sequence[str]) -> None:
+    """Reject a command line that does not begin with a command, such as torchrun's. Raises `SettingsError`.
 
     Call it before parsing: for `--nnodes 2 train.py`, argparse would report that 2 is no command.
     """
@@ -135,25 +143,27 @@ def _refuse_what_is_no_command(parser: SettingsParser, arguments: Sequence[str])
         return
     if word.startswith("-"):
         problem = f"{clip(word)} is no flag of nodeclient itself"
-        if (command := _command_behind(arguments)) is not None:
+        if (command := _command_after_flags(arguments)) is not None:
             others = list(arguments)
             others.remove(command)
-            parser.error(f"{clip(word)} comes after the command: {_shown(command, *others)}")
+            parser.error(f"{clip(word)} comes after the command: {_command_text(command, *others)}")
         nearest = parser.nearest(word)
     else:
         from difflib import get_close_matches  # noqa: PLC0415 - few command lines are wrong
 
         problem = f"there is no command {clip(word)!r}"
-        nearest = _FOREIGN.get(word) or next(iter(get_close_matches(word, SUBCOMMANDS, n=1, cutoff=0.7)), None)
+        nearest = _FAMILIAR_COMMANDS.get(word) or next(
+            iter(get_close_matches(word, SUBCOMMANDS, n=1, cutoff=0.7)), None
+        )
     if nearest is not None:
         parser.error(f"{problem}; did you mean {nearest}?")
     if word.startswith("-") or not {".", "/"}.isdisjoint(word):
-        parser.error(f"{problem}; torchrun's flags and script come after run: {_shown('run', *arguments)}")
+        parser.error(f"{problem}; torchrun's flags and script come after run: {_command_text('run', *arguments)}")
     parser.error(problem)
 
 
-def _command_behind(arguments: Sequence[str]) -> str | None:
-    """Return the command after flags and their values, if it has the first of these flags."""
+def _command_after_flags(arguments: Sequence[str]) -> str | None:
+    """Return the command that follows flags and their values, if the first of these flags is one of that command."""
     for before, word in pairwise(arguments):
         if word in SUBCOMMANDS:
             _, commands = _make_parser([word], {})
@@ -163,7 +173,7 @@ def _command_behind(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _shown(*words: str) -> str:
+def _command_text(*words: str) -> str:
     return clip(shlex.join(["nodeclient", *words]), _LINE_MAX)
 
 
@@ -186,8 +196,8 @@ def _make_parser(
     )
     parser.add_argument("--version", action="version", version=f"nodeclient {__version__}")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
-    add_completion(parser, _whole_parser)
-    # The parsers of all subcommands would take a tenth of the time of `nodeclient status`.
+    add_completion(parser, _full_parser)
+    # To make the parsers of all subcommands would take a tenth of the time of `nodeclient status`.
     wanted = SUBCOMMANDS.keys() & words or SUBCOMMANDS.keys()
     for subcommand, (_, summary, example, exit_codes) in SUBCOMMANDS.items():
         if subcommand not in wanted:
@@ -199,12 +209,12 @@ def _make_parser(
         own = commands.add_parser(subcommand, **texts, env_prefix=prefix, environ=environ)
         if chosen is not None:
             chosen.add_flags(own)
-            if subcommand in _OF_TORCHRUN:
-                add_completion(own, _whole_parser)
+            if subcommand in _TORCHRUN_COMMANDS:
+                add_completion(own, _full_parser)
     return parser, commands.choices
 
 
-def _whole_parser() -> SettingsParser:
+def _full_parser() -> SettingsParser:
     return _make_parser(SUBCOMMANDS, {})[0]
 
 
@@ -215,7 +225,7 @@ def _flag_in_command(given: argparse.Namespace, arguments: Sequence[str]) -> lis
     return [program] if is_flag else []
 
 
-def _not_understood(parser: SettingsParser, chosen: CommandLine[Config], unknown: Sequence[str]) -> str:
+def _explain_unknown(parser: SettingsParser, chosen: CommandLine[Config], unknown: Sequence[str]) -> str:
     flag = unknown[0].partition("=")[0].replace("_", "-")
     problem = f"not understood: {' '.join(unknown)}"
     if hint := chosen.explain(flag):

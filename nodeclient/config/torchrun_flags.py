@@ -18,12 +18,12 @@ from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join import MOVED
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.torchrun_rendezvous import (
-    WITHOUT_TIMEOUT,
+    IGNORING_TIMEOUT,
     Rendezvous,
-    add_rendezvous,
-    check_conf,
-    choose,
+    add_rendezvous_flags,
+    choose_coordinators,
     read_conf,
+    remarks_on_conf,
 )
 from nodeclient.host.schedulers import SchedulerError, scheduler_values
 
@@ -47,19 +47,19 @@ LOG_LEVELS = {
 
 def _add_run(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient run`: all of torchrun's, and ours without a counterpart there."""
-    _add_both(parser)
+    _add_common(parser)
     parser.usage = "nodeclient run [flags] SCRIPT [ARGUMENTS ...]"
     parser.set_defaults(use_env=True)
 
 
 def _add_launch(parser: SettingsParser) -> None:
-    _add_both(parser)
+    _add_common(parser)
     parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
     parser.add_heading("of torch.distributed.launch alone")
     parser.add_setting("--use-env", "do not give the script --local-rank=N; it reads LOCAL_RANK", variables=())
 
 
-def _add_both(parser: SettingsParser) -> None:
+def _add_common(parser: SettingsParser) -> None:
     parser.epilog = (
         f"{parser.epilog}\n"
         "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets,"
@@ -67,23 +67,23 @@ def _add_both(parser: SettingsParser) -> None:
         " TORCHRUN.md says what differs."
     )
     parser.add_heading("what most jobs need")
-    flags.add_size(parser, nodes="1", workers="1", workers_default="1")
-    flags.add_nodes(parser)
-    add_rendezvous(parser)
+    flags.add_size_flags(parser, nodes="1", workers="1", workers_default="1")
+    flags.add_job_flags(parser)
+    add_rendezvous_flags(parser)
     _add_program(parser)
-    flags.add_output(parser, template_variable="PET_LOG_LINE_PREFIX_TEMPLATE")
-    flags.add_workers(
+    flags.add_output_flags(parser, template_variable="PET_LOG_LINE_PREFIX_TEMPLATE")
+    flags.add_worker_flags(
         parser, numa_variables=(), signals_variables=("PET_SIGNALS_TO_HANDLE", "TORCHELASTIC_SIGNALS_TO_HANDLE")
     )
-    flags.add_node(parser)
+    flags.add_node_flags(parser)
     parser.add_setting(
         "--shutdown-timeout S",
         "--stop-timeout and --abort-timeout in one",
-        flag_values.seconds_or_none,
+        flag_values.seconds_or_zero,
         variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
     )
     _add_without_effect(parser)
-    flags.add_file(parser)
+    flags.add_file_flags(parser)
     parser.add_argument("script", metavar="SCRIPT", help="what each worker runs")
     arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
     arguments.required = False  # as in Python 3.12: a script may have none
@@ -96,11 +96,11 @@ def _read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
         )
     if given.no_python and not given.use_env:
         parser.error("--no-python needs --use-env: without it, the program would be given --local-rank=N")
-    remarks = [*check_conf(parser, given.rdzv_conf, given.rdzv_backend)]
-    rendezvous = choose(parser, given, (given.nnodes or NODES)[1])
+    remarks = list(remarks_on_conf(parser, given.rdzv_conf, given.rdzv_backend))
+    rendezvous = choose_coordinators(parser, given, (given.nnodes or NODES)[1])
     remarks.extend(rendezvous.remarks)
     if not (rendezvous.coordinators or given.standalone or given.nnodes):
-        remarks.extend(_left_alone(environ))
+        remarks.extend(_remark_on_lone_node(environ))
     _translate(parser, given, rendezvous)
     if parser.rank("log_level") is Rank.DEFAULT:
         given.log_level = _log_level(environ, remarks) or given.log_level
@@ -128,7 +128,7 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Re
     if given.job_id == "none":
         given.job_id = None  # torchrun's default, which some users give
     if parser.rank("join_timeout_s") is Rank.DEFAULT:
-        keys = ("join_timeout",) if given.rdzv_backend in WITHOUT_TIMEOUT else ("join_timeout", "timeout")
+        keys = ("join_timeout",) if given.rdzv_backend in IGNORING_TIMEOUT else ("join_timeout", "timeout")
         found = (read_conf(parser, given.rdzv_conf, key, seconds) for key in keys)
         given.join_timeout_s = next(filter(None, found), given.join_timeout_s)
     if parser.rank("stop_timeout_s") is Rank.DEFAULT and given.shutdown_timeout_s is not None:
@@ -137,8 +137,8 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Re
         given.abort_timeout_s = given.shutdown_timeout_s
 
 
-def _left_alone(environ: Mapping[str, str]) -> list[str]:
-    """Return a remark if the scheduler has more nodes for this job than torchrun's default of one."""
+def _remark_on_lone_node(environ: Mapping[str, str]) -> list[str]:
+    """Return a remark if the scheduler has several nodes for this job, and torchrun's default is one."""
     try:
         nodes = scheduler_values(environ).get("nnodes")
     except SchedulerError:
@@ -149,7 +149,7 @@ def _left_alone(environ: Mapping[str, str]) -> list[str]:
 
 
 def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
-    """Parse LOGLEVEL as torchrun does; an unknown value is no error, because other programs use the name too."""
+    """Parse LOGLEVEL as torchrun does. An unknown value is no error, because other programs use this variable too."""
     name = environ.get("LOGLEVEL")
     level = LOG_LEVELS.get(name.lower()) if name else None
     if name and level is None:

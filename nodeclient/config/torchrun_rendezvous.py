@@ -1,4 +1,4 @@
-"""Translates the flags of torchrun's rendezvous into a coordinator."""
+"""Translates the flags of torchrun's rendezvous: chooses the coordinators that take the place of its backend."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ OURS = "coordinatord"
 BACKENDS = (OURS, "c10d", "static", "etcd", "etcd-v2")
 """The values of `--rdzv-backend`."""
 
-HOSTED = frozenset({"c10d", "static"})
-"""The backends whose store one of the nodes serves under torchrun. Here that node starts the coordinator instead."""
+HOSTED_BY_A_NODE = frozenset({"c10d", "static"})
+"""The backends whose store one of the nodes serves in torchrun. Here that node starts the coordinator instead."""
 
 MASTER_ADDRESS = "127.0.0.1"
 MASTER_PORT = 29_500
@@ -31,7 +31,7 @@ MASTER_PORT = 29_500
 LOCALHOST = Endpoint("localhost", 29_400)
 """The default endpoint of torchrun's c10d."""
 
-CONF = {
+CONF_KEYS = {
     **dict.fromkeys(("join_timeout", "timeout"), "--join-timeout"),
     "is_host": "whether this node may bring a coordinator along",
     "last_call_timeout": "coordinatord's --settle",
@@ -46,12 +46,12 @@ CONF = {
         "of etcd, not needed",
     ),
 }
-"""The keys of `--rdzv-conf` that a backend of torchrun reads, and their counterparts here."""
+"""The keys of `--rdzv-conf` that some backend of torchrun reads, and what has their effect here."""
 
-WITHOUT_TIMEOUT = frozenset({"c10d", "etcd-v2"})
+IGNORING_TIMEOUT = frozenset({"c10d", "etcd-v2"})
 """The backends of torchrun that read the key `timeout` and ignore it."""
 
-_SAME = frozenset({"join_timeout", "is_host"})
+_SAME_EFFECT = frozenset({"join_timeout", "is_host"})
 """The keys with the same effect as under torchrun."""
 
 _STORE_TYPE = "tcp"
@@ -59,16 +59,17 @@ _STORE_TYPE = "tcp"
 
 
 class Rendezvous(Struct, frozen=True):
-    """The coordinators of this node; without any it is a job of one host."""
+    """Where this node meets the others; without coordinators, it is a job on one host."""
 
     coordinators: tuple[Endpoint, ...] = ()
     own_coordinator: bool = False
+    """Whether this node may start the coordinator; see `JoinConfig`."""
     static: bool = False
-    """Whether users set the ranks of nodes; a node without one has rank 0, as under torchrun."""
+    """Whether users set the ranks of nodes. A node without one asks for rank 0, as under torchrun."""
     remarks: tuple[str, ...] = ()
 
 
-def add_rendezvous(parser: SettingsParser) -> None:
+def add_rendezvous_flags(parser: SettingsParser) -> None:
     """Add the flags for the rendezvous of nodes."""
     parser.add_heading("where nodes meet")
     add = parser.add_setting
@@ -100,7 +101,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
     )
 
 
-def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rendezvous:
+def choose_coordinators(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rendezvous:
     """Choose the coordinators of a job of at most `most` nodes. Raises `SettingsError`."""
     backend = given.rdzv_backend or OURS
     if backend not in BACKENDS:
@@ -120,14 +121,14 @@ def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rend
         return Rendezvous(remarks=(remark,) if has_master or backend != OURS else ())
     if given.rdzv_backend is None and has_master and not named:
         backend = "static"  # torchrun's default
-    coordinators = named or _unnamed(parser, given, backend)
-    hosted = backend in HOSTED if is_host is None else is_host
+    coordinators = named or _default_coordinators(parser, given, backend)
+    hosted = backend in HOSTED_BY_A_NODE if is_host is None else is_host
     remarks = _backend_remarks(backend, coordinators, hosted=hosted)
     return Rendezvous(coordinators, hosted, backend == "static", remarks)
 
 
-def _unnamed(parser: SettingsParser, given: argparse.Namespace, backend: str) -> tuple[Endpoint, ...]:
-    """Return where nodes meet if there is no `--rdzv-endpoint`. Raises `SettingsError`."""
+def _default_coordinators(parser: SettingsParser, given: argparse.Namespace, backend: str) -> tuple[Endpoint, ...]:
+    """Return the coordinators if `--rdzv-endpoint` names none. Raises `SettingsError`."""
     if backend == "c10d":
         return (LOCALHOST,)
     if backend != "static":
@@ -148,7 +149,7 @@ def _backend_remarks(backend: str, coordinators: tuple[Endpoint, ...], *, hosted
     if backend == OURS:
         return ()
     where = _listed(coordinators)
-    if backend not in HOSTED:
+    if backend not in HOSTED_BY_A_NODE:
         return (f"--rdzv-backend {backend}: no etcd is used, but coordinatord, which is expected at {where}",)
     host = "the host with that address brings it along if need be" if hosted else "which another host has"
     own = "; node ranks are wishes, and each round has a master port of its own" if backend == "static" else ""
@@ -165,19 +166,21 @@ def read_conf(parser: SettingsParser, conf: Mapping[str, str], key: str, read: C
         parser.error(f"--rdzv-conf {key}: {error}")
 
 
-def check_conf(parser: SettingsParser, conf: Mapping[str, str], backend: str | None) -> tuple[str, ...]:
+def remarks_on_conf(parser: SettingsParser, conf: Mapping[str, str], backend: str | None) -> tuple[str, ...]:
     """Return remarks on keys that a backend of torchrun has, and on unknown keys. Raises `SettingsError`."""
     if conf.get("store_type", _STORE_TYPE).lower() != _STORE_TYPE:
         parser.error("--rdzv-conf store_type=file: nodes meet at coordinatord and not in a file, see --rdzv-endpoint")
-    meanings = CONF | ({"timeout": f"forgotten, as by torchrun's {backend}"} if backend in WITHOUT_TIMEOUT else {})
-    replaced = [f"{key} is {meanings[key]}" for key in conf if key in CONF and key not in _SAME]
-    unknown = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF]
+    meanings = CONF_KEYS | (
+        {"timeout": f"forgotten, as by torchrun's {backend}"} if backend in IGNORING_TIMEOUT else {}
+    )
+    replaced = [f"{key} is {meanings[key]}" for key in conf if key in CONF_KEYS and key not in _SAME_EFFECT]
+    unknown = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF_KEYS]
     return (*((f"--rdzv-conf: here {', '.join(replaced)}",) if replaced else ()), *unknown)
 
 
 def unknown_key(key: str) -> str:
     """Return the remark that a key of `--rdzv-conf` is unknown, and which one may be meant."""
-    near = difflib.get_close_matches(key, CONF, n=1)
+    near = difflib.get_close_matches(key, CONF_KEYS, n=1)
     return f"no backend knows the key {clip(key)!r}, it has no effect{f'; did you mean {near[0]}?' if near else ''}"
 
 

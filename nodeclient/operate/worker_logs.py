@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.log_answers import LogPart
-from nodeclient.config.operate import Last, LogsConfig
+from nodeclient.config.operate import LogEnd, LogsConfig
 from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
@@ -99,7 +99,7 @@ class _Reading:
     def _query(self) -> str:
         config = self._config
         # After the first round, each whole log is wanted, even if nothing of it was read yet.
-        last = config.last if self._round == self._first_round else Last()
+        last = config.last if self._round == self._first_round else LogEnd()
         query: list[tuple[str, object]] = [("stream", config.stream), ("follow", str(config.follow).lower())]
         query += [("rank", config.ranks)] * bool(config.ranks)
         query += [("node", node) for node in config.nodes]

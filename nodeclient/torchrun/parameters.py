@@ -20,7 +20,7 @@ from coordinatord.runtime.settings import seconds
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, VARIABLE, AccessSettings, forget_variable
 from nodeclient.config.flag_values import address, endpoints, name
-from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
+from nodeclient.config.torchrun_rendezvous import CONF_KEYS, unknown_key
 from nodeclient.core.agent_settings import JOIN_TIMEOUT_S
 from nodeclient.core.effects import Level
 from nodeclient.host.addresses import fresh_node_id
@@ -75,9 +75,9 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
     config = {key.strip(_QUOTES): str(value).strip(_QUOTES) for key, value in parameters.config.items()}
     settings = {key: value for key, value in config.items() if key != INJECTED}
     join_timeout = settings.pop("join_timeout", str(JOIN_TIMEOUT_S))
-    known = [key for key in settings if key in CONF]
+    known = [key for key in settings if key in CONF_KEYS]
     remarks = [f"not used by {BACKEND}: {', '.join(known)}"] if known else []
-    remarks += [unknown_key(key) for key in settings if key not in CONF]
+    remarks += [unknown_key(key) for key in settings if key not in CONF_KEYS]
     local = parameters.local_addr
     return TorchrunConfig(
         coordinators=_read("--rdzv-endpoint", endpoints, parameters.endpoint),

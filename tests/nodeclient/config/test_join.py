@@ -15,11 +15,11 @@ from coordinatord.runtime.settings import SettingsError
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.flag_values import (
     endpoints,
+    filter_words,
     hang_timeout,
     laggard_factor,
     local_ranks,
     memory_share,
-    needles,
     node_range,
     pairs,
     signals,
@@ -96,7 +96,9 @@ def test_two_nodeclients_of_a_host_have_names_of_their_own() -> None:
 
 def test_a_mistake_in_the_environment_of_another_subcommand_is_nobodys_business() -> None:
     environ = {"NODECLIENT_NNODES": "x", "PET_NNODES": "x"}
-    assert parse(["status", "--coord", "h"], environ) == StatusConfig((Endpoint("h", 29400),), None, False)
+    assert parse(["status", "--coord", "h"], environ) == StatusConfig(
+        None, json=False, coordinators=(Endpoint("h", 29400),)
+    )
     assert join("--coord", "h", PET_NNODES="x").spec == JobSpec(1, RANKS_MAX, 0)
 
 
@@ -268,7 +270,7 @@ READ: list[tuple[Callable[[str], object], dict[str, object]]] = [
     (size, {"10k": 10_000, "100MB": 100_000_000, "2g": 2_000_000_000, "64KiB": 65_536, "1GiB": 1 << 30}),
     (size, {"20000": 20_000, "20000 B": 20_000}),
     (local_ranks, {"0, 1,12": frozenset({0, 1, 12}), "": None}),
-    (needles, {"apple,orange": ("apple", "orange"), "a,,b": ("a,b",), "": (), "a,": ("a",), "x y": ("x y",)}),
+    (filter_words, {"apple,orange": ("apple", "orange"), "a,,b": ("a,b",), "": (), "a,": ("a",), "x y": ("x y",)}),
     (pairs, {"a=1, b = x=y ": {"a": "1", "b": "x=y"}, "": {}}),
     (endpoints, {"h": (Endpoint("h", 29400),), "h:1": (Endpoint("h", 1),)}),
     (endpoints, {"10.0.0.1:65535": (Endpoint("10.0.0.1", 65535),), "fd00::5": (Endpoint("fd00::5", 29400),)}),

@@ -12,18 +12,20 @@ HERE = (Endpoint("h", 29400),)
 
 def test_each_command_takes_its_words() -> None:
     assert parse(["status", "--coord", "h", "--watch", "--all"], {}) == StatusConfig(
-        HERE, None, json=False, watch=True, all=True
+        None, json=False, watch=True, all=True, coordinators=HERE
     )
-    assert parse(["events", "--coord", "h", "-f", "m"], {}) == EventsConfig(HERE, "m", json=False, follow=True)
-    assert parse(["report", "--coord", "h", "--json"], {}) == ReportConfig(HERE, None, json=True)
+    assert parse(["events", "--coord", "h", "-f", "m"], {}) == EventsConfig(
+        "m", json=False, follow=True, coordinators=HERE
+    )
+    assert parse(["report", "--coord", "h", "--json"], {}) == ReportConfig(None, json=True, coordinators=HERE)
     assert parse(["drain", "--coord", "h", "b", "a", "b", "--reason", "bad fan"], {}) == CommandConfig(
-        HERE, Verb.DRAIN, None, ("b", "a"), "bad fan"
+        Verb.DRAIN, None, ("b", "a"), "bad fan", coordinators=HERE
     )
     assert parse(["drain", "--coord", "h", "a", "--ahead"], {}) == CommandConfig(
-        HERE, Verb.DRAIN, None, ("a",), "", ahead=True
+        Verb.DRAIN, None, ("a",), "", ahead=True, coordinators=HERE
     )
     for verb in (Verb.STOP, Verb.RESTART, Verb.FORGET):
-        assert parse([verb, "--coord", "h", "m"], {}) == CommandConfig(HERE, verb, "m", (), "")
+        assert parse([verb, "--coord", "h", "m"], {}) == CommandConfig(verb, "m", (), "", coordinators=HERE)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +45,8 @@ def test_flags_have_the_names_that_other_programs_give_them(words: list[str], ow
 
 def test_the_environment_names_the_coordinator() -> None:
     environ = {"NODECLIENT_COORD": "h:29400", "NODECLIENT_REASON": "not read"}
-    assert parse(["undrain", "a"], environ) == CommandConfig(HERE, Verb.UNDRAIN, None, ("a",), "")
-    assert parse(["stop"], environ) == CommandConfig(HERE, Verb.STOP, None, (), "")
+    assert parse(["undrain", "a"], environ) == CommandConfig(Verb.UNDRAIN, None, ("a",), "", coordinators=HERE)
+    assert parse(["stop"], environ) == CommandConfig(Verb.STOP, None, (), "", coordinators=HERE)
 
 
 @pytest.mark.slow

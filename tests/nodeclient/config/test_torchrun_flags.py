@@ -15,10 +15,10 @@ from torch.distributed import run as torch_run
 
 from coordinatord.runtime.settings import SettingsError, SettingsParser
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.config.join import TORCHRUN_FLAGS, add_join
+from nodeclient.config.join import TORCHRUN_FLAGS, add_join_flags
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
-from nodeclient.config.torchrun_rendezvous import CONF
+from nodeclient.config.torchrun_rendezvous import CONF_KEYS
 from nodeclient.output.output_settings import Choice, Streams
 from tests.support.source import ROOT
 
@@ -304,7 +304,7 @@ def test_the_table_has_every_flag(action: argparse.Action) -> None:
 
 
 def test_the_table_has_every_key_of_the_rendezvous_configuration() -> None:
-    assert set(CONF) <= rows().keys()
+    assert set(CONF_KEYS) <= rows().keys()
 
 
 KEY = re.compile(r"""(?:config|params)\.get(?:_as_\w+)?\(\s*["'](\w+)["']|_get_timeout\(params, ["'](\w+)["']\)""")
@@ -316,7 +316,7 @@ def test_the_keys_are_those_that_torchs_backends_read() -> None:
     pairs = [pair for file in files for pair in KEY.findall(file.read_text())]
     found = {key or f"{timeout}_timeout" for key, timeout in pairs}
     assert {"last_call_timeout", "store_type", "read_timeout", "cert", "rank"} <= found
-    assert found <= set(CONF)
+    assert found <= set(CONF_KEYS)
 
 
 VARIABLE = re.compile(
@@ -337,7 +337,7 @@ def test_the_tables_have_every_variable_that_torchs_launcher_reads() -> None:
 
 def test_what_join_does_not_take_of_torchrun_it_explains() -> None:
     parser = SettingsParser(prog="nodeclient join", env_prefix="NODECLIENT", environ={})
-    add_join(parser)
+    add_join_flags(parser)
     of_join = {flag for action in parser._actions for flag in action.option_strings}
     for _, action in LAUNCH_FLAGS:
         for flag in action.option_strings:
