@@ -54,7 +54,7 @@ class _OperatorConfig(Struct, frozen=True, kw_only=True):
 
     PROGRAM: ClassVar[Literal["operate"]] = "operate"
     MODULE: ClassVar[str]
-    """The module of `nodeclient.operate` whose `show` runs the command."""
+    """The module of `nodeclient.operate` with the function `run` for this command."""
 
     coordinators: tuple[Endpoint, ...]
     access: AccessSettings = DEFAULT_ACCESS

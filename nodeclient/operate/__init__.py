@@ -1,7 +1,7 @@
 """Runs the commands for operators: show status, events and a report; drain, stop, restart or forget.
 
-Each is one HTTP client that ends with its answer. A person waits for it, so nothing here imports aiohttp or asyncio.
-The coordinator makes all decisions and writes the reasons.
+Each command is an HTTP client, and most end with the first answer. A person waits for it, so nothing here imports
+aiohttp or asyncio. The coordinator makes all decisions and writes the reasons.
 
 `cli` runs one of `status`, `event_log`, `worker_logs`, `worker_stacks`, `dumped_hang`, `report`, `job_end`, `page_link`
 and `admin_commands`; `watch` repeats a request every second. `client` finds a coordinator that answers, sends requests,

@@ -23,7 +23,7 @@ PERSON_MAX = 128
 """The limit of a name in characters, as of any name."""
 
 
-def show(config: CommandConfig) -> int:
+def run(config: CommandConfig) -> int:
     """Send a command for each name in turn; return the exit code of the first failure, or 0."""
     client = Client(config.coordinators, config.access)
     body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)

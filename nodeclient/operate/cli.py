@@ -17,5 +17,5 @@ def run(config: OperateConfig) -> int:
     """Run the command, and return the exit code. Raises `RequestError` and `OutputError`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a limited encoding still shows the other letters
-    show: Callable[[OperateConfig], int] = import_module(f"nodeclient.operate.{config.MODULE}").show
-    return show(config)
+    command: Callable[[OperateConfig], int] = import_module(f"nodeclient.operate.{config.MODULE}").run
+    return command(config)

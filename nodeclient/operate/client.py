@@ -1,7 +1,7 @@
 """Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
-It fails over between addresses: those of each name, and that of the leader that a standby names. It skips a silent
-coordinator (`_sort_by_answers`), and a silent leader: the standby that names it will soon lead. Every failure is a
+It fails over between coordinators, the addresses of their names, and the leader that a standby names. It skips silent
+coordinators (`_sort_by_answers`). If the leader is silent, it waits for a standby to take over. Every failure is a
 `RequestError`, one line with the address and the reason. `protocol.http` defines the answers.
 """
 
@@ -40,8 +40,11 @@ REACH_WITHIN_S = 2.0
 TAKEOVER_WITHIN_S = 10.0
 """How long all coordinators are retried if the leader does not answer: twice a lease."""
 
-AGAIN_S = 0.5
+RETRY_AFTER_S = 0.5
 """The pause before all coordinators are retried."""
+
+ASK_NEXT_AFTER_S = 1.0
+"""How long a coordinator may take before the next one is asked too: a hundred times the usual time of an answer."""
 
 RESUME_AFTER_S = 1.0
 """The pause before a lost stream is requested again: a restarted coordinator serves within a second."""
@@ -62,7 +65,7 @@ EVENT_BYTES_MAX = 256 * 1024
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
-CODES: dict[int, ExitCode] = {
+EXIT_CODES: dict[int, ExitCode] = {
     HTTPStatus.BAD_REQUEST: ExitCode.USAGE,
     HTTPStatus.UNAUTHORIZED: ExitCode.REFUSED,
     HTTPStatus.FORBIDDEN: ExitCode.REFUSED,
@@ -77,7 +80,7 @@ STREAM = "text/event-stream"
 
 
 class RequestError(OperationalError):
-    """The request failed, or its answer cannot be shown; the text says why."""
+    """The request failed, or its answer is malformed; the text says why."""
 
     def __init__(self, text: str, exit_code: ExitCode = ExitCode.UNAVAILABLE) -> None:
         super().__init__(clip(text))
@@ -106,6 +109,11 @@ class AnswerError(RequestError):
         super().__init__(f"the answer is not that of a coordinatord ({problem}): see --coord")
 
 
+def pause(seconds: float) -> None:
+    """Wait for some seconds."""
+    select.select([], [], [], seconds)
+
+
 def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
     """Convert decoded data to a record of `protocol.http`. Raises `AnswerError`, which names the field."""
     try:
@@ -119,7 +127,7 @@ class _WrongAnswerError(OperationalError):
 
 
 class _StandbyError(OperationalError):
-    """The coordinator stands by. State: it has done nothing."""
+    """The coordinator is a standby, and has done nothing."""
 
     def __init__(self, leader: Endpoint | None, reason: str = "stands by, and names no leader") -> None:
         """Make the error with the leader that the standby names, or else the reason why nobody leads."""
@@ -128,7 +136,7 @@ class _StandbyError(OperationalError):
 
 
 class _SilentLeaderError(OperationalError):
-    """A coordinator stands by, and names a leader that does not answer. State: it has done nothing."""
+    """A standby names a leader that does not answer. Neither has done anything."""
 
 
 class _UnknownOutcomeError(RequestError):
@@ -144,9 +152,9 @@ class Client:
 
     def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings) -> None:
         """Send requests to the first of these `coordinators` that answers, with a token from `access`."""
-        self._given = tuple(coordinators)
+        self._coordinators = tuple(coordinators)
         self._contacts = [ContactPoint(coordinator) for coordinator in coordinators]
-        """The addresses for the next request, in this order."""
+        """The contact points for the next request, in the order of trying."""
         self._access = access
         self.certificate: bytes | None = None
         """The certificate of the last coordinator, in DER; None without TLS."""
@@ -157,14 +165,14 @@ class Client:
         return str(self._contacts[0].coordinator)
 
     def get(self, path: str) -> Any:
-        """Return the decoded answer to a read."""
+        """Return the decoded answer to a read. Raises `RequestError`, as the other methods do."""
 
         def ask(contact: ContactPoint) -> Any:
             with self._connected(contact, Role.READ) as (connection, headers):
                 connection.request(HTTPMethod.GET, path, headers={"Accept": MSGPACK, **headers})
-                return _decoded(connection.getresponse())
+                return _decode(connection.getresponse())
 
-        return self._in_turn(ask)
+        return self._with_failover(ask)
 
     def post(self, path: str, body: AdminBody | DrainBody | PageLinkBody) -> Any:
         """Send a command, at most once; return the decoded answer."""
@@ -174,13 +182,13 @@ class Client:
                 try:
                     headers = {"Accept": MSGPACK, "Content-Type": MSGPACK, **token}
                     connection.request(HTTPMethod.POST, path, msgpack.encode(body), headers)
-                    return _decoded(connection.getresponse())
+                    return _decode(connection.getresponse())
                 except (OSError, http.client.HTTPException) as error:
                     raise _UnknownOutcomeError(
-                        f"{contact}: {_why(error)}, so it is not known whether it was done: see nodeclient events"
+                        f"{contact}: {_reason_of(error)}, so it is not known whether it was done: see nodeclient events"
                     ) from error
 
-        return self._in_turn(ask)
+        return self._with_failover(ask)
 
     def events(self, path: str, after: str | None) -> Iterator[Any]:
         """Yield decoded events as they come: those after the event with this id, or all. Ends with `LostError`."""
@@ -196,12 +204,12 @@ class Client:
                 _check_stream(answer)
                 return stack.pop_all(), answer  # the connection stays open, and `events` closes it
 
-        connection, answer = self._in_turn(ask)
+        connection, answer = self._with_failover(ask)
         with connection:
             try:
-                yield from _data_of(answer)
+                yield from _event_data(answer)
             except _ADDRESS_ERRORS as error:
-                raise LostError(f"{self.where}: {_why(error)}") from error
+                raise LostError(f"{self.where}: {_reason_of(error)}") from error
         raise LostError(f"{self.where}: it has closed the connection")
 
     @contextmanager
@@ -229,14 +237,14 @@ class Client:
                     raise attempt.tls_required() from error
                 raise attempt.explain(error) or error from error
 
-    def _in_turn(self, ask: Callable[[ContactPoint], Result]) -> Result:
+    def _with_failover(self, ask: Callable[[ContactPoint], Result]) -> Result:
         """Try one address after the other, first the one that answered last.
 
-        If the leader is silent, a standby leads once the leader's lease is over. All are retried until then.
+        If the leader is silent, all are retried until its lease has expired and a standby leads.
         """
         ends_at = time.monotonic() + TAKEOVER_WITHIN_S
         while True:
-            contacts = [contact for several in self._contacts for contact in _addresses_in(several)]
+            contacts = [contact for several in self._contacts for contact in _expand_addresses(several)]
             silent: list[ContactPoint] = []
             if len(contacts) > 1:
                 contacts, silent = _sort_by_answers(contacts, self._is_healthy, ANSWER_WITHIN_S)
@@ -245,7 +253,7 @@ class Client:
             except _SilentLeaderError as error:
                 if time.monotonic() >= ends_at:
                     raise LostError(f"{error}: is coordinatord paused there? see --coord") from error
-            select.select([], [], [], AGAIN_S)
+            pause(RETRY_AFTER_S)
 
     def _is_healthy(self, contact: ContactPoint) -> bool:
         """Whether a coordinator answers, and leads or knows the leader."""
@@ -260,6 +268,7 @@ class Client:
     def _ask_each(
         self, ask: Callable[[ContactPoint], Result], contacts: Sequence[ContactPoint], silent: Sequence[ContactPoint]
     ) -> Result:
+        """Return the result of the first coordinator that has one. Raises an error with the reasons of all."""
         errors = [f"{contact}: it does not answer" for contact in silent]
         refusals: list[str] = []
         stands_by = False
@@ -268,12 +277,13 @@ class Client:
                 answered, result = _ask_leader(ask, contact, silent)
             except _ADDRESS_ERRORS as error:
                 separator = " " if isinstance(error, _StandbyError) else ": "
-                errors.append(f"{contact}{separator}{_why(error)}")
+                errors.append(f"{contact}{separator}{_reason_of(error)}")
                 stands_by = stands_by or isinstance(error, _StandbyError)
             except AccessError as error:
                 refusals.append(str(error))
             else:
-                self._contacts = [answered, *(other for other in map(ContactPoint, self._given) if other != answered)]
+                others = [other for other in map(ContactPoint, self._coordinators) if other != answered]
+                self._contacts = [answered, *others]
                 return result
         if refusals:
             raise RequestError("; ".join([*refusals, *errors]), ExitCode.REFUSED)
@@ -298,10 +308,10 @@ def _ask_leader(
     try:
         return leader, ask(leader)
     except _ADDRESS_ERRORS as error:
-        raise _WrongAnswerError(f"stands by, and names {leader} as the leader: {_why(error)}") from error
+        raise _WrongAnswerError(f"stands by, and names {leader} as the leader: {_reason_of(error)}") from error
 
 
-def _addresses_in(contact: ContactPoint) -> list[ContactPoint]:
+def _expand_addresses(contact: ContactPoint) -> list[ContactPoint]:
     """Return a contact point for each address of a name; the contact point itself if there is at most one."""
     addresses = addresses_of(contact.coordinator) if contact.address is None else ()
     if len(addresses) <= 1:
@@ -309,7 +319,7 @@ def _addresses_in(contact: ContactPoint) -> list[ContactPoint]:
     return [ContactPoint(contact.coordinator, address) for address in addresses[:ADDRESSES_MAX]]
 
 
-def _decoded(answer: http.client.HTTPResponse) -> Any:
+def _decode(answer: http.client.HTTPResponse) -> Any:
     """Return the data of an answer. Raises the exception that corresponds to a coordinatord's error."""
     body = answer.read(ANSWER_BYTES_MAX)
     if answer.status == STANDBY_STATUS:
@@ -330,17 +340,17 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
         raise _StandbyError(None, refusal.message.removeprefix("this coordinator "))
     if refusal.error in {"unknown_job", "unknown_node"}:
         raise UnknownNameError(refusal.message)
-    raise RequestError(refusal.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
+    raise RequestError(refusal.message, EXIT_CODES.get(answer.status, ExitCode.UNAVAILABLE))
 
 
 def _check_stream(answer: http.client.HTTPResponse) -> None:
     if answer.status != HTTPStatus.OK:
-        _decoded(answer)
+        _decode(answer)
     if not (answer.getheader("Content-Type") or "").startswith(STREAM):
         raise _WrongAnswerError("does not send a stream of events, as a coordinatord does")
 
 
-def _data_of(answer: http.client.HTTPResponse) -> Iterator[Any]:
+def _event_data(answer: http.client.HTTPResponse) -> Iterator[Any]:
     """Yield the data of server-sent events until the stream ends; each is one line of JSON."""
     while line := answer.readline(EVENT_BYTES_MAX + 1):
         if len(line) > EVENT_BYTES_MAX:
@@ -353,26 +363,22 @@ def _data_of(answer: http.client.HTTPResponse) -> Iterator[Any]:
                 raise _WrongAnswerError("does not send events as a coordinatord does") from error
 
 
-def _why(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "this can be no host name"
     return getattr(error, "strerror", None) or str(error)
 
 
-NEXT_AFTER_S = 1.0
-"""How long a coordinator may take before the next one is asked too: a hundred times the usual time of an answer."""
-
-
 def _sort_by_answers(
     contacts: Sequence[ContactPoint], is_healthy: Callable[[ContactPoint], bool], within_s: float
 ) -> tuple[list[ContactPoint], list[ContactPoint]]:
-    """Return the coordinators to send a request to, a healthy one first, and those that have timed out.
+    """Return the coordinators to send a request to, a healthy one first, and those that are silent.
 
-    A paused coordinator accepts connections, and then sends nothing. So they are asked in turn: if one does not answer
-    soon, the next one is asked too, and the earlier ones may still answer.
+    A paused coordinator accepts connections, and then sends nothing. So a request could wait for it. This function
+    first asks each for its health: if one does not answer soon, it asks the next one too, and the earlier ones may
+    still answer. It returns when one is healthy, when all have answered, or after `within_s` seconds.
 
-    `is_healthy` waits for an answer. It is called in threads, and raises nothing. This function returns when one
-    coordinator is healthy, when all have answered, or after `within_s` seconds.
+    `is_healthy` waits for an answer. It is called in threads, and raises nothing.
     """
     ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[ContactPoint, bool]]()
 
@@ -387,7 +393,7 @@ def _sort_by_answers(
         for _ in tuple(silent):
             left_s = ends_at - time.monotonic()
             try:
-                contact, healthy = results.get(timeout=max(0.0, min(NEXT_AFTER_S, left_s) if not_asked else left_s))
+                contact, healthy = results.get(timeout=max(0.0, min(ASK_NEXT_AFTER_S, left_s) if not_asked else left_s))
             except Empty:
                 if not_asked:
                     break

@@ -18,7 +18,7 @@ NONE_NAMED = 1
 """The exit code if no rank is named."""
 
 
-def show(folder: Path, *, as_json: bool) -> int:
+def run(folder: Path, *, as_json: bool) -> int:
     """Print the culprits and return the exit code: 0 if there are any. Raises `RequestError`."""
     try:
         dumps, problems = dumps_in(folder)

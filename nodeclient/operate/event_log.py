@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import select
 import sys
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlencode
@@ -19,12 +18,12 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config.operate import EventsConfig
-from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, read
-from nodeclient.operate.job_lookup import get_of_job, job_path, unknown_job
+from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, pause, read
+from nodeclient.operate.job_lookup import get_job_data, job_path, unknown_job
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
-WHAT_WIDTH = 18
-"""The width of the column of events, by the longest one: `training caught up`."""
+EVENT_WIDTH = 18
+"""The width of the column with the events' names: that of the longest, `training caught up`."""
 
 ROUND_WIDTH = len("round 100")
 
@@ -38,19 +37,19 @@ FOLLOWED_FIRST = 10
 """How many events `--follow` begins with, as in `tail -f`."""
 
 JOB_WIDTH_MAX = 24
-"""The limit of the column of jobs: a longer name widens only its own lines."""
+"""The limit of the width of the column of jobs: a longer name widens only its own lines."""
 
-LAST = "JobForgotten"
-"""The last event of a job, unless the job was opened again meanwhile."""
+LAST_KIND = "JobForgotten"
+"""The kind of the last event of a job, unless the job was opened again meanwhile."""
 
 TIME_MAX = 250_000_000_000.0
 """The limit of a time, in the year 9892. Python's dates end with the year 9999, and a time zone adds some hours."""
 
-ALL = "/v1/events"
+ALL_PATH = "/v1/events"
 """The path of all events, including those of no job."""
 
 
-def show(config: EventsConfig) -> int:
+def run(config: EventsConfig) -> int:
     """Print the events and return the exit code."""
     client = Client(config.coordinators, config.access)
     printer = _EventPrinter(terminal(), as_json=config.json, with_job=config.job is None)
@@ -59,7 +58,8 @@ def show(config: EventsConfig) -> int:
             printer.print([event])
     else:
         query = _query(config, None)
-        data = client.get(f"{ALL}{query}") if config.job is None else get_of_job(client, config.job, f"/events{query}")
+        job = config.job
+        data = client.get(f"{ALL_PATH}{query}") if job is None else get_job_data(client, job, f"/events{query}")
         printer.print(read(EventsAnswer, data).events)
     return ExitCode.OK
 
@@ -77,7 +77,7 @@ def _query(config: EventsConfig, last: int | None) -> str:
 
 def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
     """Yield the events so far, and then new ones, until the job is forgotten."""
-    path = f"{ALL if job is None else f'{job_path(job)}/events'}{query}"
+    path = f"{ALL_PATH if job is None else f'{job_path(job)}/events'}{query}"
     last: str | None = None
     is_over, is_warned = False, False
     while True:
@@ -85,7 +85,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
             for data in client.events(path, last):
                 event = read(ApiEvent, data, "event")
                 last, is_warned = event.id, False
-                is_over = event.kind == LAST and job is not None
+                is_over = event.kind == LAST_KIND and job is not None
                 yield event
         except UnknownNameError as error:
             if job is None or last is None:
@@ -100,7 +100,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
             if not is_warned:
                 sys.stderr.write(f"nodeclient: {error}; trying again\n")
             is_warned = True
-        select.select([], [], [], RESUME_AFTER_S)
+        pause(RESUME_AFTER_S)
 
 
 class _EventPrinter:
@@ -124,15 +124,16 @@ class _EventPrinter:
         at = moment(local(min(max(event.at, 0.0), TIME_MAX)))
         job = f"{event.job or '-'}{' ' * (self._job_width - width(event.job or '-'))}  " if self._with_job else ""
         round_ = f"round {event.round}" if event.round else ""  # rounds are numbered from 1
-        facts = f"{at}  {job}{event.what:<{WHAT_WIDTH}}  {round_:<{ROUND_WIDTH}}  "
+        facts = f"{at}  {job}{event.what:<{EVENT_WIDTH}}  {round_:<{ROUND_WIDTH}}  "
         beside = self._output.columns is None or self._output.columns - width(facts) >= REASON_WIDTH_MIN
-        first, *others = self._output.wrapped(f"{facts}{_text(event)}", " " * (width(facts) if beside else len(at) + 2))
+        indent = " " * (width(facts) if beside else len(at) + 2)
+        first, *others = self._output.wrapped(f"{facts}{_reason(event)}", indent)
         what = self._output.paint(event.what, COLOURS.get(event.kind, Colour.PLAIN))
         first = first.replace(f"{at}  {job}{event.what}", f"{self._output.paint(at, Colour.FAINT)}  {job}{what}", 1)
         return [first, *others]
 
 
-def _text(event: ApiEvent) -> str:
+def _reason(event: ApiEvent) -> str:
     """Return the reason, with the name of the event's node."""
     named = event.node is None or re.search(rf"(?<![\w-]){re.escape(event.node)}(?![\w-])", event.reason)
     return event.reason if named else f"{event.node}: {event.reason}"

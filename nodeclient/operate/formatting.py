@@ -26,12 +26,12 @@ def duration(seconds: float) -> str:
 
 def brief(seconds: float) -> str:
     """Format a short duration: 12.5ms, 1.9s, and from ten seconds on as `duration` does."""
-    if seconds < 0.999:  # noqa: PLR2004 - of the unit
+    if seconds < 0.999:  # noqa: PLR2004 - above, three digits would round to 1000 ms
         return f"{1000 * seconds:.3g}ms"
-    return f"{seconds:.2g}s" if seconds < 9.95 else duration(seconds)  # noqa: PLR2004 - there, tenths matter
+    return f"{seconds:.2g}s" if seconds < 9.95 else duration(seconds)  # noqa: PLR2004 - above, it would round to 10 s
 
 
-def lasting(seconds: float, *, ended: bool) -> str:
+def state_age(seconds: float, *, ended: bool) -> str:
     """Format how long a state lasts, ` for 3m12s`, or how long ago it ended, ` 3m12s ago`."""
     return f" {duration(seconds)} ago" if ended else f" for {duration(seconds)}"
 
@@ -46,7 +46,7 @@ def budget(restarts: RestartsStatus) -> str:
     return f"restarts {restarts.used}" + ("" if restarts.max is None else f" of {restarts.max}")
 
 
-def starts(status: WorkerStartsStatus | None) -> str:
+def start_ways(status: WorkerStartsStatus | None) -> str:
     """Format how workers were started: 3 in place, 1 warm. Empty if not known, or without workers."""
     if status is None:
         return ""
@@ -83,8 +83,8 @@ class Column(Struct, frozen=True):
     """One column; the last one of a table gets the rest of a line."""
 
     title: str
-    gives_way: int = 0
-    """The rank in which columns of a wide table are dropped, the highest first; 0 for never."""
+    drop_order: int = 0
+    """Columns of a table that is too wide are dropped in this order, the highest first; 0 stands for never."""
 
 
 def table(
@@ -125,8 +125,8 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> lis
     last = len(columns) - 1
     least = [*widths[:-1], min(widths[-1], LAST_MIN)]
     kept = list(range(len(columns)))
-    for index in sorted(kept[:last], key=lambda index: -columns[index].gives_way):
-        if columns[index].gives_way and _total(least, kept) > room:
+    for index in sorted(kept[:last], key=lambda index: -columns[index].drop_order):
+        if columns[index].drop_order and _total(least, kept) > room:
             kept.remove(index)
     return kept
 

@@ -1,32 +1,31 @@
 """`nodeclient wait`: waits for the end of a job's present run, and exits with the code of its nodes.
 
-It polls each second, so it survives a restart of the coordinator.
+It polls every second, so it survives a restart of the coordinator.
 """
 
 from __future__ import annotations
 
 import math
-import select
 import sys
 import time
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import EarlierRunStatus, JobStatus
 from nodeclient.config.operate import WaitConfig
-from nodeclient.operate.client import Client, RequestError, read
+from nodeclient.operate.client import Client, RequestError, pause, read
 from nodeclient.operate.formatting import duration
-from nodeclient.operate.job_lookup import get_of_job, only_job
+from nodeclient.operate.job_lookup import get_job_data, only_job
 from nodeclient.operate.terminal_info import terminal, write
-from nodeclient.operate.watch import LOOK_AGAIN_S
+from nodeclient.operate.watch import POLL_EVERY_S
 
 
-def show(config: WaitConfig) -> int:
+def run(config: WaitConfig) -> int:
     """Print how the job ended, and return the exit code of its nodes. Raises `RequestError` after the timeout."""
     client = Client(config.coordinators, config.access)
     timeout_s = math.inf if config.timeout_s is None else config.timeout_s
     ends_at = time.monotonic() + timeout_s
     name = only_job(client, config.job, live=True)
-    job: JobStatus | EarlierRunStatus = read(JobStatus, get_of_job(client, name, ""))
+    job: JobStatus | EarlierRunStatus = read(JobStatus, get_job_data(client, name, ""))
     if job.exit_code is None:
         sys.stderr.write(f"nodeclient: job {name} is {job.state}, and is waited for\n")
     is_warned = False
@@ -35,9 +34,9 @@ def show(config: WaitConfig) -> int:
         if left_s <= 0:
             text = f"job {name} has not ended within {duration(timeout_s)}: it is {job.state}"
             raise RequestError(text, ExitCode.TIMED_OUT)
-        select.select([], [], [], min(left_s, LOOK_AGAIN_S))
+        pause(min(left_s, POLL_EVERY_S))
         try:
-            job = _same_run(read(JobStatus, get_of_job(client, name, "")), job.run)
+            job = _same_run(read(JobStatus, get_job_data(client, name, "")), job.run)
             is_warned = False
         except RequestError as error:
             if not error.is_temporary:

@@ -34,11 +34,11 @@ def get_status(client: Client, job: str | None) -> Status:
         data = client.get("/v1/jobs")
         answer = read(JobsAnswer, data)
         return Status(answer.jobs, answer.drained, data, answer.insecure, answer.shared)
-    data = get_of_job(client, job, "")
+    data = get_job_data(client, job, "")
     return Status((read(JobStatus, data),), (), {"jobs": [data]})
 
 
-def get_of_job(client: Client, job: str, subpath: str) -> Any:
+def get_job_data(client: Client, job: str, subpath: str) -> Any:
     """Return data about one job; `subpath` follows the path of the job."""
     try:
         return client.get(f"{job_path(job)}{subpath}")

@@ -12,7 +12,7 @@ from nodeclient.operate.client import Client, read
 from nodeclient.operate.terminal_info import write
 
 
-def show(config: PageConfig) -> int:
+def run(config: PageConfig) -> int:
     """Print only the link on standard output, and notes for the user on standard error."""
     client = Client(config.coordinators, config.access)
     link = read(PageLinkAnswer, client.post("/v1/page/link", PageLinkBody()))

@@ -11,14 +11,14 @@ from nodeclient.config.operate import ReportConfig
 from nodeclient.diagnosis import report_text
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import budget
-from nodeclient.operate.job_lookup import get_of_job, only_job
+from nodeclient.operate.job_lookup import get_job_data, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
 
-def show(config: ReportConfig) -> int:
+def run(config: ReportConfig) -> int:
     """Print the report and return the exit code."""
     client = Client(config.coordinators, config.access)
-    data = get_of_job(client, only_job(client, config.job), "")
+    data = get_job_data(client, only_job(client, config.job), "")
     job = read(JobStatus, data)
     if config.json:
         write([json.dumps(data.get("failure"))])

@@ -26,7 +26,7 @@ from coordinatord.protocol.http.api import (
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import Column, brief, budget, count, duration, lasting, listed, starts, table
+from nodeclient.operate.formatting import Column, brief, budget, count, duration, listed, start_ways, state_age, table
 from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
 
@@ -45,14 +45,14 @@ DRAINS_MAX = 8
 COLUMNS = (
     Column("JOB"),
     Column("NODE"),
-    Column("HOST", gives_way=3),
-    Column("ADDRESS", gives_way=4),
+    Column("HOST", drop_order=3),
+    Column("ADDRESS", drop_order=4),
     Column("STATE"),
-    Column("RANKS", gives_way=1),
+    Column("RANKS", drop_order=1),
     Column("STEP"),
-    Column("STEPPED", gives_way=2),
+    Column("STEPPED", drop_order=2),
     Column("LATE"),
-    Column("SEEN", gives_way=2),
+    Column("SEEN", drop_order=2),
     Column("VERSION"),
     Column("PIDS"),
     Column("REASON"),
@@ -71,37 +71,37 @@ STATES = {
 """The colours of jobs' states."""
 
 TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped", "lost"})
-"""States of nodes that need attention."""
+"""The states of nodes that need attention."""
 
 
-def show(config: StatusConfig) -> int:
+def run(config: StatusConfig) -> int:
     """Print the jobs and return the exit code."""
     client = Client(config.coordinators, config.access)
     output = terminal()
 
-    def look() -> Status:
+    def fetch() -> Status:
         return get_status(client, config.job)
 
     def lines(status: Status) -> list[str]:
         if config.json:
             return [json.dumps(status.data)]
         if config.all:
-            return page(status, output, None, None)
-        return page(status, output, ROWS_MAX, ENDED_MAX, " (--all shows them)")
+            return status_lines(status, output, None, None)
+        return status_lines(status, output, ROWS_MAX, ENDED_MAX, " (--all shows them)")
 
     if not config.watch:
-        write(lines(look()))
+        write(lines(fetch()))
         return ExitCode.OK
     from nodeclient.operate.watch import watch_lines, watch_screen  # noqa: PLC0415 - most look once
 
     if output.is_terminal and not config.json:
-        return watch_screen(look, _screen, client)
+        return watch_screen(fetch, _screen, client)
     return watch_lines(
-        look, lambda status: lines(status) if config.json else [moment(now()), *lines(status), ""], _gist
+        fetch, lambda status: lines(status) if config.json else [moment(now()), *lines(status), ""], _gist
     )
 
 
-def page(
+def status_lines(
     status: Status, output: TerminalInfo, rows_max: int | None, ended_max: int | None, hint: str = ""
 ) -> list[str]:
     """Return the lines about the jobs of a coordinator.
@@ -109,7 +109,7 @@ def page(
     On a terminal, `rows_max` limits the table of each job, and `ended_max` the number of ended jobs. `hint` follows if
     rows or jobs are omitted.
     """
-    jobs = _in_order(status.jobs, ended_max if output.is_terminal else None)
+    jobs = _select_jobs(status.jobs, ended_max if output.is_terminal else None)
     blocks = [_job_lines(job, output, rows_max, hint) for job in jobs] or [["no jobs"]]
     if more := len(status.jobs) - len(jobs):
         have = "has" if more == 1 else "have"
@@ -131,7 +131,7 @@ def coordinators(shared: SharedStatus) -> str:
     return f"{shared.leader.endpoint} leads; {standbys or 'no coordinator stands by'}"
 
 
-def _in_order(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobStatus]:
+def _select_jobs(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobStatus]:
     """Return the live jobs, and then at most `ended_max` ended ones, the latest first."""
     ended = sorted((job for job in jobs if job.ended), key=lambda job: job.state_s or 0.0)
     return [job for job in jobs if not job.ended] + ended[:ended_max]
@@ -146,7 +146,7 @@ def _drain_lines(drains: Sequence[DrainedStatus], output: TerminalInfo, rows_max
 
 
 def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
-    since = lasting(job.state_s, ended=job.ended) if job.state_s is not None and job.health == "well" else ""
+    since = state_age(job.state_s, ended=job.ended) if job.state_s is not None and job.health == "well" else ""
     since += f" in round {job.round}" if since and job.world_size and not job.ended else ""
     state = _shown_state(job)
     title, *rest = output.wrapped(f"job {job.job}  {state}{since}: {job.reason}")
@@ -154,13 +154,13 @@ def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint:
     lines = [title, *rest]
     for fact in _facts(job):
         lines += output.wrapped(f"  {fact}", indent="    ")
-    return lines + _nodes(job, output, rows_max, hint)
+    return lines + _node_lines(job, output, rows_max, hint)
 
 
 def _facts(job: JobStatus) -> Iterable[str]:
     nodes = "" if job.ended and not job.nodes else f", {_count_nodes(job)}"
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
-    if work := _work(job):
+    if work := _progress(job):
         yield work
     worse = () if job.begun is None else (("not in place", job.begun.why_not), ("cold", job.begun.why_cold))
     yield from (f"{way} on {why}" for way, why in worse if why not in job.reason)
@@ -189,9 +189,9 @@ def _earlier(run: EarlierRunStatus) -> str:
 
 def _round(job: JobStatus) -> str:
     if job.world_size:
-        ways = starts(job.begun)
-        told = not ways or ways in job.reason
-        return f"round {job.round}, world size {job.world_size}{'' if told else f' ({ways})'}"
+        ways = start_ways(job.begun)
+        added = f" ({ways})" if ways not in job.reason else ""
+        return f"round {job.round}, world size {job.world_size}{added}"
     if job.ended:
         return f"last round {job.round}" if job.round else "no round"
     return f"no round now, the last was {job.round}" if job.round else "no round yet"
@@ -202,7 +202,7 @@ def _count_nodes(job: JobStatus) -> str:
     return f"{count(len(job.nodes), 'node')}{spares}"
 
 
-def _work(job: JobStatus) -> str:
+def _progress(job: JobStatus) -> str:
     """Return the job's progress, and the share of training in its time."""
     parts = []
     step, pace = job.progress.step, job.progress.steps_per_s
@@ -219,7 +219,7 @@ def _work(job: JobStatus) -> str:
 
 
 def _kept(kept: KeptStatus, reason: str) -> str:
-    """Return the source of the round's state and the step on the disk, unless in `reason`, and the kept state."""
+    """Return the facts about kept state, in memory and on the disk, that are not in `reason`."""
     parts = []
     resumed = "" if kept.resumed is None else f"at step {kept.resumed:,} from {kept.resumed_from or 'memory'}"
     if resumed and resumed not in reason:
@@ -260,7 +260,7 @@ def _failure(failure: FailureStatus) -> str:
     return f"last failure: {place}, {time}: {', '.join(filter(None, facts))}"
 
 
-def _nodes(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
+def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     if not job.nodes and not job.lost:
         return [] if job.ended else ["  no nodes"]
     shown, hidden = list(job.nodes), Counter[str]()
@@ -295,12 +295,16 @@ def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo, *,
     rows = [_row(job, node) for node in nodes]
     columns = list(COLUMNS)
     if output.is_terminal:
-        left_out = {"JOB"} | ({"HOST"} if all(node.host == node.node for node in nodes) else set())
-        left_out |= set() if any(_known_steps(node) for node in nodes) else {"STEP", "STEPPED"}
-        left_out |= set() if any(node.late for node in nodes) else {"LATE"}
-        left_out |= set() if len({_version(node) for node in job.nodes} - {""}) > 1 else {"VERSION"}
-        left_out |= set() if pids and any(node.pids for node in nodes) else {"PIDS"}
-        shown = [index for index, column in enumerate(COLUMNS) if column.title not in left_out]
+        is_useful = {
+            "JOB": False,
+            "HOST": any(node.host != node.node for node in nodes),
+            "STEP": any(map(_reported_steps, nodes)),
+            "STEPPED": any(map(_reported_steps, nodes)),
+            "LATE": any(node.late for node in nodes),
+            "VERSION": len({_version(node) for node in job.nodes} - {""}) > 1,
+            "PIDS": pids and any(node.pids for node in nodes),
+        }
+        shown = [index for index, column in enumerate(COLUMNS) if is_useful.get(column.title, True)]
         columns = [COLUMNS[index] for index in shown]
         rows = [tuple(row[index] for index in shown) for row in rows]
 
@@ -338,7 +342,7 @@ def _row(job: JobStatus, node: NodeStatus) -> tuple[str, ...]:
 
 
 def _steps(node: NodeStatus) -> str:
-    steps = _known_steps(node)
+    steps = _reported_steps(node)
     if not steps:
         return "-"
     return _span(min(steps), max(steps)) + (f" (-{node.behind})" if node.behind else "")
@@ -346,12 +350,10 @@ def _steps(node: NodeStatus) -> str:
 
 def _late(late: LateStatus | None) -> str:
     """Return the lateness of a node's latest worker, and the share of collectives in which it is the last."""
-    if late is None:
-        return "-"
-    return f"{late.last:.0%} {brief(late.late_s)}"
+    return "-" if late is None else f"{late.last:.0%} {brief(late.late_s)}"
 
 
-def _known_steps(node: NodeStatus) -> list[int]:
+def _reported_steps(node: NodeStatus) -> list[int]:
     """Return the steps of a node's workers, without those that have reported none."""
     return [step for step in node.steps if step is not None]
 
@@ -375,37 +377,26 @@ def _span(first: int, last: int) -> str:
 
 
 def _screen(status: Status, output: TerminalInfo, rows: int) -> list[str]:
-    """Return lines that fill a screen: as many ended jobs as fit, or else all live jobs with shortened tables."""
+    """Return lines that fit on a screen: as many ended jobs as fit, or else all live jobs with shortened tables."""
     for ended_max in range(ENDED_MAX, 0, -1):
-        lines = page(status, output, rows, ended_max)
+        lines = status_lines(status, output, rows, ended_max)
         if len(lines) <= rows:
             return lines
     ended_max = int(all(job.ended for job in status.jobs))
-    other_lines = len(page(status, output, 0, ended_max))
-    tables = sum(bool(job.nodes) for job in _in_order(status.jobs, ended_max))
+    other_lines = len(status_lines(status, output, 0, ended_max))
+    tables = sum(bool(job.nodes) for job in _select_jobs(status.jobs, ended_max))
     rows_max = max(0, (rows - other_lines - tables) // max(1, tables))  # one line of a table is its titles
-    return page(status, output, rows_max, ended_max)
+    return status_lines(status, output, rows_max, ended_max)
 
 
 def _gist(status: Status) -> object:
-    """Return the part of a status whose change causes a new block: ages, steps and paces always change."""
-    return (
-        [
-            (
-                *(
-                    job.job,
-                    job.run,
-                    _shown_state(job),
-                    job.reason if job.health == "well" else "",
-                    job.round,
-                    job.restarts.used,
-                    job.missing,
-                    [lost.node for lost in job.lost],
-                ),
-                [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
-            )
-            for job in status.jobs
-        ],
-        status.drained,
-        None if status.shared is None else coordinators(status.shared),
-    )
+    """Return the part of a status whose change causes a new block. Ages, steps and paces change all the time."""
+    jobs = [
+        (
+            (job.job, job.run, _shown_state(job), job.reason if job.health == "well" else ""),
+            (job.round, job.restarts.used, job.missing, [lost.node for lost in job.lost]),
+            [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
+        )
+        for job in status.jobs
+    ]
+    return jobs, status.drained, None if status.shared is None else coordinators(status.shared)

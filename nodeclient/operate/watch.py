@@ -1,6 +1,6 @@
 """Repeats a request every second. A terminal shows the result in place; a pipe or file gets a block at each change.
 
-The caller formats the result. A coordinator that has answered once may be unreachable for a while.
+The caller formats the result. Once the coordinator has answered, it may be unreachable for a while.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TypeVar
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import moment, now
-from nodeclient.operate.client import Client, RequestError
+from nodeclient.operate.client import Client, RequestError, pause
 from nodeclient.operate.formatting import count, duration
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, cut, terminal, write
 
-LOOK_AGAIN_S = 1.0
-"""The interval of requests; nodes report once a second."""
+POLL_EVERY_S = 1.0
+"""The interval of requests: nodes report once a second."""
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """Switches to the alternate screen, which has no history, hides the cursor, and prevents long lines from wrapping."""
@@ -40,48 +40,52 @@ QUIT = "q"
 ROWS_UNKNOWN = 24
 """The default height of a terminal: that of the VT100, and of most since."""
 
-Seen = TypeVar("Seen")
+Result = TypeVar("Result")
 
 
-def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gist: Callable[[Seen], object]) -> int:
-    """Write a block whenever the gist of `look`'s result has changed, until this program is ended."""
-    seen = look()
-    write(page(seen))
+def watch_lines(
+    fetch: Callable[[], Result], format_result: Callable[[Result], list[str]], gist: Callable[[Result], object]
+) -> int:
+    """Write the result of `fetch` whenever its `gist` has changed, until this program is ended."""
+    last = fetch()
+    write(format_result(last))
     last_error = ""
     while True:
-        select.select([], [], [], LOOK_AGAIN_S)
+        pause(POLL_EVERY_S)
         try:
-            new = look()
+            new = fetch()
         except RequestError as error:
             if str(error) != last_error:
                 last_error = str(error)
                 sys.stderr.write(f"nodeclient: {last_error}; trying again\n")
             continue
         last_error = ""
-        if gist(new) != gist(seen):
-            write(page(new))
-        seen = new
+        if gist(new) != gist(last):
+            write(format_result(new))
+        last = new
 
 
-def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, int], list[str]], client: Client) -> int:
-    """Draw the result of `look` each second, until Ctrl-C or the key q.
+def watch_screen(
+    fetch: Callable[[], Result], format_result: Callable[[Result, TerminalInfo, int], list[str]], client: Client
+) -> int:
+    """Draw the result of `fetch` each second, until Ctrl-C or the key q.
 
-    `draw` gets the terminal and its number of lines.
+    `format_result` gets the terminal and its number of rows.
     """
-    seen = look()  # the first error, such as that of a wrong command line, is shown on the normal screen
-    seen_at = time.monotonic()
+    result = fetch()  # the first error, such as that of a wrong command line, is shown on the normal screen
+    fetched_at = time.monotonic()
     failure = ""
     try:
         with _screen() as screen:
             while True:
                 title = f"{client.where}  {moment(now())}  (q to end)"
                 if failure:
-                    title = f"no answer for {duration(time.monotonic() - seen_at)}: {failure}"
-                screen.show(title, Colour.BAD if failure else Colour.FAINT, partial(draw, seen))
-                if QUIT in screen.wait(LOOK_AGAIN_S):
+                    title = f"no answer for {duration(time.monotonic() - fetched_at)}: {failure}"
+                screen.show(title, Colour.BAD if failure else Colour.FAINT, partial(format_result, result))
+                if QUIT in screen.wait(POLL_EVERY_S):
                     return ExitCode.OK
                 try:
-                    seen, seen_at, failure = look(), time.monotonic(), ""
+                    result, fetched_at, failure = fetch(), time.monotonic(), ""
                 except RequestError as error:
                     failure = str(error)
     except _InterruptedError as error:
@@ -100,6 +104,7 @@ class _Screen:
     """This process's terminal while it is in use."""
 
     def __init__(self, waking: int) -> None:
+        """Prepare; bytes come to the descriptor `waking` with each signal."""
         self._out = sys.stdout.fileno()
         self._keys = sys.stdin.fileno() if sys.stdin.isatty() else None
         self._waking = waking

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import select
 import sys
 from collections.abc import Iterator
 from urllib.parse import urlencode
@@ -18,7 +17,7 @@ from msgspec.structs import asdict
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.log_answers import LogPart
 from nodeclient.config.operate import LogEnd, LogsConfig
-from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, read
+from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, pause, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
 from nodeclient.output.lines import LineCutter, WorkerLabel, as_lines, as_overwritten, make_prefix, prefixed
@@ -30,13 +29,13 @@ Key = tuple[int | None, str]
 """The rank and the stream of a log."""
 
 
-def show(config: LogsConfig) -> int:
+def run(config: LogsConfig) -> int:
     """Print the logs and return the exit code: 0 if any could be read, or if workers have written nothing."""
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job)
     printer = _LogPrinter(terminal(), single=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
     try:
-        for part in _Reading(client, job, config).parts():
+        for part in _LogParts(client, job, config).parts():
             printer.print(part)
     except UnknownNameError:
         raise unknown_job(client, job) from None
@@ -44,8 +43,8 @@ def show(config: LogsConfig) -> int:
     return ExitCode.UNAVAILABLE if printer.found_none else ExitCode.OK
 
 
-class _Reading:
-    """A reading of logs; a broken stream is resumed at the place of its last part."""
+class _LogParts:
+    """The parts of logs from the coordinator. After a broken stream, it continues after the last part."""
 
     def __init__(self, client: Client, job: str, config: LogsConfig) -> None:
         self._client = client
@@ -55,14 +54,14 @@ class _Reading:
         self._first_round: int | None = None
         self._round: int | None = None
         self._places: dict[Key, str] = {}
-        """The place of the last part of each log of that round."""
-        self._noted: set[LogPart] = set()
+        """The place where each log of that round continues, as the coordinator names it."""
+        self._notes: set[LogPart] = set()
         """The notes so far: the coordinator repeats them with each new stream."""
 
     def parts(self) -> Iterator[LogPart]:
-        """Yield the parts until the last one. With `--follow` this outlasts a restart of the coordinator.
+        """Yield the parts until the last one. With `--follow` it survives a restart of the coordinator.
 
-        Without it, raises `LostError` if the coordinator cannot be reached any more.
+        Without it, raises `LostError` if the coordinator becomes unreachable.
         """
         is_begun = is_warned = False
         while True:
@@ -80,7 +79,7 @@ class _Reading:
                 if not is_warned:
                     sys.stderr.write(f"nodeclient: {error}; trying again\n")
                 is_warned = True
-            select.select([], [], [], RESUME_AFTER_S)
+            pause(RESUME_AFTER_S)
 
     def _is_new(self, part: LogPart) -> bool:
         """Record a part; return whether it has anything new."""
@@ -92,8 +91,8 @@ class _Reading:
             self._places[part.rank, part.stream] = part.place
         if part.text or not part.note:
             return bool(part.text)
-        is_new = part not in self._noted
-        self._noted.add(part)
+        is_new = part not in self._notes
+        self._notes.add(part)
         return is_new
 
     def _query(self) -> str:
@@ -122,21 +121,22 @@ class _LogPrinter:
         self._as_json = as_json
         self._cutters: dict[Key, LineCutter] = {}
         self._labels: dict[Key, bytes] = {}
-        self._noted = 0
-        self._read = 0
+        self._notes_count = 0
+        self._texts_count = 0
 
     @property
     def found_none(self) -> bool:
-        return bool(self._noted) and not self._read
+        """Whether no log could be read, and a note said why."""
+        return bool(self._notes_count) and not self._texts_count
 
     def print(self, part: LogPart) -> None:
         if part.text:
-            self._read += 1
+            self._texts_count += 1
         if self._as_json:
             write_text(f"{json.dumps(asdict(part))}\n")
             return
         if part.note:
-            self._noted += part.node != ""
+            self._notes_count += part.node != ""
             log = "" if part.rank is None else f"rank {part.rank}, {part.stream}: "
             sys.stderr.write(f"nodeclient: {log}{part.note}\n")
         if part.text:
@@ -144,7 +144,7 @@ class _LogPrinter:
 
     def _print(self, part: LogPart) -> None:
         if self._single:
-            write_text(self._harmless(part.text))
+            write_text(self._sanitised(part.text))
             return
         key = part.rank, part.stream
         if not self._follow and key not in self._cutters:
@@ -164,8 +164,8 @@ class _LogPrinter:
         lines, unfinished = as_overwritten(pieces) if self._output.is_terminal else (as_lines(pieces), b"")
         lines += unfinished + b"\n" if unfinished else b""
         if lines:
-            write_text(self._harmless(prefixed(self._labels[key], lines).decode(errors="replace")))
+            write_text(self._sanitised(prefixed(self._labels[key], lines).decode(errors="replace")))
 
-    def _harmless(self, text: str) -> str:
+    def _sanitised(self, text: str) -> str:
         """Remove text of the workers that could control this terminal."""
         return _CONTROLS.sub("", text) if self._output.is_terminal else text

@@ -14,23 +14,23 @@ from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin
 from nodeclient.config.operate import StacksConfig
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import NAMES_MAX, count, listed
-from nodeclient.operate.job_lookup import get_of_job, only_job
+from nodeclient.operate.job_lookup import get_job_data, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
 BUSY_CPUS = 0.05
 """The least CPU use that is shown. Threads that poll now and then use less."""
 
 
-def show(config: StacksConfig) -> int:
+def run(config: StacksConfig) -> int:
     """Print the stacks and return the exit code: 0 if there are any."""
     if config.dumps is not None:
         from nodeclient.operate import dumped_hang  # noqa: PLC0415 - few ask for them
 
-        return dumped_hang.show(config.dumps, as_json=config.json)
+        return dumped_hang.run(config.dumps, as_json=config.json)
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job, live=True)
     query = f"?{urlencode({'rank': config.ranks})}" if config.ranks else ""
-    data = get_of_job(client, job, f"/stacks{query}")
+    data = get_job_data(client, job, f"/stacks{query}")
     answer = read(StacksAnswer, data)
     if config.json:
         write([json.dumps(data)])

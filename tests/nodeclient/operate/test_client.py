@@ -104,7 +104,7 @@ def _leads(answer: object) -> dict[str, Answer]:
 
 def test_one_that_takes_connections_and_is_silent_is_passed_over(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "ANSWER_WITHIN_S", LONG_S)
-    monkeypatch.setattr(client, "NEXT_AFTER_S", 0.05)
+    monkeypatch.setattr(client, "ASK_NEXT_AFTER_S", 0.05)
     with canned(_leads("yes")) as (leader, asked):
         several = Client(endpoints(f"{silent},{leader}"), INSECURE_ACCESS)
         assert several.get("/jobs") == "yes"
@@ -127,7 +127,7 @@ def test_a_standby_that_names_a_silent_leader_is_asked_until_it_leads(
 
     monkeypatch.setattr(client, "ANSWER_WITHIN_S", LONG_S)
     monkeypatch.setattr(client, "TAKEOVER_WITHIN_S", LONG_S)
-    monkeypatch.setattr(client, "NEXT_AFTER_S", 0.05)
+    monkeypatch.setattr(client, "ASK_NEXT_AFTER_S", 0.05)
     with canned(lead_later) as (standby, _):
         assert Client(endpoints(f"{silent},{standby}"), INSECURE_ACCESS).get("/jobs") == "yes"
 
@@ -140,7 +140,7 @@ def test_where_nobody_says_anything_each_is_named(silent: str, nobody: str, monk
 
 def test_a_standby_whose_leader_stays_silent_is_named_with_it(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "TAKEOVER_WITHIN_S", 0.0)
-    monkeypatch.setattr(client, "NEXT_AFTER_S", 0.05)
+    monkeypatch.setattr(client, "ASK_NEXT_AFTER_S", 0.05)
     with canned({HEALTH: packed({}), "GET /jobs": stands_by(silent)}) as (standby, _):
         words = f"{standby}: stands by, and names {silent} as the leader, which does not answer"
         with pytest.raises(LostError, match=words):
