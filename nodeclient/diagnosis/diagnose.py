@@ -19,7 +19,7 @@ from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
-from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, without_native_frames
+from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, program_lines, without_native_frames
 from nodeclient.output.output import Output
 
 CONTEXT_LINES = 8
@@ -37,16 +37,16 @@ _PROGRESS = re.compile(r".*\d%\|")
 
 
 class RoundDiagnoses:
-    """Diagnoses the workers of one round by what the node has of them."""
+    """Diagnoses the workers of one round from their output and their error files."""
 
     def __init__(self, output: Output, error_files: Sequence[Path]) -> None:
         """Begin before the workers are started; `error_files` are theirs, by local rank."""
         self._output = output
         self._error_files = error_files
-        self._kills = oom.count()
+        self._kills = oom.count_kills()
 
     async def diagnose(self, local_rank: int, exit_code: int, pid: int) -> Diagnosis:
-        """Find out how a worker ended, once its last output is there."""
+        """Find out why a worker ended, once its last output was moved."""
         stderr = await self._output.end_of_stderr(local_rank)
         # In a thread: it reads files, and the worker made one of them.
         found = await asyncio.to_thread(diagnose, exit_code, pid, self._error_files[local_rank], stderr, self._kills)
@@ -62,10 +62,10 @@ def diagnose(
     root: Path = Path("/"),
     kmsg: Path = oom.KMSG,
 ) -> Diagnosis:
-    """Find out how a worker ended. Never raises; reads a few small files.
+    """Find out why a worker ended. Never raises; reads a few small files.
 
     `exit_code` is that of `subprocess`. `stderr` is the end of the worker's stderr, long enough for the stacks that C++
-    writes after a traceback. `oom_before` was counted before the start of the worker.
+    writes after a traceback. `oom_before` was counted before the worker was started.
     """
     if exit_code == 0:
         return Diagnosis(pid=pid)
@@ -74,18 +74,18 @@ def diagnose(
     trace = tracebacks.find(written, killed=signum is not None)
     record = read_error_file(error_file) if error_file else None
     if trace is not None:
-        error, shown = trace.error, _shortened(_around(written, trace))
+        error, shown = trace.error, _shortened(_with_context(written, trace))
     elif signum == signal.SIGKILL:
         # After SIGKILL a worker writes nothing, and earlier warnings of libraries are unrelated to its end.
-        error, shown = "", own_lines(written)[-CONTEXT_LINES:]
+        error, shown = "", program_lines(written)[-CONTEXT_LINES:]
     else:
         error, shown = "", without_native_frames(written)[-LAST_LINES_MAX:]
     if record is not None:
         call_stack = last_lines(record.call_stack)
-        error = _recorded_error(record, call_stack) or error
+        error = _error_line(record, call_stack) or error
         if trace is None and call_stack:
             shown = _shortened(without_native_frames(call_stack))
-    finding = _killer(signum, pid, oom_before, root, kmsg)
+    finding = _explain_kill(signum, pid, oom_before, root, kmsg)
     if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
         finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not finding:
@@ -95,11 +95,11 @@ def diagnose(
 
 def _last_line(written: Sequence[str]) -> str:
     """Quote the last line of a program that ended by itself without an exception: it may be that of `sys.exit`."""
-    lines = [line for line in own_lines(written) if not _PROGRESS.match(line)]
+    lines = [line for line in program_lines(written) if not _PROGRESS.match(line)]
     return f"its last line: {lines[-1].strip()}" if lines else ""
 
 
-def _recorded_error(record: Recorded, call_stack: Sequence[str]) -> str:
+def _error_line(record: RecordedError, call_stack: Sequence[str]) -> str:
     error, _ = tracebacks.fold(last_lines(record.message))
     if error:
         return error
@@ -107,8 +107,8 @@ def _recorded_error(record: Recorded, call_stack: Sequence[str]) -> str:
     return trace.error if trace else ""
 
 
-def _around(written: Sequence[str], trace: tracebacks.Trace) -> list[str]:
-    """Return an error with its context; an error that was also logged is shown once."""
+def _with_context(written: Sequence[str], trace: tracebacks.LoggedError) -> list[str]:
+    """Return an error after the lines before it. An error that was also logged is shown only once."""
     repeated = {at for earlier in tracebacks.repeated(written, trace) for at in earlier}
     others = [line for at, line in enumerate(written[: trace.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line]
@@ -118,17 +118,17 @@ def _around(written: Sequence[str], trace: tracebacks.Trace) -> list[str]:
 
 
 def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    """Cut the middle out of a long text."""
+    """Cut the middle out of a long text; first drop the marks below lines of source."""
     if len(lines) > LAST_LINES_MAX:
-        lines = [line for line in lines if line.strip(" ^~|")]  # the marks below a line of source
+        lines = [line for line in lines if line.strip(" ^~|")]
     if len(lines) <= LAST_LINES_MAX:
         return lines
     inner = LAST_LINES_MAX - OUTER_LINES - 1
     return [*lines[:OUTER_LINES], f"  ... {len(lines) - OUTER_LINES - inner} lines ...", *lines[-inner:]]
 
 
-def _killer(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg: Path) -> str:
-    """Return what killed the worker, if known; empty if nothing did."""
+def _explain_kill(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg: Path) -> str:
+    """Say what killed the worker; empty if nothing did, or if it is not known."""
     kill = oom.kill_since(before, root)
     if signum != signal.SIGKILL:
         if kill is None or not kill.certain:
@@ -145,7 +145,7 @@ FILE_BYTES_MAX = 4 * 1024 * 1024
 """The limit of a file: a call stack takes some KiB, and an exception may quote data."""
 
 
-class Recorded(Struct, frozen=True):
+class RecordedError(Struct, frozen=True):
     """The content of an error file; each part may be empty."""
 
     message: str
@@ -153,10 +153,10 @@ class Recorded(Struct, frozen=True):
     call_stack: str
     """The traceback, as by Python."""
     final: bool = False
-    """Whether `workerlib` declares that no restart mends the error."""
+    """Whether `workerlib` declares that a restart would not help."""
 
 
-def read_error_file(path: Path) -> Recorded | None:
+def read_error_file(path: Path) -> RecordedError | None:
     """Parse an error file of `workerlib.record` or torch's `@record`; return None without content.
 
     The file is not trusted: it may have any type, size and content. Never raises, never waits for a writer.
@@ -169,19 +169,21 @@ def read_error_file(path: Path) -> Recorded | None:
     if isinstance(message, dict):
         extra = message.get("extraInfo")
         extra = extra if isinstance(extra, dict) else {}
-        found = Recorded(_text(message.get("message")), _text(extra.get("py_callstack")), extra.get("final") is True)
+        found = RecordedError(
+            _text(message.get("message")), _text(extra.get("py_callstack")), extra.get("final") is True
+        )
     else:
-        found = Recorded(_text(message), "")
+        found = RecordedError(_text(message), "")
     return found if found.message or found.call_stack else None
 
 
 def _read_bounded(path: Path) -> str:
-    """Return the whole of a regular file. Raises `OSError` or `ValueError` for all else."""
+    """Return the whole of a regular file. Raises `OSError` or `ValueError` if it is anything else, or too large."""
     if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a device may have side effects
         raise ValueError(f"{path} is not a plain file")
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor has no path
-        if not stat.S_ISREG(os.fstat(fd).st_mode):  # it was exchanged meanwhile
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # it was replaced meanwhile
             raise ValueError(f"{path} is not a plain file")
         content = file.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:

@@ -17,7 +17,7 @@ from coordinatord.protocol.messages import Report
 def write(path: Path, report: Report, now: float) -> str | None:
     """Write the file, or replace an older one; `now` is in seconds since 1970.
 
-    Never raises: returns a line about a problem, or None.
+    Never raises: returns a line for the user if the file cannot be written, else None.
     """
     text = json.dumps(content(report, now))
     try:

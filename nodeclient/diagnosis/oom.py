@@ -1,4 +1,4 @@
-"""Finds out, without privileges, whether the kernel's OOM killer ended a worker, by comparing its counters.
+"""Finds out, without privileges, whether the kernel's OOM killer ended a worker: it compares the kernel's counters.
 
 The counters are those of this process's cgroup, which its workers share (cgroup v2, or the memory controller of v1),
 and those of the whole host. The kernel counts before it kills, so the kill of a worker that has ended is counted. The
@@ -20,15 +20,19 @@ from nodeclient.host.devices import Host
 from nodeclient.host.memory import limit_of
 from nodeclient.host.process_state import read_if_there
 
+KMSG = Path("/dev/kmsg")
+"""The kernel log."""
+
 
 class OomKills(Struct, frozen=True):
-    """How many processes the OOM killer has ended so far; None if not known."""
+    """The kernel's counters of processes that the OOM killer has ended; None if not known."""
 
     cgroup: int | None = None
     """The kills in this process's cgroup, for any limit."""
     host: int | None = None
+    """The kills on the whole host."""
     limit_hits: Mapping[Path, int] = {}
-    """How often the limit of this process's cgroup, or of one above it, triggered the OOM killer."""
+    """How often the OOM killer was triggered by the limit of this process's cgroup, and of each above it."""
 
 
 class OomKill(Struct, frozen=True):
@@ -40,21 +44,21 @@ class OomKill(Struct, frozen=True):
     """Whether the process was in this process's cgroup; otherwise it may be any process of this host."""
 
 
-def count(root: Path = Path("/")) -> OomKills:
+def count_kills(root: Path = Path("/")) -> OomKills:
     """Read the counters. Never raises."""
     groups = list(_memory_cgroups(root))
-    hits = {group: hit for group in groups if (hit := _number(group / "memory.events.local", "oom")) is not None}
+    hits = {group: hit for group in groups if (hit := _read_counter(group / "memory.events.local", "oom")) is not None}
     own = None
     if groups:
-        own = _number(groups[0] / "memory.events", "oom_kill")
+        own = _read_counter(groups[0] / "memory.events", "oom_kill")
         if own is None:
-            own = _number(groups[0] / "memory.oom_control", "oom_kill")
-    return OomKills(own, _number(root / "proc/vmstat", "oom_kill"), hits)
+            own = _read_counter(groups[0] / "memory.oom_control", "oom_kill")
+    return OomKills(own, _read_counter(root / "proc/vmstat", "oom_kill"), hits)
 
 
 def kill_since(before: OomKills, root: Path = Path("/")) -> OomKill | None:
     """Return the OOM kill since `before` that may have hit a worker, if any. Never raises."""
-    now = count(root)
+    now = count_kills(root)
     if now.cgroup is not None and before.cgroup is not None:
         return OomKill(_exhausted(before, now, root), certain=True) if now.cgroup > before.cgroup else None
     if now.host is not None and before.host is not None and now.host > before.host:
@@ -63,6 +67,7 @@ def kill_since(before: OomKills, root: Path = Path("/")) -> OomKill | None:
 
 
 def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
+    """Return the limit that was reached, or else that the host was out of memory."""
     for group, hits in now.limit_hits.items():
         limit = limit_of(group)
         if hits > before.limit_hits.get(group, 0) and limit is not None:
@@ -70,7 +75,7 @@ def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
     limits = [limit for group in _memory_cgroups(root) if (limit := limit_of(group)) is not None]
     if limits and not now.limit_hits:  # an older kernel, or cgroup v1, counts no hits
         return f"memory limit of its cgroup: {gibibytes(min(limits))}"
-    total = _number(root / "proc/meminfo", "MemTotal:")
+    total = _read_counter(root / "proc/meminfo", "MemTotal:")
     has = "" if total is None else f", which has {gibibytes(total * 1024)}"
     return f"out of memory on the host{has}"
 
@@ -82,8 +87,8 @@ def _memory_cgroups(root: Path) -> Iterator[Path]:
             yield group
 
 
-def _number(path: Path, name: str) -> int | None:
-    """Return the number after a name at the start of a line."""
+def _read_counter(path: Path, name: str) -> int | None:
+    """Return the number after `name`, which begins a line of the file; None if there is none."""
     for line in read_if_there(path).splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdecimal():
@@ -91,10 +96,8 @@ def _number(path: Path, name: str) -> int | None:
     return None
 
 
-KMSG = Path("/dev/kmsg")
-
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The namespace of the process ids in the log (PROC_PID_INIT_INO in the kernel)."""
+"""The namespace of the process ids in the kernel log (PROC_PID_INIT_INO in the kernel)."""
 
 RECORDS_MAX = 100_000
 """The limit of records to read, more than the largest ring buffer of a kernel has."""

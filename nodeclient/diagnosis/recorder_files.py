@@ -1,4 +1,4 @@
-"""Reads dumps of torch's flight recorder, which it writes when a collective times out, one a rank, for any launcher.
+"""Reads the files that torch's flight recorder writes when a collective times out, one a rank, with any launcher.
 
 Their names end in the rank: `_dump_3`, `nccl_trace_rank_3` or `3.json`. They are JSON, or pickles of plain data. No
 file is trusted: of a pickle, only instructions for plain data are executed, and only expected data is used.
@@ -12,9 +12,9 @@ import pickle  # noqa: TID251 - only plain data, see `_PLAIN`
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
-from msgspec import Struct
+from msgspec import Meta, Struct, convert
 
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
@@ -26,7 +26,7 @@ FILES_MAX = 16_384
 """The limit of files: as many as the workers that `nodeclient stacks` reads at once."""
 
 FILE_BYTES_MAX = 64 * 1024**2
-"""The limit of a file: 2,000 entries have a megabyte, or some ten with their stacks."""
+"""The limit of a file: 2,000 entries take a megabyte, or some ten with their stacks."""
 
 _NAME = re.compile(r"(?:.*\D)?(\d{1,6})(?:\.json|\.pkl|\.pickle)?")
 
@@ -46,16 +46,45 @@ class UnreadableDumpError(OperationalError):
     """A file is no dump of torch's flight recorder, or is too large."""
 
 
-class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 - the one in Python has a table
+class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 - the one written in Python has a table of instructions
     """Reads plain data, and rejects everything else."""
 
     dispatch = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _PLAIN}  # noqa: RUF012, SLF001
+
+
+_Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class _DumpedOperation(TypedDict):
+    """The used fields of a recorded operation."""
+
+    process_group: tuple[str, str]
+    is_p2p: bool
+    retired: bool
+    state: NotRequired[str]
+    collective_seq_id: _Whole
+    p2p_seq_id: _Whole
+    profiling_name: str
+    time_created_ns: _Whole
+    input_sizes: list[list[_Whole]]
+    input_dtypes: list[str]
+
+
+class _DumpedGroup(TypedDict):
+    desc: str
+    ranks: str | list[_Whole]
+
+
+class _DumpContent(TypedDict):
+    pg_config: dict[str, _DumpedGroup]
+    entries: tuple[_DumpedOperation, ...]
 
 
 class Dump(Struct, frozen=True):
     """The recording of one rank."""
 
     entries: tuple[dict[str, Any], ...]
+    """The operations, as `workerlib.contract.recorders` reads them."""
     groups: Mapping[str, tuple[str, tuple[int, ...]]]
     """The description and the ranks of each of the rank's process groups, by name."""
 
@@ -80,8 +109,8 @@ def dumps_in(folder: Path) -> tuple[dict[int, Dump], list[str]]:
     return dumps, problems
 
 
-def seen_in_dumps(dumps: Mapping[int, Dump]) -> list[SeenWorker]:
-    """Return a sample of each rank; one without entries is silent, if others know of it.
+def samples_in(dumps: Mapping[int, Dump]) -> list[SeenWorker]:
+    """Return a sample of each rank that a dump names. A rank without entries is silent.
 
     Raises `UnreadableDumpError` if there are too many ranks.
     """
@@ -89,7 +118,7 @@ def seen_in_dumps(dumps: Mapping[int, Dump]) -> list[SeenWorker]:
     if len(known) > FILES_MAX:
         raise UnreadableDumpError(f"the files speak of {len(known)} ranks, and at most {FILES_MAX} are judged")
     return [
-        SeenWorker("", rank, _stands(rank, dumps[rank]) if rank in dumps and dumps[rank].entries else None)
+        SeenWorker("", rank, _sample(rank, dumps[rank]) if rank in dumps and dumps[rank].entries else None)
         for rank in sorted(known | dumps.keys())
     ]
 
@@ -120,49 +149,23 @@ def _read(path: Path) -> Dump:
         raise UnreadableDumpError(f"{path}: it is larger than {FILE_BYTES_MAX // 1024**2} MiB")
     try:
         data = json.loads(content) if content.lstrip()[:1] == b"{" else _PlainUnpickler(io.BytesIO(content)).load()
-        groups = {str(name): _group(group) for name, group in data["pg_config"].items()}
-        return Dump(tuple(map(_entry, data["entries"])), groups)
+        dump: Any = convert(data, _DumpContent)
     except Exception as error:
         raise UnreadableDumpError(f"{path}: it is no dump of torch's flight recorder, or it is damaged") from error
+    return Dump(dump["entries"], {name: (group["desc"], _ranks(group)) for name, group in dump["pg_config"].items()})
 
 
-def _group(group: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
+def _ranks(group: _DumpedGroup) -> tuple[int, ...]:
+    """Return the ranks of a process group; torch may write them as a text, such as `[0, 1]`."""
     ranks = group["ranks"]
-    numbers = re.findall(r"\d{1,7}", ranks) if isinstance(ranks, str) else map(_whole, ranks)
-    return _text(group["desc"]), tuple(map(int, numbers))
+    return tuple(map(int, re.findall(r"\d{1,7}", ranks) if isinstance(ranks, str) else ranks))
 
 
-def _entry(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the used fields of an entry. Raises any error if one is invalid."""
-    name, description = entry["process_group"]
-    return {
-        "process_group": (_text(name), _text(description)),
-        "is_p2p": bool(entry["is_p2p"]),
-        "retired": bool(entry["retired"]),
-        "state": _text(entry.get("state", "")),
-        "collective_seq_id": _whole(entry["collective_seq_id"]),
-        "p2p_seq_id": _whole(entry["p2p_seq_id"]),
-        "profiling_name": _text(entry["profiling_name"]),
-        "time_created_ns": _whole(entry["time_created_ns"]),
-        "input_sizes": [[_whole(number) for number in size] for size in entry["input_sizes"]],
-        "input_dtypes": [_text(kind) for kind in entry["input_dtypes"]],
-    }
+def _sample(rank: int, dump: Dump) -> WorkerStacks:
+    """Return a sample of a rank, by its recording.
 
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or not 0 <= value < 2**63:
-        raise TypeError
-    return value
-
-
-def _stands(rank: int, dump: Dump) -> WorkerStacks:
-    """Return a sample of a rank. A recorder may omit completed collectives, and so groups in which nothing waits."""
+    A recorder may omit completed collectives. Then groups in which nothing waits are only in `groups`.
+    """
     found = recorders.by_group(dump.entries, lambda name: dump.groups.get(name, ("", ()))[1], now_ns=0)
     groups = ((name, description, ranks) for name, (description, ranks) in dump.groups.items())
     place = locate(recorders.in_order(found, groups, dump.entries))

@@ -23,8 +23,8 @@ searched for."""
 LABEL_WIDTH = 13
 """The width of the labels, with the space after them."""
 
-NOW_S = 1.5
-"""The age below which no age is shown."""
+AGE_SHOWN_MIN_S = 1.5
+"""The age from which on a failure's age is shown, in seconds."""
 
 RULE = "-" * 80
 
@@ -65,9 +65,8 @@ def _summary(failure: FailureStatus) -> str:
         return "a collective completes for none"
     if failure.hang_ranks:
         return name_ranks(failure.hang_ranks)
-    if failure.hang:
-        return f"rank {failure.rank} on {failure.host}"
-    return f"no workers on {failure.host}" if failure.pid is None else f"rank {failure.rank} on {failure.host}"
+    who = f"rank {failure.rank}" if failure.hang or failure.pid is not None else "no workers"
+    return f"{who} on {failure.host}"
 
 
 def _root_cause(failure: FailureStatus) -> str:
@@ -84,7 +83,7 @@ def _place(failure: FailureStatus) -> str:
 
 
 def _when(age_s: float, seen_at: datetime) -> str:
-    ago = "" if age_s < NOW_S else f" ({_age(age_s)} ago)"
+    ago = "" if age_s < AGE_SHOWN_MIN_S else f" ({_age(age_s)} ago)"
     return f"{moment(seen_at - timedelta(seconds=age_s))}{ago}"
 
 

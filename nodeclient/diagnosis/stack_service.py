@@ -1,8 +1,8 @@
 """Samples this node's workers for the coordinator: their stacks, and their arrivals in collectives.
 
-For a worker that does not answer, /proc still shows something. `workerlib.responder` is the other end, and describes
-the connection. A sample takes a quarter of a second, most of it to measure CPU use, and half a second for a silent
-worker. The hang watch takes two samples, which together take less than a second.
+`workerlib.responder` answers in each worker, and describes the connection. For a worker that does not answer, /proc
+still has its state. A sample takes a quarter of a second, most of it to measure CPU use, and half a second for a silent
+worker. Two samples, by which the coordinator finds a hang, take less than a second.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -70,14 +71,23 @@ NO_RESPONDER = (
 )
 
 DUMP_BYTES_MAX = 256 * 1024
-
-CPUS_DIGITS = 2
+"""The limit of faulthandler's output."""
 
 ARRIVALS_WITHIN_S = 2.0
-"""The timeout of arrivals. A training worker answers in a tenth of a second, and nothing waits for them."""
+"""The timeout of arrivals. A training worker answers in a tenth of a second, and nothing waits for the arrivals."""
 
 QUESTIONS_MAX = 4
 """The limit of a worker's unanswered questions: a stopped worker gets no more."""
+
+
+class _Question(NamedTuple):
+    """A question to a worker that is not answered yet."""
+
+    text: bytes
+    answer: asyncio.Future[bytes]
+    """Gets an empty answer if the process ends."""
+    asked_at: float
+    """When it was sent, by the clock of the event loop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,13 +101,12 @@ class _Responder:
     """The signal that makes the process dump its stacks; 0 without one."""
     pipe: FileIO
     """The pipe of the process's dumps."""
-    questions: deque[tuple[bytes, asyncio.Future[bytes], float]] = field(default_factory=deque)
-    """The unanswered questions, in the order of its answers, each with its future answer and the time of sending. If
-    the process ends, each gets an empty answer."""
+    questions: deque[_Question] = field(default_factory=deque)
+    """The unanswered questions, in the order of its answers."""
 
 
 class _Inspection(Struct, frozen=True):
-    """The stacks of a worker, or the reason why there are none."""
+    """The stacks of a worker, or why there are none."""
 
     origin: StackOrigin = StackOrigin.NONE
     answer: WorkerAnswer = WorkerAnswer()
@@ -108,7 +117,7 @@ class StackService:
     """Samples the workers of one round at a time; all methods are for the running event loop."""
 
     def __init__(self, pid_of: Callable[[int], int], tasks: Tasks) -> None:
-        """Begin without workers; `pid_of` returns the process id for a local rank, 0 if there is none."""
+        """Begin without workers; `pid_of` returns the process id of a local rank, 0 if there is none."""
         self._pid_of = pid_of
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
@@ -122,10 +131,10 @@ class StackService:
         self._responders: dict[int, _Responder] = {}
         """The processes that answer, by local rank."""
         self._readings: dict[int, asyncio.Future[str]] = {}
-        """The reads of processes in threads, by process id."""
+        """The threads that find out what processes wait for, by process id."""
 
     def listen(self, folder: Path, run: str, number: int, ranks: range, store_port: int = 0) -> dict[str, str]:
-        """Begin a round with these ranks; return the variable that lets workers answer, if they can.
+        """Begin a round with these ranks; return the variable by which workers connect, or none if they cannot.
 
         At `store_port` rank 0 serves torch's store.
         """
@@ -155,16 +164,16 @@ class StackService:
             self._socket.close()
             self._socket = None
 
-    # What workers send
+    # Connections of workers
 
     def _accept(self, connection: socket.socket, pid: int) -> None:
         if len(self._unidentified) >= self._workers:
             connection.close()
             return
         self._unidentified.add(connection)
-        self._loop.add_reader(connection, self._identify, connection, pid)
+        self._loop.add_reader(connection, self._register, connection, pid)
 
-    def _identify(self, connection: socket.socket, pid: int) -> None:
+    def _register(self, connection: socket.socket, pid: int) -> None:
         """Read the first packet of a connection, which names its worker; a worker's latest connection counts."""
         self._loop.remove_reader(connection)
         self._unidentified.discard(connection)
@@ -198,13 +207,13 @@ class StackService:
         if not packet:
             self._forget(local_rank)
         elif responder.questions:
-            responder.questions.popleft()[1].set_result(packet)
+            responder.questions.popleft().answer.set_result(packet)
 
     def _forget(self, local_rank: int) -> None:
         responder = self._responders.pop(local_rank, None)
         if responder is not None:
-            for _, answer, _ in responder.questions:
-                answer.set_result(b"")
+            for question in responder.questions:
+                question.answer.set_result(b"")
             os.close(responder.pidfd)
             responder.pipe.close()
             self._drop(responder.connection)
@@ -221,8 +230,8 @@ class StackService:
             respond(Stacks(wanted.request, (), "this node has no workers of that round"))
             return
         local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
-        first = self._first_rank  # the same processes have other ranks if another round begins meanwhile
-        found = await asyncio.gather(*(self._look(rank, first + rank, brief=wanted.brief) for rank in local_ranks))
+        first = self._first_rank  # if another round begins meanwhile, the same processes get other ranks
+        found = await asyncio.gather(*(self._sample(rank, first + rank, brief=wanted.brief) for rank in local_ranks))
         respond(Stacks(wanted.request, tuple(found), ""))
 
     async def _read_arrivals(self, wanted: AskArrivals, respond: Callable[[Arrivals], None]) -> None:
@@ -240,20 +249,20 @@ class StackService:
         respond(Arrivals(wanted.request, now, now - began_at, workers, problem))
 
     async def _arrivals_of(self, rank: int, responder: _Responder, most: int) -> WorkerArrivals | None:
-        packet = await self._packet(responder, ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
+        packet = await self._ask(responder, ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
         try:
             groups = read_arrivals(packet or b"", time.time())  # noqa: TID251 - the recorder's clock
         except MalformedAnswerError:
             return None
         return WorkerArrivals(rank, groups) if groups else None
 
-    async def _look(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
+    async def _sample(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
         began_at, before = self._loop.time(), look_at(pid) if pid else None
         packet: bytes | None = None
         if responder is not None and before is not None and before.state not in HALTED:
-            packet = await self._packet(responder, WHERE, ANSWER_WITHIN_S)
+            packet = await self._ask(responder, WHERE, ANSWER_WITHIN_S)
             if packet is not None:  # measure from here on, because the answer has used CPU time
                 began_at, before = self._loop.time(), look_at(pid)
         await asyncio.sleep(began_at + MEASURED_S - self._loop.time())
@@ -271,7 +280,7 @@ class StackService:
             stacks=pack_stacks(shown, most - len(answer.stands_at.encode())),
             state=TRACED if answer.is_debugged else clip(state_between(before, after), 16),
             waits_in=clip(after.waits_in, 64) if after is not None else "",
-            cpus=round(max(0.0, used_s) / took_s, CPUS_DIGITS),
+            cpus=round(max(0.0, used_s) / took_s, 2),
             collective=answer.collective,
             problem=inspection.problem if after is not None else "its process has ended",
             pid=pid,
@@ -318,26 +327,25 @@ class StackService:
             return _Inspection(problem=clip(str(error), LINE_MAX))
         return _Inspection(StackOrigin.SIGNAL, answer) if answer.threads else _Inspection(problem="it does not answer")
 
-    async def _packet(self, responder: _Responder, question: bytes, within_s: float) -> bytes | None:
+    async def _ask(self, responder: _Responder, text: bytes, within_s: float) -> bytes | None:
         """Return the answer to a question; None if it times out.
 
-        A question that waits for its answer is not repeated, and its time counts from when it was sent. So a second
-        sample of a worker that cannot answer takes less time than the first one.
+        A question that still waits for its answer is not repeated, and its time counts from when it was sent. So the
+        second sample of a worker that cannot answer takes less time than the first one.
         """
-        pending = next(((answer, at) for other, answer, at in responder.questions if other == question), None)
-        if pending is None:
+        question = next((question for question in responder.questions if question.text == text), None)
+        if question is None:
             if len(responder.questions) >= QUESTIONS_MAX:
                 return None
             try:
-                responder.connection.send(question, socket.MSG_NOSIGNAL)
+                responder.connection.send(text, socket.MSG_NOSIGNAL)
             except OSError:  # it has not read the earlier questions
                 return None
-            pending = self._loop.create_future(), self._loop.time()
-            responder.questions.append((question, *pending))
-        answer, asked_at = pending
+            question = _Question(text, self._loop.create_future(), self._loop.time())
+            responder.questions.append(question)
         try:
-            async with asyncio.timeout(max(MEASURED_S, asked_at + within_s - self._loop.time())):
-                return await asyncio.shield(answer)
+            async with asyncio.timeout(max(MEASURED_S, question.asked_at + within_s - self._loop.time())):
+                return await asyncio.shield(question.answer)
         except TimeoutError:
             return None
 

@@ -1,4 +1,4 @@
-"""Parses the answers of workers and the output of faulthandler for messages.
+"""Parses the answers of workers' responders, and the output of faulthandler, into the parts of messages.
 
 Pure. No input is trusted: it may come from any program of this user.
 """
@@ -20,6 +20,7 @@ from coordinatord.protocol.stack_messages import FRAME_MAX, Collective, Collecti
 from coordinatord.protocol.text import clip
 
 NAME_MAX = 64
+"""The limit of a thread's name in characters."""
 
 _LIBRARIES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
 
@@ -36,14 +37,14 @@ _DEBUGGER = re.compile(
     r"|(?:remote_pdb|rpdb/__init__)\.py (?:.*\.)?__init__"
     r"|(?:code|IPython/terminal/\w+)\.py (?:.*\.)?interact"
 )
-"""The files and functions where a thread stands in a debugger or a prompt: of the standard library (pdb, bdb, code), of
-IPython, of pydevd (debugpy, PyCharm), and of those that wait for a client. A debugger that only watches a script is in
-none of these."""
+"""The files and functions of a thread in a debugger or a prompt: of the standard library (pdb, bdb, code), of IPython,
+of pydevd (debugpy, PyCharm), and of debuggers that wait for a client. A debugger that only watches a script is in none
+of these."""
 
 _RESPONDER = "workerlib/responder.py"
 
 _WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:keeping|reuse)/[^/]*")
-"""The module of workerlib whose thread waits for nodeclient."""
+"""The modules of workerlib that have a thread which waits for nodeclient."""
 
 
 class MalformedAnswerError(OperationalError):
@@ -60,7 +61,7 @@ def read_hello(packet: bytes) -> tuple[int, int]:
 
 
 class WorkerAnswer(Struct, frozen=True):
-    """The answer of a worker to a sample."""
+    """The stacks and the collectives of a worker at one moment."""
 
     threads: tuple[Thread, ...] = ()
     collective: Collective | None = None
@@ -85,17 +86,17 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
         shown = [*given[:1], *(thread for thread in given[1:] if not _awaits_nodeclient(thread["frames"]))]
         threads = tuple((clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in shown)
         is_debugged = any(_is_debugged(thread["frames"]) for thread in given)
-        stands_at = _stands_at(shown[0]["frames"], folder) if shown else ""
+        stands_at = _script_place(shown[0]["frames"], folder) if shown else ""
         place = locate(answer["collectives"])
-        network_bytes = _whole(answer.get("network_bytes", 0))
+        network_bytes = _number(answer.get("network_bytes", 0))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise MalformedAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
     return replace(place, threads=threads, network_bytes=network_bytes, stands_at=stands_at, is_debugged=is_debugged)
 
 
 def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
-    """Return a worker's places by its collectives, without its stacks. Raises any error if they are malformed."""
-    found = [(_collective(entry), min(_whole(entry.get("members", 0)), COUNTER_MAX)) for entry in collectives]
+    """Return an answer with only the places of a worker in its collectives. Raises any error if one is malformed."""
+    found = [(_collective(entry), min(_number(entry.get("members", 0)), COUNTER_MAX)) for entry in collectives]
     if not found:
         return WorkerAnswer()
     found.sort(key=lambda pair: pair[0].state is not CollectiveState.WAITS)
@@ -120,7 +121,7 @@ def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
     ages = [now_s - float(at) / 1e9 for at in entry["times_ns"]]
     excess = max(0, len(ages) - ARRIVALS_MAX)
     dropped = next((index for index in range(excess, len(ages)) if ages[index] * 1e6 <= AGE_US_MAX), len(ages))
-    first = _whole(entry["first"]) + dropped
+    first = _number(entry["first"]) + dropped
     return GroupArrivals(clip(str(entry["group"]), 32) or "?", min(first, STEP_MAX), pack_ages(ages[dropped:]))
 
 
@@ -136,7 +137,7 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
     names = ["MainThread", *("thread" for _ in own)]
     ordered = [*own[-1:], *(frames for frames in own[:-1] if not _awaits_nodeclient(frames))]
     shown = tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
-    stands_at = _stands_at(ordered[0], folder) if ordered else ""
+    stands_at = _script_place(ordered[0], folder) if ordered else ""
     return WorkerAnswer(shown, stands_at=stands_at, is_debugged=any(map(_is_debugged, own)))
 
 
@@ -152,33 +153,33 @@ def _awaits_nodeclient(places: Sequence[Sequence[object]]) -> bool:
 
 def _frames(places: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
     """Return the frames as text, without those of the import system, as in tracebacks."""
-    return tuple(_shown(place, folder) for place in places if not str(place[0]).startswith(_IMPORTS))
+    return tuple(_format_frame(place, folder) for place in places if not str(place[0]).startswith(_IMPORTS))
 
 
-def _shown(place: Sequence[object], folder: str) -> str:
+def _format_frame(place: Sequence[object], folder: str) -> str:
     path, line, function = map(str, place)
-    return clip(f"{function} ({_shorter(path, folder)}:{line})", 400)
+    return clip(f"{function} ({_shorten(path, folder)}:{line})", 400)
 
 
-def _shorter(path: str, folder: str) -> str:
+def _shorten(path: str, folder: str) -> str:
     return path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else _LIBRARIES.sub("", path)
 
 
-def _stands_at(places: Iterable[Sequence[object]], folder: str) -> str:
+def _script_place(places: Iterable[Sequence[object]], folder: str) -> str:
     """Return the place of the script; `find_place` needs paths that begin with a library's name only for libraries."""
     frames = [(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in places]
     found = find_place(frames)
     if found is None:
         return ""
     function, path, line = found
-    return clip(f"{function} ({_shorter(path, folder)}:{line})", FRAME_MAX)
+    return clip(f"{function} ({_shorten(path, folder)}:{line})", FRAME_MAX)
 
 
 def _collective(entry: dict[str, Any]) -> Collective:
     shape = ", ".join(_tensors(entry.get("sizes", ()), entry.get("types", ())))
     return Collective(
         group=clip(str(entry["group"]), 32),
-        number=_whole(entry["number"]),
+        number=_number(entry["number"]),
         state=CollectiveState(entry["state"]),
         operation=clip(str(entry.get("operation", "")), 64),
         shape=clip(shape, 64),
@@ -186,7 +187,7 @@ def _collective(entry: dict[str, Any]) -> Collective:
     )
 
 
-def _whole(number: object) -> int:
+def _number(number: object) -> int:
     return min(max(0, int(str(number))), STEP_MAX)
 
 

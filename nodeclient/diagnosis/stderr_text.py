@@ -73,7 +73,7 @@ def without_native_frames(lines: Iterable[str]) -> list[str]:
     return [line for line in lines if not is_native_frame(line)]
 
 
-def own_lines(lines: Iterable[str]) -> list[str]:
+def program_lines(lines: Iterable[str]) -> list[str]:
     """Return the lines of the program itself: no blank lines, no C++ stacks, and of log lines only errors."""
     kept = (line for line in lines if line.strip() and not is_native_frame(line) and not _WARNED_SOURCE.match(line))
     return [line for line in kept if _LOGGED_ERROR.match(line) or not is_log_line(line)]

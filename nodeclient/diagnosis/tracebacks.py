@@ -51,7 +51,7 @@ _TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
 _FATAL = re.compile(r"Fatal Python error: .*")
 _ABORT = re.compile(r"terminate called without an active exception")
 """The message of C++ when Python ends, for any reason, while native threads run, such as those of a process group."""
-_NOT_RUN = re.compile(
+_NOT_FOUND = re.compile(
     r"(?:.*/[^/:]*|python[\d.]*): "
     r"((?:No module named|Error while finding module specification for|can't open file|can't find '__main__') .*)"
 )
@@ -61,7 +61,7 @@ _HARMLESS = re.compile(
     r"Exception ignored (?:in|on)\b|Error in (?:atexit|sys\.)|--- Logging error ---|Task exception was never retrieved"
 )
 """A line above the traceback of an error that does not end a program."""
-_GOES_ON = re.compile(r'  File "[^"]*multiprocessing/resource_sharer\.py", line \d+, in _serve')
+_CONTINUING_THREAD = re.compile(r'  File "[^"]*multiprocessing/resource_sharer\.py", line \d+, in _serve')
 """The first frame of a thread that continues after each error that it prints. It runs in each process of a DataLoader,
 and prints one when the worker of that process was killed."""
 _ELSEWHERE = re.compile(r"Exception in thread\b|Process [\w-]+(?::\d+)*:$")
@@ -75,13 +75,19 @@ _ADVICE_OF_CUDA = re.compile(
 
 
 class _ErrorOrigin(IntEnum):
+    """Where an error was raised, the most likely end of the program last."""
+
     HARMLESS = 0
+    """It does not end a program."""
     ELSEWHERE = 1
+    """A thread or a child process: it may or may not have ended the program."""
     PYTHON = 2
+    """The main thread."""
     NATIVE = 3
+    """C++, or Python's fault handler."""
 
 
-class Trace(Struct, frozen=True):
+class LoggedError(Struct, frozen=True):
     """One error with its lines, as a range."""
 
     error: str
@@ -92,10 +98,10 @@ class Trace(Struct, frozen=True):
     """The index of the first line of its text."""
     end: int
     """The index after its text; the lines from there may belong to it."""
-    kind: int = _ErrorOrigin.PYTHON
+    origin: int = _ErrorOrigin.PYTHON
 
 
-def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
+def find(lines: Sequence[str], *, killed: bool) -> LoggedError | None:
     """Return the error that ended a program, if the lines show it. `killed`: a signal ended the program."""
     if killed:
         # After this message, Python's fault handler may write a traceback, which shows nothing new.
@@ -103,18 +109,18 @@ def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
     traces = list(_traces(lines))
     if killed:
         # C++ and Python's fault handler write only before the process dies of a signal.
-        native = next((trace for trace in traces if trace.kind == _ErrorOrigin.NATIVE), None)
+        native = next((trace for trace in traces if trace.origin == _ErrorOrigin.NATIVE), None)
         if native is not None:
             return native
     limit = FOLLOWING_LINES_MAX_KILLED if killed else FOLLOWING_LINES_MAX
-    for kind in (_ErrorOrigin.PYTHON, _ErrorOrigin.ELSEWHERE):
-        last = next((trace for trace in reversed(traces) if trace.kind == kind), None)
-        if last is not None and _following(lines, last, traces) <= limit:
+    for origin in (_ErrorOrigin.PYTHON, _ErrorOrigin.ELSEWHERE):
+        last = next((trace for trace in reversed(traces) if trace.origin == origin), None)
+        if last is not None and _count_lines_after(lines, last, traces) <= limit:
             return last
     return None
 
 
-def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
+def repeated(lines: Sequence[str], trace: LoggedError) -> Iterator[range]:
     """Yield the places of the same error before: a program may log an exception and then end because of it."""
     innermost = _innermost(lines, trace)
     for other in _traces(lines[: trace.first]):
@@ -130,7 +136,7 @@ def fold(lines: Sequence[str]) -> tuple[str, int]:
     index = 0
     while index < len(lines) and len(parts) < FOLDED_LINES_MAX and sum(map(len, parts)) < MESSAGE_MAX:
         line = lines[index]
-        if is_native_frame(line) or is_log_line(line) or _begins(line) or _ABORT.fullmatch(line):
+        if is_native_frame(line) or is_log_line(line) or _begins_another(line) or _ABORT.fullmatch(line):
             break
         if not line.strip():
             # A blank line ends most texts, but not one that announces more.
@@ -145,7 +151,7 @@ def fold(lines: Sequence[str]) -> tuple[str, int]:
     return " ".join(parts), index
 
 
-def _traces(lines: Sequence[str]) -> Iterator[Trace]:
+def _traces(lines: Sequence[str]) -> Iterator[LoggedError]:
     index = 0
     chain: int | None = None
     while index < len(lines):
@@ -153,79 +159,79 @@ def _traces(lines: Sequence[str]) -> Iterator[Trace]:
         if trace is None:
             index += 1
             continue
-        kind = trace.kind if trace.kind == _ErrorOrigin.NATIVE else _kind(lines, index)
+        origin = trace.origin if trace.origin == _ErrorOrigin.NATIVE else _origin(lines, index)
         first = index if chain is None else chain
         follower = _next_in_chain(lines, trace.end)
         if follower is None:
-            yield Trace(trace.error, first, trace.exception, trace.end, kind)
+            yield LoggedError(trace.error, first, trace.exception, trace.end, origin)
             index, chain = trace.end, None
         else:
             index, chain = follower, first
 
 
-def _trace_at(lines: Sequence[str], index: int) -> Trace | None:
+def _trace_at(lines: Sequence[str], index: int) -> LoggedError | None:
     """Return the error that begins with this line, if any."""
     for pattern, read in _READERS.items():
         if pattern.fullmatch(lines[index]):
             return read(lines, index)
     if index == 0 and any(map(_FRAME.match, lines[: _skip_indented(lines, 0)])):
-        return _python(lines, 0)  # the beginning of the traceback was not kept
+        return _read_traceback(lines, 0)  # the beginning of the traceback was not kept
     return None
 
 
-def _python(lines: Sequence[str], header: int) -> Trace | None:
+def _read_traceback(lines: Sequence[str], header: int) -> LoggedError | None:
     """Parse a traceback; other output may come between it and its exception."""
     at = _skip_indented(lines, header + 1)
     while at < len(lines) and not _EXCEPTION.fullmatch(lines[at]):
-        if _begins(lines[at]):
+        if _begins_another(lines[at]):
             return None
         at += 1
     return _trace(lines, header, at) if at < len(lines) else None
 
 
-def _boxed(lines: Sequence[str], header: int) -> Trace | None:
+def _read_box(lines: Sequence[str], header: int) -> LoggedError | None:
     end = next((at for at in range(header + 1, len(lines)) if lines[at][:1] not in set("│|╰+")), len(lines))
     return _trace(lines, header, end) if end < len(lines) and _EXCEPTION.fullmatch(lines[end]) else None
 
 
-def _syntax_error(lines: Sequence[str], header: int) -> Trace | None:
+def _read_syntax_error(lines: Sequence[str], header: int) -> LoggedError | None:
     end = _skip_indented(lines, header)
     return _trace(lines, header, end) if end < len(lines) and _SYNTAX_ERROR.fullmatch(lines[end]) else None
 
 
-def _native(lines: Sequence[str], header: int) -> Trace | None:
+def _read_native(lines: Sequence[str], header: int) -> LoggedError | None:
     """Parse the message of the C++ runtime about an uncaught exception."""
     match = _TERMINATE.fullmatch(lines[header])
     name = match[1] if match else ""
     texts = [at for at in range(header + 1, min(header + 3, len(lines))) if _TERMINATE_TEXT.match(lines[at])]
     if not texts:
-        return Trace(name, header, header, header + 1, _ErrorOrigin.NATIVE)
+        return LoggedError(name, header, header, header + 1, _ErrorOrigin.NATIVE)
     text, length = fold([_TERMINATE_TEXT.sub(r"\1", lines[texts[0]], count=1), *lines[texts[0] + 1 :]])
-    return Trace(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), _ErrorOrigin.NATIVE)
+    return LoggedError(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), _ErrorOrigin.NATIVE)
 
 
-def _fatal(lines: Sequence[str], header: int) -> Trace | None:
-    return Trace(lines[header], header, header, header + 1, _ErrorOrigin.NATIVE)
+def _read_fatal(lines: Sequence[str], header: int) -> LoggedError | None:
+    return LoggedError(lines[header], header, header, header + 1, _ErrorOrigin.NATIVE)
 
 
-def _not_run(lines: Sequence[str], header: int) -> Trace | None:
+def _read_not_found(lines: Sequence[str], header: int) -> LoggedError | None:
     """Parse why Python did not find the program: the last line that it writes."""
-    match = _NOT_RUN.fullmatch(lines[header])
-    return None if match is None or any(lines[header + 1 :]) else Trace(match[1], header, header, header + 1)
+    match = _NOT_FOUND.fullmatch(lines[header])
+    return None if match is None or any(lines[header + 1 :]) else LoggedError(match[1], header, header, header + 1)
 
 
-def _innermost(lines: Sequence[str], trace: Trace) -> Sequence[str]:
+def _innermost(lines: Sequence[str], trace: LoggedError) -> Sequence[str]:
     """Return an exception with the frame that raised it, because the outer frames depend on the handler."""
     frames = (at for at in range(trace.exception - 1, trace.first, -1) if _FRAME.match(lines[at]))
     return lines[next(frames, trace.first) : trace.exception + 1]
 
 
-def _trace(lines: Sequence[str], first: int, exception: int) -> Trace:
+def _trace(lines: Sequence[str], first: int, exception: int) -> LoggedError:
     text, length = fold(lines[exception:])
-    return Trace(text, first, exception, exception + max(1, length))
+    return LoggedError(text, first, exception, exception + max(1, length))
 
 
-def _group(lines: Sequence[str], first: int) -> Trace | None:
+def _read_group(lines: Sequence[str], first: int) -> LoggedError | None:
     ends = (
         at
         for at in range(first + 1, len(lines))
@@ -237,13 +243,13 @@ def _group(lines: Sequence[str], first: int) -> Trace | None:
     if not named:
         return None
     inner = next((text for text in named if not _GROUP_LINE.fullmatch(text)), "")
-    return Trace(f"{named[0]}, first: {inner}" if inner else named[0], first, end - 1, end)
+    return LoggedError(f"{named[0]}, first: {inner}" if inner else named[0], first, end - 1, end)
 
 
-def _kind(lines: Sequence[str], header: int) -> _ErrorOrigin:
+def _origin(lines: Sequence[str], header: int) -> _ErrorOrigin:
     """Return the origin of a traceback, by the line above it and its first frame."""
     above = next((line for line in reversed(lines[:header]) if line), "")
-    if _HARMLESS.match(above) or any(map(_GOES_ON.match, lines[header + 1 : header + 2])):
+    if _HARMLESS.match(above) or any(map(_CONTINUING_THREAD.match, lines[header + 1 : header + 2])):
         return _ErrorOrigin.HARMLESS
     return _ErrorOrigin.ELSEWHERE if _ELSEWHERE.match(above) else _ErrorOrigin.PYTHON
 
@@ -252,19 +258,19 @@ def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
     """Return the index of the next exception of a chain, if any."""
     following = [at for at in range(end, len(lines)) if lines[at] and lines[at] != '"""'][:2]
     chained = len(following) == 2 and _CHAINED.fullmatch(lines[following[0]])  # noqa: PLR2004  # then the next header
-    return following[1] if chained and _begins(lines[following[1]]) else None
+    return following[1] if chained and _begins_another(lines[following[1]]) else None
 
 
-def _following(lines: Sequence[str], trace: Trace, traces: Sequence[Trace]) -> int:
+def _count_lines_after(lines: Sequence[str], trace: LoggedError, traces: Sequence[LoggedError]) -> int:
     """Count the lines of the program after an exception; indented ones belong to its text."""
-    others = {at for other in traces if other.kind < trace.kind for at in range(other.first - 1, other.end)}
+    others = {at for other in traces if other.origin < trace.origin for at in range(other.first - 1, other.end)}
     return sum(
         bool(line) and line[0] != " " and at not in others and not is_native_frame(line) and not is_log_line(line)
         for at, line in enumerate(lines[trace.exception + 1 :], start=trace.exception + 1)
     )
 
 
-def _begins(line: str) -> bool:
+def _begins_another(line: str) -> bool:
     """Whether a line begins something other than an exception's text."""
     patterns = (_HEADER, _GROUP_HEADER, _BOX_HEADER, _TERMINATE, _FATAL, _CHAINED)
     return any(pattern.fullmatch(line) for pattern in patterns) or any(
@@ -279,12 +285,12 @@ def _skip_indented(lines: Sequence[str], index: int) -> int:
 
 
 _READERS = {
-    _HEADER: _python,
-    _SYNTAX_HEADER: _syntax_error,
-    _GROUP_HEADER: _group,
-    _BOX_HEADER: _boxed,
-    _TERMINATE: _native,
-    _FATAL: _fatal,
-    _NOT_RUN: _not_run,
+    _HEADER: _read_traceback,
+    _SYNTAX_HEADER: _read_syntax_error,
+    _GROUP_HEADER: _read_group,
+    _BOX_HEADER: _read_box,
+    _TERMINATE: _read_native,
+    _FATAL: _read_fatal,
+    _NOT_FOUND: _read_not_found,
 }
 """The functions that parse errors, by the pattern of the first line."""

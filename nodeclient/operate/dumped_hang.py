@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.exit_codes import ExitCode
-from nodeclient.diagnosis.recorder_files import UnreadableDumpError, dumps_in, seen_in_dumps
+from nodeclient.diagnosis.recorder_files import UnreadableDumpError, dumps_in, samples_in
 from nodeclient.operate.client import RequestError
 from nodeclient.operate.terminal_info import terminal, write
 
@@ -22,7 +22,7 @@ def run(folder: Path, *, as_json: bool) -> int:
     """Print the culprits and return the exit code: 0 if there are any. Raises `RequestError`."""
     try:
         dumps, problems = dumps_in(folder)
-        seen = seen_in_dumps(dumps)
+        seen = samples_in(dumps)
     except UnreadableDumpError as error:
         raise RequestError(str(error), ExitCode.DATA_ERROR) from error
     for problem in problems:

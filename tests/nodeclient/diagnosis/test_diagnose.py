@@ -78,7 +78,7 @@ def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Diagnosis]:
     """Run a worker to its end; return its exit code and its diagnosis."""
     script, error_file = tmp_path / "train.py", tmp_path / "error.json"
     script.write_text(program)
-    before = oom.count()
+    before = oom.count_kills()
     worker = subprocess.Popen(
         [sys.executable, script, *arguments],
         env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(error_file)},
@@ -223,7 +223,7 @@ raise ValueError("the cause")
 def test_killed(tmp_path: Path) -> None:
     code, found = end(tmp_path, 'import os, sys\nprint("step 1", file=sys.stderr, flush=True)\nos.kill(os.getpid(), 9)')
     assert (code, found.error, found.last_lines) == (-9, "", ("step 1",))
-    known = oom.count().cgroup is not None
+    known = oom.count_kills().cgroup is not None
     assert found.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.protocol.messages import SecondaryFailure
 from nodeclient.diagnosis import error_file
-from nodeclient.diagnosis.diagnose import Recorded, read_error_file
+from nodeclient.diagnosis.diagnose import RecordedError, read_error_file
 from tests.support.builders import a_failure, a_report
 from tests.support.programs import TIMEOUT_S
 
@@ -58,7 +58,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     }
     assert list(tmp_path.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o644
-    assert read_error_file(path) == Recorded("MemoryError", "Traceback:\nMemoryError")
+    assert read_error_file(path) == RecordedError("MemoryError", "Traceback:\nMemoryError")
 
 
 def test_a_failure_without_an_exception_has_a_message_too(tmp_path: Path) -> None:

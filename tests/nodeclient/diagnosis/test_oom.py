@@ -10,7 +10,7 @@ import pytest
 
 from nodeclient.diagnosis import oom
 from nodeclient.diagnosis.diagnose import diagnose
-from nodeclient.diagnosis.oom import FIRST_PID_NAMESPACE, OomKill, OomKills, count, kill_since, memory_of_killed
+from nodeclient.diagnosis.oom import FIRST_PID_NAMESPACE, OomKill, OomKills, count_kills, kill_since, memory_of_killed
 from tests.support.programs import TIMEOUT_S
 
 KILLED = "killed by the kernel's OOM killer"
@@ -61,27 +61,27 @@ def unified(host: Host) -> Host:
 
 
 def test_the_limit_of_its_own_cgroup(unified: Host) -> None:
-    before = count(unified.root)
+    before = count_kills(unified.root)
     assert kill_since(before, unified.root) is None
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
     assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 64 GiB", certain=True)
 
 
 def test_the_limit_of_a_cgroup_above(unified: Host) -> None:
-    before = count(unified.root)
+    before = count_kills(unified.root)
     unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
     assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 1024 GiB", certain=True)
 
 
 def test_a_neighbour_was_killed(unified: Host) -> None:
-    before = count(unified.root)
+    before = count_kills(unified.root)
     unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))
     assert kill_since(before, unified.root) is None
 
 
 def test_the_host_was_full(unified: Host) -> None:
-    before = count(unified.root)
+    before = count_kills(unified.root)
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
     assert kill_since(before, unified.root) == OomKill("out of memory on the host, which has 64 GiB", certain=True)
 
@@ -89,7 +89,7 @@ def test_the_host_was_full(unified: Host) -> None:
 def test_a_kernel_that_counts_no_limits(unified: Host) -> None:
     for file in unified.root.rglob("memory.events.local"):
         file.unlink()
-    before = count(unified.root)
+    before = count_kills(unified.root)
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, None, str(64 * 2**30))
     assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 64 GiB", certain=True)
 
@@ -99,7 +99,7 @@ def test_the_old_memory_controller_in_a_container(host: Host) -> None:
     group = "sys/fs/cgroup/memory"
     host.write(f"{group}/memory.limit_in_bytes", f"{512 * 2**20}\n")
     host.write(f"{group}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
-    before = count(host.root)
+    before = count_kills(host.root)
     assert before.cgroup == 2
     host.write(f"{group}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
     assert kill_since(before, host.root) == OomKill("memory limit of its cgroup: 512 MiB", certain=True)
@@ -109,7 +109,7 @@ def test_the_old_memory_controller_in_a_container(host: Host) -> None:
 
 def test_only_the_host_counts(host: Host) -> None:
     host.write("proc/vmstat", "nr_free_pages 1\noom_kill 7\n")
-    before = count(host.root)
+    before = count_kills(host.root)
     assert before == OomKills(None, 7)
     assert kill_since(before, host.root) is None
     host.write("proc/vmstat", "nr_free_pages 1\noom_kill 8\n")
@@ -119,14 +119,14 @@ def test_only_the_host_counts(host: Host) -> None:
 
 
 def test_a_host_that_shows_nothing(tmp_path: Path) -> None:
-    before = count(tmp_path)
+    before = count_kills(tmp_path)
     assert before == OomKills()
     assert kill_since(before, tmp_path) is None
     assert diagnose(-9, 7, None, b"", before, tmp_path).message == ""
 
 
 def test_the_report_says_who_killed(unified: Host) -> None:
-    before = count(unified.root)
+    before = count_kills(unified.root)
     log = unified.root / "kmsg"
     log.write_text(LOG)
     for exit_code in (-9, 137):
@@ -164,9 +164,9 @@ PARENT = """
 import json, os, subprocess, sys
 from pathlib import Path
 from nodeclient.diagnosis.diagnose import diagnose
-from nodeclient.diagnosis.oom import count
+from nodeclient.diagnosis.oom import count_kills
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-before = count()
+before = count_kills()
 worker = subprocess.Popen([sys.executable, "-S", "-E", "-c", "held = bytearray(200 * 2**20)"])
 code = worker.wait()
 print(json.dumps([code, worker.pid, before.cgroup, diagnose(code, worker.pid, None, b"", before).message]))

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from nodeclient.diagnosis.diagnose import FILE_BYTES_MAX, Recorded, diagnose, read_error_file
+from nodeclient.diagnosis.diagnose import FILE_BYTES_MAX, RecordedError, diagnose, read_error_file
 from nodeclient.diagnosis.oom import OomKills
 
-SHAPES: list[tuple[Any, Recorded | None]] = [
+SHAPES: list[tuple[Any, RecordedError | None]] = [
     (
         {"message": {"message": "ValueError: x\ny", "extraInfo": {"py_callstack": "Traceback\n", "timestamp": "1"}}},
-        Recorded("ValueError: x\ny", "Traceback\n"),
+        RecordedError("ValueError: x\ny", "Traceback\n"),
     ),
     (
         {"message": {"message": "ValueError: x", "errorCode": 17, "extraInfo": {"timestamp": "1"}}},
-        Recorded("ValueError: x", ""),
+        RecordedError("ValueError: x", ""),
     ),
-    ({"message": "ValueError: x", "timestamp": 1}, Recorded("ValueError: x", "")),
-    ({"message": {"message": "ValueError: x"}}, Recorded("ValueError: x", "")),
-    ({"message": {"extraInfo": {"py_callstack": "Traceback"}}}, Recorded("", "Traceback")),
-    ({"message": {"message": "x", "extraInfo": {"final": True}}}, Recorded("x", "", final=True)),
-    ({"message": {"message": "x", "extraInfo": {"final": "no"}}}, Recorded("x", "")),
+    ({"message": "ValueError: x", "timestamp": 1}, RecordedError("ValueError: x", "")),
+    ({"message": {"message": "ValueError: x"}}, RecordedError("ValueError: x", "")),
+    ({"message": {"extraInfo": {"py_callstack": "Traceback"}}}, RecordedError("", "Traceback")),
+    ({"message": {"message": "x", "extraInfo": {"final": True}}}, RecordedError("x", "", final=True)),
+    ({"message": {"message": "x", "extraInfo": {"final": "no"}}}, RecordedError("x", "")),
     ({"message": {"message": ["x"], "extraInfo": "y"}}, None),
     ({"message": None}, None),
     ({"message": ""}, None),
@@ -35,7 +35,7 @@ SHAPES: list[tuple[Any, Recorded | None]] = [
 
 
 @pytest.mark.parametrize(("content", "expected"), SHAPES, ids=repr)
-def test_a_shape_is_understood_or_says_nothing(content: Any, expected: Recorded | None, tmp_path: Path) -> None:
+def test_a_shape_is_understood_or_says_nothing(content: Any, expected: RecordedError | None, tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_text(json.dumps(content))
     assert read_error_file(path) == expected

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.messages import HangKind
 from nodeclient.diagnosis import recorder_files
-from nodeclient.diagnosis.recorder_files import UnreadableDumpError, dumps_in, seen_in_dumps
+from nodeclient.diagnosis.recorder_files import UnreadableDumpError, dumps_in, samples_in
 from tests.support.condensed_dumps import dumps_of
 
 Write = Callable[[Any], bytes]
@@ -39,7 +39,7 @@ def test_exactly_the_ranks_with_the_fault_of_a_real_hang_are_named(
         (tmp_path / f"{prefix}{rank}{'' if prefix else '.json'}").write_bytes(write(dump))
     (tmp_path / "guilty.txt").write_text("no file of a rank")
     dumps, problems = dumps_in(tmp_path)
-    found = find_hang(seen_in_dumps(dumps))
+    found = find_hang(samples_in(dumps))
     assert found is not None
     assert (found.kind, found.ranks, problems) == (kind, guilty, [])
 
@@ -67,7 +67,7 @@ WAITS = {
 @pytest.mark.parametrize("write", [as_json, *PICKLED])
 def test_a_rank_without_a_file_does_not_answer_if_others_know_of_it(tmp_path: Path, write: Write) -> None:
     (tmp_path / "_dump_0").write_bytes(write(a_dump(WAITS)))
-    found = find_hang(seen_in_dumps(dumps_in(tmp_path)[0]))
+    found = find_hang(samples_in(dumps_in(tmp_path)[0]))
     assert found is not None
     assert (found.kind, found.sentence) == (HangKind.ABSENT, "rank 1 does not answer; rank 0 waits in all_reduce 7")
 
@@ -75,7 +75,7 @@ def test_a_rank_without_a_file_does_not_answer_if_others_know_of_it(tmp_path: Pa
 def test_a_rank_whose_collectives_are_all_over_stands(tmp_path: Path) -> None:
     (tmp_path / "_dump_0").write_bytes(as_json(a_dump(WAITS)))
     (tmp_path / "_dump_1").write_bytes(as_json(a_dump({**WAITS, "collective_seq_id": 6, "state": "completed"})))
-    found = find_hang(seen_in_dumps(dumps_in(tmp_path)[0]))
+    found = find_hang(samples_in(dumps_in(tmp_path)[0]))
     assert found is not None
     assert (found.kind, found.ranks) == (HangKind.STUCK, (1,))
 
@@ -137,7 +137,7 @@ def test_folders_that_are_no_folders_of_dumps_are_one_line(tmp_path: Path, monke
         dumps_in(tmp_path)
     (tmp_path / "b_0").unlink()
     with pytest.raises(UnreadableDumpError, match="speak of 2 ranks, and at most 1 are judged"):
-        seen_in_dumps(dumps_in(tmp_path)[0])
+        samples_in(dumps_in(tmp_path)[0])
 
 
 PLAIN = st.recursive(
@@ -155,4 +155,4 @@ def test_whatever_a_file_holds_it_is_read_or_turned_down(tmp_path: Path, content
         dumps, _ = dumps_in(tmp_path)
     except UnreadableDumpError:
         return
-    find_hang(seen_in_dumps(dumps))
+    find_hang(samples_in(dumps))
