@@ -1,4 +1,4 @@
-"""Opens and uses descriptors that never block for long: our outputs, and the pipes and pseudo-terminals of workers."""
+"""Opens, reads and writes descriptors without blocking for long: our outputs, workers' pipes and pseudo-terminals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TTY_BYTES = 512
 """The size of a write to a terminal that may block. It blocks if there is less room, so the write is small."""
 
 
-def writer(fd: int) -> Writer:
-    """Return a writer for one of this process's outputs, without changing its descriptor.
+def open_writer(fd: int) -> Writer:
+    """Return a writer for one of this process's outputs. Raises `OSError`.
 
-    The output itself must not become non-blocking, because it would for a shell or a worker that shares it. So pipes
-    and terminals are opened again. Raises `OSError`.
+    A shell or a worker may share the output, and for them it must not become non-blocking. So pipes and terminals are
+    opened again.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
@@ -34,17 +34,17 @@ def writer(fd: int) -> Writer:
         own, may_block = os.open(f"/proc/self/fd/{fd}", flags), False
     except OSError:  # the terminal belongs to another user, as after su
         own, may_block = os.dup(fd), True
-    return (_PipeWriter if stat.S_ISFIFO(mode) else _TtyWriter)(own, may_block=may_block)
+    return Writer(own, is_pipe=stat.S_ISFIFO(mode), may_block=may_block)
 
 
 def same_place(one: int, other: int) -> bool:
-    """Return whether two descriptors write to the same terminal, pipe or file."""
+    """Whether two descriptors lead to the same terminal, pipe or file."""
     first, second = os.fstat(one), os.fstat(other)
     return (first.st_dev, first.st_ino, first.st_rdev) == (second.st_dev, second.st_ino, second.st_rdev)
 
 
-def harmless(fd: int) -> bool:
-    """Return whether a worker may inherit this output: a terminal or /dev/null.
+def may_inherit(fd: int) -> bool:
+    """Whether a worker may inherit this output: only a terminal or /dev/null.
 
     The reader of a pipe could kill the worker by SIGPIPE. With a file on a full disk, each of its prints would fail.
     """
@@ -99,10 +99,11 @@ def read(fd: int, most: int = READ_BYTES) -> tuple[bytes, bool]:
 
 
 class Writer:
-    """Writes without blocking, to a file or a device such as /dev/null; its subclasses write to all else."""
+    """Writes to a file, a device, a pipe or a terminal without blocking; it owns the descriptor."""
 
-    def __init__(self, fd: int, *, may_block: bool = False) -> None:
+    def __init__(self, fd: int, *, is_pipe: bool = False, may_block: bool = False) -> None:
         self._fd = fd
+        self._is_pipe = is_pipe
         self._may_block = may_block
 
     def write(self, data: bytes, start: int) -> int:
@@ -120,21 +121,15 @@ class Writer:
         """Close the descriptor."""
         os.close(self._fd)
 
-    def _end(self, data: bytes, _start: int) -> int:
-        return len(data)
-
-
-class _PipeWriter(Writer):
-    """A pipe. A second node may write to it as well, so each write is small enough to be atomic (PIPE_BUF)."""
-
     def _end(self, data: bytes, start: int) -> int:
+        """Return the end of the bytes to write at once, from `start`.
+
+        A second node may write to the same pipe, so each write to one is small enough to be atomic (PIPE_BUF).
+        """
+        if not self._is_pipe:
+            return start + _TTY_BYTES if self._may_block else len(data)
         most = start + select.PIPE_BUF
         return len(data) if len(data) <= most else data.rfind(b"\n", start, most) + 1 or most
-
-
-class _TtyWriter(Writer):
-    def _end(self, data: bytes, start: int) -> int:
-        return start + _TTY_BYTES if self._may_block else len(data)
 
 
 class _SocketWriter(Writer):

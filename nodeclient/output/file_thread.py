@@ -1,7 +1,7 @@
 """The thread that writes log files, so that a hung file system delays no worker, terminal or report.
 
 While a disk is slow, workers block in write(2), and no byte is lost. If a disk hangs for some time, later bytes are
-dropped and counted, and the file has their number.
+dropped, and their number is written into the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WAITING_BYTES_MAX = 8 << 20
 """The limit of queued bytes: as many as a usual disk writes in 0.1 s."""
 
 CALL_BYTES = 256
-"""The memory of a queued call beside its bytes."""
+"""The memory of a queued call without its data."""
 
 HANGS_AFTER_S = 2.0
 """The longest write before the disk counts as hung. Workers wait at most as long."""
@@ -33,13 +33,13 @@ END_WITHIN_S = 5.0
 class FileThread:
     """Makes calls that write files, in order, in one thread, which starts with the first of them."""
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
-        """Begin without calls; `failed` is called in the thread if a bug ends it."""
-        self._failed = failed
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        """Begin without calls; `on_error` is called in the thread if a bug ends it."""
+        self._on_error = on_error
         self._calls: deque[tuple[Callable[[], object], int]] = deque()
-        """The queued calls, each with its size; the first may be in progress."""
-        self._bytes = 0
-        self._made = 0
+        """The queued calls, each with its size in bytes; the first may be in progress."""
+        self._queued_bytes = 0
+        self._done = 0
         """How many calls were made."""
         self._first_since = 0.0
         """When the first queued call became the first, by `time.monotonic`."""
@@ -53,7 +53,7 @@ class FileThread:
         Return False if the disk hangs and the call is dropped. A call without bytes is always made.
         """
         with self._changed:
-            while size and self._bytes and self._bytes + size > WAITING_BYTES_MAX:
+            while size and self._queued_bytes and self._queued_bytes + size > WAITING_BYTES_MAX:
                 if self.hangs:
                     return False
                 self._changed.wait(HANGS_AFTER_S)
@@ -64,7 +64,7 @@ class FileThread:
                 self._first_since = time.monotonic()
             size += CALL_BYTES
             self._calls.append((call, size))
-            self._bytes += size
+            self._queued_bytes += size
             self._changed.notify_all()
         return True
 
@@ -81,9 +81,9 @@ class FileThread:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        made = -1
-        while self._thread is not None and self._thread.is_alive() and made < self._made:
-            made = self._made
+        done = -1
+        while self._thread is not None and self._thread.is_alive() and done < self._done:
+            done = self._done
             self._thread.join(END_WITHIN_S)
         return not self._calls
 
@@ -98,12 +98,12 @@ class FileThread:
                 call()
                 with self._changed:
                     self._calls.popleft()
-                    self._bytes -= size
-                    self._made += 1
+                    self._queued_bytes -= size
+                    self._done += 1
                     self._first_since = time.monotonic()
                     self._changed.notify_all()
         except Exception as error:  # noqa: BLE001 - any error ends the node, and not only this thread
-            self._failed(error)
+            self._on_error(error)
 
 
 class FileSink(Sink):
@@ -136,7 +136,7 @@ class FileSink(Sink):
 class Filter(Sink):
     """Copies the lines of one stream that contain any of some words into a file that several streams share.
 
-    It is never `quiet`: it searches only whole lines, however slowly they arrive.
+    It is never `flush_buffered`: it searches only whole lines, however slowly they arrive.
     """
 
     def __init__(self, words: Sequence[str], prefix: bytes, file: FileSink) -> None:

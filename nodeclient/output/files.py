@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from nodeclient.output.lines import LINE_BYTES_MAX
 
-TRY_AGAIN_S = 5.0
+RETRY_AFTER_S = 5.0
 """The pause after a failed write: short for a person who made room, long for a broken disk."""
 
 CHECK_S = 1.0
@@ -35,7 +35,7 @@ class LogFileErrors:
             self._reported = True
             self._warn(
                 f"log files cannot be written: {path}: {why}; training goes on, and writing is tried again every "
-                f"{TRY_AGAIN_S:g} s"
+                f"{RETRY_AFTER_S:g} s"
             )
 
 
@@ -56,43 +56,47 @@ class LogFile:
         self._fd: int | None = None
         self._size = 0
         self._ends_line = True
+        """Whether the last written byte ends a line."""
         self._check_at = 0.0
-        self._try_at = 0.0
+        """When to check next that the file has a name, by `time.monotonic`."""
+        self._retry_at = 0.0
+        """When to open the file again after a failure, by `time.monotonic`."""
         self._lost = 0
         """The number of bytes that were lost since the last successful write."""
         self._problem = ""
+        """Why they were lost."""
 
     def write(self, data: bytes, lost_before: int = 0) -> None:
         """Append bytes, or count them as lost; `lost_before` bytes before them are missing."""
-        self._miss(lost_before)
+        self._count_lost(lost_before)
         while data:
-            size = self._take(data)
+            size = self._size_to_write(data)
             self._append(data[:size])
             data = data[size:]
 
     def end(self, lost_before: int = 0) -> None:
         """Close the file; a later write opens it again. `lost_before` bytes before that are missing."""
-        self._miss(lost_before)
-        if self._lost and time.monotonic() >= self._try_at:
+        self._count_lost(lost_before)
+        if self._lost and time.monotonic() >= self._retry_at:
             self._open()  # this writes the number of missing bytes into the file
         self._close()
 
-    def _miss(self, lost: int) -> None:
+    def _count_lost(self, lost: int) -> None:
         """Count bytes that were lost while the file system hung; the file gets their number when it is opened again."""
         if lost:
             self._lost += lost
             self._problem = "the file system did not answer"
             self._close()
 
-    def _take(self, data: bytes) -> int:
-        """Return how much of the data goes into the current file; rotate a full file."""
+    def _size_to_write(self, data: bytes) -> int:
+        """Return how many bytes of the data go into the current file; rotate a full file."""
         if self._rotation is None or (room := self._rotation.size - self._size) >= len(data):
             return len(data)
         if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
             return end
         if self._size > 0 and (self._ends_line or room <= -LINE_BYTES_MAX):
             self._rotate(self._rotation)
-            return self._take(data) if self._size == 0 else len(data)
+            return self._size_to_write(data) if self._size == 0 else len(data)
         # A line is finished in the file where it began. A line that is longer than a file gets a file of its own.
         return data.find(b"\n") + 1 or len(data)
 
@@ -100,12 +104,13 @@ class LogFile:
         now = time.monotonic()
         if self._fd is not None and now >= self._check_at:
             self._check(now)
-        if self._fd is None and (now < self._try_at or not self._open()):
+        if self._fd is None and (now < self._retry_at or not self._open()):
             self._lost += len(data)
             return
         self._write_open(data)
 
     def _write_open(self, data: bytes) -> bool:
+        """Write bytes to the open file; return whether all were written."""
         assert self._fd is not None  # noqa: S101 - the callers have opened it
         left = memoryview(data)
         try:
@@ -121,6 +126,7 @@ class LogFile:
         return not left
 
     def _open(self) -> bool:
+        """Open the file, and write how many bytes are missing, if any are; return whether that succeeded."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Opening a pipe that somebody has put there would wait for its reader.
@@ -154,7 +160,7 @@ class LogFile:
 
     def _fail(self, error: OSError) -> None:
         self._problem = error.strerror or str(error)
-        self._try_at = time.monotonic() + TRY_AGAIN_S
+        self._retry_at = time.monotonic() + RETRY_AFTER_S
         self._errors.add(self._path, self._problem)
         self._close()
 
@@ -162,9 +168,9 @@ class LogFile:
         self._close()
         try:
             for number in range(rotation.kept, 0, -1):
-                source = self._path if number == 1 else self._aside(number - 1)
+                source = self._path if number == 1 else self._rotated_path(number - 1)
                 with suppress(FileNotFoundError):
-                    source.replace(self._aside(number))
+                    source.replace(self._rotated_path(number))
             if rotation.kept == 0:
                 self._path.unlink(missing_ok=True)
         except OSError as error:
@@ -172,7 +178,7 @@ class LogFile:
         else:
             self._size = 0
 
-    def _aside(self, number: int) -> Path:
+    def _rotated_path(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _close(self) -> None:

@@ -15,8 +15,8 @@ LINE_BYTES_MAX = 2 * 1024 * 1024
 """The limit of a line; a longer one is cut, which limits the memory of a stream. People print half as much on
 purpose."""
 
-UNSEEN_BYTES_MAX = 256
-"""The limit of escape sequences without visible text, such as the end of a colour or of a hidden cursor."""
+INVISIBLE_BYTES_MAX = 256
+"""The limit of a text without anything visible, such as the end of a colour or of a hidden cursor, in bytes."""
 
 _MODE = re.compile(rb"\x1b\[\??[\d;]*[hlm]")
 """Colours and terminal modes (ECMA-48, SGR, SM and RM), which move nothing."""
@@ -34,13 +34,13 @@ _RETURNS_AT_START = re.compile(rb"(?m)^\r+")
 _RETURNS = re.compile(rb"\r+")
 _OVERWRITTEN = re.compile(rb"(?m)^.*\r")
 
-_REDRAW = re.compile(rb"\r?\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")
+_REDRAWN_ROWS = re.compile(rb"\r?\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")
 """The beginning of a drawing of several rows by the library rich: it erases its row, and each of those above it."""
 _ROW_UP = b"\x1b[1A"
 
 
 class LineCutter:
-    """Collects one stream until its pieces are complete."""
+    """Cuts a stream into complete pieces: it keeps the end of the stream until that piece is complete."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -83,7 +83,7 @@ class LineCutter:
         return piece
 
 
-class FrameJoiner:
+class RowJoiner:
     """Joins rows that are redrawn together into one row: among other lines, only one row can be erased.
 
     The rows of the first drawing stay, because nothing shows yet that they will be redrawn.
@@ -98,7 +98,7 @@ class FrameJoiner:
         if not self._rows_left and _ROW_UP not in chunk:
             return chunk
         parts, at = [], 0
-        for found in _REDRAW.finditer(chunk):
+        for found in _REDRAWN_ROWS.finditer(chunk):
             parts.append(self._join(chunk[at : found.start()]))
             parts.append(b"\r")
             self._rows_left, at = found[1].count(_ROW_UP), found.end()
@@ -143,9 +143,9 @@ def plain(text: str) -> str:
     return _CONTROLS.sub("", _ANSI.sub("", text).expandtabs())
 
 
-def is_seen(text: bytes) -> bool:
-    """Return whether the beginning of a line is visible, or very long."""
-    return len(text) > UNSEEN_BYTES_MAX or bool(plain(text.decode(errors="replace")))
+def is_visible(text: bytes) -> bool:
+    """Whether the beginning of a line has visible text, or is very long."""
+    return len(text) > INVISIBLE_BYTES_MAX or bool(plain(text.decode(errors="replace")))
 
 
 def modes(text: bytes) -> bytes:

@@ -1,8 +1,8 @@
-"""Lists the rounds with log files of this host's nodes, from notes beside the files, and deletes old ones.
+"""Lists the rounds of which this host's nodes have log files, and deletes the files of a round.
 
-Each round's directory has a note for each node that wrote there. So the files can be attributed to a node after a
-restart, and in a log directory of several hosts. A node locks its note while it writes, so that no other process
-deletes these files. All methods wait for a disk, so call them in a thread.
+Beside the files, each node writes a *note* about itself and the round. So the files can be attributed to a node after a
+restart, and in a log directory of several hosts. A node locks its note while it writes files, so that no other process
+deletes them. All methods wait for a disk, so call them in a thread.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ NOTE_BYTES_MAX = 4_096
 _NOTE = re.compile(r"\.nodeclient-(.*)\.json")
 _ROUND = re.compile(r"round_\d{1,10}", re.ASCII)
 _RANK = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
-_OURS = re.compile(r"(?:stdout|stderr)\.log(?:\.\d{1,6})?", re.ASCII)
+_LOGS = re.compile(r"(?:stdout|stderr)\.log(?:\.\d{1,6})?", re.ASCII)
 _FILTERED = re.compile(r"filtered_(?:stdout|stderr)\.log(?:\.\d{1,6})?", re.ASCII)
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def opened(base: Path | int, *parts: str) -> Iterator[int]:
+def open_folder(base: Path | int, *parts: str) -> Iterator[int]:
     """Yield the descriptor of a directory below `base`, along a path without symbolic links. Raises `OSError`."""
     fd = os.dup(base) if isinstance(base, int) else os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
-            inner = os.open(part, _FOLDER, dir_fd=fd)
+            inner = os.open(part, _FOLDER_FLAGS, dir_fd=fd)
             os.close(fd)
             fd = inner
         yield fd
@@ -63,18 +63,18 @@ class LogCatalogue:
         self._lock: int | None = None
         """The descriptor of the note of the current round, which is locked."""
 
-    def parts(self, kept: LoggedRound) -> tuple[str, ...]:
+    def parts(self, logged: LoggedRound) -> tuple[str, ...]:
         """Return the path of a round's directory, below the log directory."""
-        return LogPaths(self._job, kept.run, kept.round).folder(Path()).parts
+        return LogPaths(self._job, logged.run, logged.round).folder(Path()).parts
 
     def scan(self) -> list[LoggedRound]:
         """Return all rounds with notes of this host's nodes."""
         found: list[LoggedRound] = []
-        with suppress(OSError), opened(self._log_dir, quoted(self._job)) as job:
-            for run in _names(job):
-                with suppress(OSError), opened(job, run) as rounds:
-                    for name in filter(_ROUND.fullmatch, _names(rounds)):
-                        with suppress(OSError), opened(rounds, name) as folder:
+        with suppress(OSError), open_folder(self._log_dir, quoted(self._job)) as job:
+            for run in _list(job):
+                with suppress(OSError), open_folder(job, run) as rounds:
+                    for name in filter(_ROUND.fullmatch, _list(rounds)):
+                        with suppress(OSError), open_folder(rounds, name) as folder:
                             found += self._read_notes(folder, (quoted(self._job), run, name))
                         if len(found) > ROUNDS_MAX:
                             return found
@@ -84,7 +84,7 @@ class LogCatalogue:
         """Yield the notes of this host's nodes in a round's directory."""
         known: dict[str, LoggedRound] = {}
         empty: dict[str, float] = {}
-        for name in filter(_NOTE.fullmatch, _names(folder)):
+        for name in filter(_NOTE.fullmatch, _list(folder)):
             with suppress(OSError, ValueError, RecursionError, SchemaError):
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
                 with os.fdopen(fd, "rb") as file:
@@ -92,26 +92,26 @@ class LogCatalogue:
                     found = os.fstat(fd)
                     if not text and not is_locked and stat.S_ISREG(found.st_mode):
                         empty[name] = found.st_mtime
-                kept = check(json.loads(text), LoggedRound, "note")
-                known[name] = replace(kept, failed=kept.failed and not is_locked)
-        claimed = {rank for kept in known.values() for rank in kept.ranks}
+                logged = check(json.loads(text), LoggedRound, "note")
+                known[name] = replace(logged, failed=logged.failed and not is_locked)
+        claimed = {rank for logged in known.values() for rank in logged.ranks}
         for name, begun_at in empty.items():
             with suppress(OSError, ValueError, SchemaError):
-                known[name] = self._guessed(folder, name, parts, begun_at, claimed)
-        for name, kept in known.items():
-            own = (kept.host, kept.job) == (self.host, self._job)
-            if own and self.parts(kept) == parts and name == _note_name(kept):
-                yield kept
+                known[name] = self._reconstruct(folder, name, parts, begun_at, claimed)
+        for name, logged in known.items():
+            own = (logged.host, logged.job) == (self.host, self._job)
+            if own and self.parts(logged) == parts and name == _note_name(logged):
+                yield logged
 
-    def _guessed(
+    def _reconstruct(
         self, folder: int, name: str, parts: tuple[str, ...], begun_at: float, claimed: Collection[int]
     ) -> LoggedRound:
-        """Return the presumed content of an empty note, whose disk was full, and whose process has ended.
+        """Return the probable content of a note that is empty because the disk was full, and whose process has ended.
 
-        The note counts as this host's, and its workers are the first ones that no other note has `claimed`. Raises
+        The note counts as this host's. Its workers are the first ones that no other note has `claimed`. Raises
         `OSError`, `ValueError` and `SchemaError`.
         """
-        ranks = {int(rank) for rank in _names(folder) if _RANK.fullmatch(rank)}.difference(claimed)
+        ranks = {int(rank) for rank in _list(folder) if _RANK.fullmatch(rank)}.difference(claimed)
         first = min(ranks, default=0)
         values = {
             "host": self.host,
@@ -126,56 +126,56 @@ class LogCatalogue:
         }
         return check(values, LoggedRound, "note")
 
-    def begin(self, kept: LoggedRound) -> None:
+    def begin(self, logged: LoggedRound) -> None:
         """Write the note of a new round, and keep it locked from now on. Raises `OSError`.
 
         The note says that the round has failed, until `write` says how it ended: this process may be killed before. It
         is locked before it is written, so that no other process takes the empty note for one of an ended process.
         """
         self.release()
-        folder = self._log_dir.joinpath(*self.parts(kept))
+        folder = self._log_dir.joinpath(*self.parts(logged))
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = self._open(kept, os.O_CREAT)
+        self._lock = self._open(logged, os.O_CREAT)
         with suppress(OSError):  # a file system without locks: nothing will be deleted there
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _write(self._lock, replace(kept, failed=True))
+        _write(self._lock, replace(logged, failed=True))
 
-    def write(self, kept: LoggedRound, *, create: bool) -> None:
-        """Write the note of a round anew; with `create` also if there is none, as when the disk was full.
+    def write(self, logged: LoggedRound, *, create: bool) -> None:
+        """Replace the note of a round; with `create`, also make one that is missing, as after a full disk.
 
         Raises `OSError`.
         """
         with suppress(FileNotFoundError):  # nothing was written in this round
-            note = self._open(kept, os.O_CREAT if create else 0)
+            note = self._open(logged, os.O_CREAT if create else 0)
             try:
-                _write(note, kept)
+                _write(note, logged)
             finally:
                 os.close(note)
 
-    def _open(self, kept: LoggedRound, create: int) -> int:
-        # A pipe that somebody has put there has no reader, and must not be waited for.
+    def _open(self, logged: LoggedRound, create: int) -> int:
+        # Without O_NONBLOCK, opening a pipe that somebody has put there would wait for its reader.
         flags = os.O_WRONLY | create | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with opened(self._log_dir, *self.parts(kept)) as folder:
-            return os.open(_note_name(kept), flags, 0o666, dir_fd=folder)
+        with open_folder(self._log_dir, *self.parts(logged)) as folder:
+            return os.open(_note_name(logged), flags, 0o666, dir_fd=folder)
 
-    def delete(self, kept: LoggedRound) -> bool:
-        """Delete only the files of one node in a round; return whether they are gone.
+    def delete(self, logged: LoggedRound) -> bool:
+        """Delete the files of one node in a round; return whether they are gone.
 
-        Files that another process is writing are left alone. Raises `OSError`.
+        Files that another process still writes are kept. Raises `OSError`.
         """
         try:
-            with opened(self._log_dir, *self.parts(kept)) as folder:
-                note = os.open(_note_name(kept), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            with open_folder(self._log_dir, *self.parts(logged)) as folder:
+                note = os.open(_note_name(logged), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                 try:
                     fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _empty(folder, kept)
+                    _delete_files(folder, logged)
                 finally:
                     os.close(note)
         except BlockingIOError:
             return False
         except FileNotFoundError:
             return True
-        folder_path = self._log_dir.joinpath(*self.parts(kept))
+        folder_path = self._log_dir.joinpath(*self.parts(logged))
         with suppress(OSError):  # the directory has files of other nodes
             folder_path.rmdir()
             folder_path.parent.rmdir()
@@ -188,9 +188,9 @@ class LogCatalogue:
             self._lock = None
 
 
-def _write(note: int, kept: LoggedRound) -> None:
+def _write(note: int, logged: LoggedRound) -> None:
     """Write a note from its start. Raises `OSError`."""
-    text = f"{json.dumps(asdict(kept))}\n".encode()
+    text = f"{json.dumps(asdict(logged))}\n".encode()
     os.truncate(note, os.pwrite(note, text, 0))
 
 
@@ -203,27 +203,27 @@ def _is_locked(note: int) -> bool:
     return False
 
 
-def _names(folder: int) -> list[str]:
+def _list(folder: int) -> list[str]:
     return os.listdir(folder)
 
 
-def _note_name(kept: LoggedRound) -> str:
-    return f".nodeclient-{quoted(kept.node)}.json"
+def _note_name(logged: LoggedRound) -> str:
+    return f".nodeclient-{quoted(logged.node)}.json"
 
 
-def _empty(folder: int, kept: LoggedRound) -> None:
+def _delete_files(folder: int, logged: LoggedRound) -> None:
     """Delete the files of a node's workers and its note. After the last node's note, delete the filtered lines too."""
-    for rank in map(str, kept.ranks):
+    for rank in map(str, logged.ranks):
         with suppress(FileNotFoundError, NotADirectoryError):
-            with opened(folder, rank) as workers:
-                _delete(workers, _OURS)
+            with open_folder(folder, rank) as workers:
+                _delete(workers, _LOGS)
             with suppress(OSError):  # the directory has a file that is not ours
                 os.rmdir(rank, dir_fd=folder)
-    os.unlink(_note_name(kept), dir_fd=folder)
-    if not any(map(_NOTE.fullmatch, _names(folder))):
+    os.unlink(_note_name(logged), dir_fd=folder)
+    if not any(map(_NOTE.fullmatch, _list(folder))):
         _delete(folder, _FILTERED)
 
 
 def _delete(folder: int, names: re.Pattern[str]) -> None:
-    for name in filter(names.fullmatch, _names(folder)):
+    for name in filter(names.fullmatch, _list(folder)):
         os.unlink(name, dir_fd=folder)

@@ -1,4 +1,4 @@
-"""The directories of a round's files: one below the log directory, and a private one, for error files and the like."""
+"""The directories of a round's files: that of its log files, and a private one, for error files and sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
 
 
 class LogPaths(Struct, frozen=True):
-    """The round of some output."""
+    """A round, as the key of a directory."""
 
     job: str
     run: str
@@ -44,7 +44,7 @@ def quoted(name: str) -> str:
 
 
 class PrivateFolder:
-    """A directory that only this user can read. Its name is known from the start; it is made on demand."""
+    """A temporary directory that only this user can read. Its name is known from the start; `empty` makes it."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.gettempdir(), f"nodeclient-{secrets.token_hex(8)}")

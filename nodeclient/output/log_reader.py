@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_CHUNK_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.text import clip
-from nodeclient.output.log_catalogue import opened
+from nodeclient.output.log_catalogue import open_folder
 
 LOOK_BACK_BYTES_MAX = 8 * 1024 * 1024
 """How far back to search for the last lines: room for thousands of lines of thousands of characters."""
@@ -27,11 +27,11 @@ BLOCK_BYTES = 64 * 1024
 ROTATED_MAX = 100
 """The limit of rotated files to read: each takes a descriptor meanwhile."""
 
-BEGIN_BYTES = 1024
-"""How many of its first bytes identify a file: some ten lines, which have a time or a step."""
+IDENTIFYING_BYTES = 1024
+"""How many of a file's first bytes identify it: some ten lines, of which some have a time or a step."""
 
-_BEGUN_BYTES_MAX = 3
-"""The most bytes of a character in UTF-8 that is not complete."""
+_INCOMPLETE_BYTES_MAX = 3
+"""The most bytes of an incomplete character in UTF-8."""
 
 NOWHERE = LogPlace(0, 0)
 """The place in a log without a file yet: its beginning."""
@@ -52,7 +52,7 @@ class _OpenLogFile(Struct, frozen=True):
 def read_chunk(log_dir: Path, parts: Sequence[str], wanted: ReadLog) -> LogChunk:
     """Read the wanted chunk; `parts` is the path from the log directory to that of the round."""
     try:
-        with opened(log_dir, *parts) as folder:
+        with open_folder(log_dir, *parts) as folder:
             return _read(folder, wanted)
     except FileNotFoundError:
         return refusal(wanted, f"the files of round {wanted.round} were deleted")
@@ -69,20 +69,20 @@ def _read(folder: int, wanted: ReadLog) -> LogChunk:
     with _files(folder, str(wanted.rank), wanted.stream) as files:
         if not files:
             return LogChunk(wanted.request, b"", NOWHERE, more=False, gap=False, problem="")
-        start, gap = _begin(files, wanted) if wanted.after is None else _resume(files, wanted.after)
+        start, gap = _start_of_last(files, wanted) if wanted.after is None else _resume(files, wanted.after)
         found = _bytes(files, start, LOG_CHUNK_BYTES_MAX)
         more = start + len(found) < files[-1].start + files[-1].size
-        data = found[: len(found) - _begun(found)]
+        data = found[: len(found) - _incomplete_bytes(found)]
         return LogChunk(wanted.request, data, _place(files, start + len(data)), more=more, gap=gap, problem="")
 
 
-def _begun(data: bytes) -> int:
-    """Return how many of the last bytes are the beginning of an incomplete UTF-8 character.
+def _incomplete_bytes(data: bytes) -> int:
+    """Return how many of the last bytes belong to an incomplete UTF-8 character.
 
     Without these bytes, each chunk is valid text, and the next chunk begins with a whole character.
     """
     decoder = getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data[-_BEGUN_BYTES_MAX:])
+    decoder.decode(data[-_INCOMPLETE_BYTES_MAX:])
     return len(decoder.getstate()[0])
 
 
@@ -91,7 +91,7 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogF
     """Yield the files of a log, the oldest first; none before the worker's first output."""
     with ExitStack() as stack:
         try:
-            worker = stack.enter_context(opened(folder, rank))
+            worker = stack.enter_context(open_folder(folder, rank))
         except FileNotFoundError:
             yield []
             return
@@ -120,8 +120,8 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogF
         yield files
 
 
-def _begin(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
-    """Return the offset of the wanted last bytes or lines, and whether some of these lines are too far back."""
+def _start_of_last(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
+    """Return where the wanted last bytes or lines begin, and whether some of these lines are too far back."""
     end = files[-1].start + files[-1].size
     least = max(0, end - wanted.last_bytes)
     if wanted.last_lines is None:
@@ -147,22 +147,22 @@ def _begin(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
 def _resume(files: Sequence[_OpenLogFile], after: LogPlace) -> tuple[int, bool]:
     """Return the offset to continue from, and whether something after that place was deleted."""
     for file in files:
-        if _number(file, after.offset) == after.file:
+        if _file_id(file, after.offset) == after.file:
             return file.start + (after.offset if after.offset <= file.size else 0), False
     return 0, after != NOWHERE
 
 
 def _place(files: Sequence[_OpenLogFile], at: int) -> LogPlace:
     file = next(file for file in reversed(files) if file.start <= at)
-    return LogPlace(_number(file, at - file.start), at - file.start)
+    return LogPlace(_file_id(file, at - file.start), at - file.start)
 
 
-def _number(file: _OpenLogFile, offset: int) -> int:
+def _file_id(file: _OpenLogFile, offset: int) -> int:
     """Return the number that identifies a file, which was read up to `offset`.
 
     A file system may reuse the inode of a deleted file, so the first bytes count as well.
     """
-    begin = os.pread(file.fd, min(offset, BEGIN_BYTES), 0)
+    begin = os.pread(file.fd, min(offset, IDENTIFYING_BYTES), 0)
     return int.from_bytes(blake2b(b"%d:%b" % (file.inode, begin), digest_size=8).digest()) & FILE_MAX
 
 

@@ -86,8 +86,8 @@ class Output:
     def begin(self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
         """Set up a round of workers with these global ranks; start them inside the context, with the yielded streams.
 
-        The output of the last round so far is moved. Its processes may live on: their later output goes where the new
-        worker's output goes. Raises `OSError` for lack of descriptors.
+        The remaining output of the last round is moved. Its processes may live on: their later output goes where that
+        of the new workers goes. Raises `OSError` for lack of descriptors.
         """
         before = [] if self._round is None else self._round.streams_of
         self._round = None
@@ -149,20 +149,20 @@ class Output:
         return tail.data
 
     def expect_interrupts(self) -> None:
-        """Record that SIGINT is about to be passed to the workers, whose tracebacks of it are hidden."""
+        """Hide the tracebacks of workers that SIGINT ends, which is about to be passed to them."""
         if self._round is not None:
             self._round.interrupts.set()
 
     def note_exit(self, local_rank: int, exit_code: int) -> None:
         """Record how a worker of this round has ended, after which the rest of its output is shown."""
-        if self._round is None or (screen := self._round.interruptible.get(local_rank)) is None:
+        if self._round is None or (interrupt_filter := self._round.interrupt_filters.get(local_rank)) is None:
             return
         streams = self._round.streams_of[local_rank]
 
         def settle() -> None:
             for stream in streams:
                 self._pump.drain(stream)
-            screen.note_exit(exit_code)
+            interrupt_filter.on_exit(exit_code)
 
         self._pump.post(settle)
 
@@ -235,7 +235,7 @@ class Terminal:
         """Write lines at the start of a line; `text` is without the end of the last one."""
         data = f"{text}\n".encode(errors="replace")
         if self._terminal_writer.size < UNREAD_BYTES_MAX and not self._pump.post(
-            lambda: self._terminal_writer.pieces(self, b"", data)
+            lambda: self._terminal_writer.write_pieces(self, b"", data)
         ):
             last = LineWriter(self._fd, lambda _: b"")  # the output was closed, and these are the last lines
             last.put(data)
@@ -243,4 +243,4 @@ class Terminal:
 
     def draw(self, text: str) -> None:
         """Redraw the live line; the next output erases it."""
-        self._pump.post(lambda: self._terminal_writer.live(b"", text.encode(errors="replace")))
+        self._pump.post(lambda: self._terminal_writer.draw_live(b"", text.encode(errors="replace")))

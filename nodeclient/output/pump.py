@@ -1,4 +1,4 @@
-"""The one thread that moves the workers' output: it waits only in poll(2), as far as the kernel allows.
+"""The thread that moves the output of all workers. Wherever the kernel allows it, it waits only in poll(2).
 
 A slow reader blocks only the workers that write to it, in their write(2), and never the event loop or other workers.
 """
@@ -30,15 +30,15 @@ GIVE_UP_S = 5.0
 """How long a terminal or a pipe may accept nothing at the end: a stopped terminal must not keep a job alive."""
 
 FOLLOWERS_MAX = 16
-"""The limit of streams of earlier rounds beside one of a staying worker. A child process of the worker has one open, so
-there are few: a script that copies its stdout in each round must not use up our descriptors."""
+"""The limit of streams of earlier rounds that follow one of a staying worker. They are open only in child processes of
+the worker: a script that copies its stdout in each round must not use up our descriptors."""
 
 STOP_WITHIN_S = 30.0
 """How long the thread may take to end, for a slow reader or a hung file system."""
 
 
 class PostedCalls:
-    """The calls that other threads want made. All methods but `post` are for the thread that makes them."""
+    """Calls from other threads. All methods but `post` are for the thread that makes the calls."""
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], object]] = deque()
@@ -48,16 +48,16 @@ class PostedCalls:
         self._poll.register(self.wake, select.POLLIN)
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have a call made."""
+        """Queue a call."""
         self._calls.append(call)
         os.eventfd_write(self.wake, 1)
 
     def pause(self, seconds: float) -> None:
-        """Wait until there are calls, but no longer than so many seconds."""
+        """Wait for some seconds, or until there are calls."""
         self._poll.poll(1000 * seconds)
 
     def make(self) -> None:
-        """Make all calls."""
+        """Make all calls that were posted."""
         try:
             os.eventfd_read(self.wake)
         except BlockingIOError:
@@ -69,10 +69,10 @@ class PostedCalls:
 class Pump:
     """Moves bytes from streams to terminals and files; the thread starts with the first posted call."""
 
-    def __init__(self, terminal_writers: Sequence[TerminalWriter], failed: Callable[[Exception], None]) -> None:
-        """Prepare the thread; `failed` is called in it if a bug ends it."""
+    def __init__(self, terminal_writers: Sequence[TerminalWriter], on_error: Callable[[Exception], None]) -> None:
+        """Prepare the thread; `on_error` is called in it if a bug ends it."""
         self._terminal_writers = terminal_writers
-        self._failed = failed
+        self._on_error = on_error
         self._calls = PostedCalls()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -81,10 +81,11 @@ class Pump:
         self._streams: dict[int, WorkerStream] = {}
         """The streams that have not ended, by descriptor."""
         self._numbers = 0
-        self._held: list[WorkerStream] = []
+        """The last number that a stream has got."""
+        self._blocked: list[WorkerStream] = []
         """The streams that wait for room in the terminal's queue, and are not polled."""
-        self._waiting: set[int] = set()
-        """The outputs that are polled for room, by descriptor."""
+        self._full_outputs: set[int] = set()
+        """The descriptors of the outputs that are polled for room."""
         self._unfinished: set[WorkerStream] = set()
         """The streams with the beginning of a line, which is shown after a pause."""
         self._stopping = False
@@ -127,8 +128,8 @@ class Pump:
         """Move the present content of a stream, however slow its reader is; the size of its pipe limits it."""
         if not stream.ended:
             fd = stream.fd
-            stream.carry(DRAIN_BYTES_MAX)
-            self._note(stream, fd)
+            stream.move(DRAIN_BYTES_MAX)
+            self._update(stream, fd)
 
     def hand_over(self, stream: WorkerStream, successor: WorkerStream) -> None:
         """Move the content of a stream of the last round, and make it follow that of a staying worker.
@@ -147,7 +148,7 @@ class Pump:
         """Move the content of the streams and their followers, and end them, even if a process still has them open."""
         for each in [each for stream in streams for each in (*stream.followers, stream)]:
             self.drain(each)
-            self._forget(each, each.fd)
+            self._remove(each, each.fd)
             each.end()
 
     # The thread itself
@@ -155,80 +156,80 @@ class Pump:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._turn()
+                self._run_once()
             self._finish()
         except Exception as error:  # noqa: BLE001 - any error ends the node, and not only this thread
-            self._failed(error)
+            self._on_error(error)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         events = self._poll.poll(self._timeout_ms())
         ready = [self._streams[fd] for fd, _ in events if fd in self._streams]
         read = self._read_ready(ready)
         self._calls.make()
         self._show_unfinished(time.monotonic())
-        self._flush()
-        if 0 < read < LITTLE_BYTES and not self._waiting:
+        self._write_outputs()
+        if 0 < read < LITTLE_BYTES and not self._full_outputs:
             self._calls.pause(REST_S)
 
     def _read_ready(self, ready: list[WorkerStream]) -> int:
         read = 0
         # A slow terminal has room for few streams, so the one that waited longest comes first. The others come in the
         # order in which they were added: so a worker's stdout comes before a traceback that followed at once.
-        for stream in sorted(ready, key=lambda stream: stream.turn):
-            if stream.held:
+        for stream in sorted(ready, key=lambda stream: stream.order):
+            if stream.is_blocked:
                 self._numbers += 1
-                stream.waits_since = stream.waits_since or self._numbers
+                stream.blocked_since = stream.blocked_since or self._numbers
                 self._poll.unregister(stream.fd)
-                self._held.append(stream)
+                self._blocked.append(stream)
                 continue
-            stream.waits_since = 0
+            stream.blocked_since = 0
             fd = stream.fd
-            read += stream.carry()
-            self._note(stream, fd)
+            read += stream.move()
+            self._update(stream, fd)
         return read
 
-    def _note(self, stream: WorkerStream, fd: int) -> None:
+    def _update(self, stream: WorkerStream, fd: int) -> None:
         if stream.ended:
-            self._forget(stream, fd)
-        elif stream.wants_quiet:
-            stream.quiet_at = time.monotonic() + QUIET_S
+            self._remove(stream, fd)
+        elif stream.has_buffered:
+            stream.flush_at = time.monotonic() + QUIET_S
             self._unfinished.add(stream)
         else:
             self._unfinished.discard(stream)
 
-    def _forget(self, stream: WorkerStream, fd: int) -> None:
+    def _remove(self, stream: WorkerStream, fd: int) -> None:
         self._unfinished.discard(stream)
         if self._streams.get(fd) is stream:
             del self._streams[fd]
-            if stream in self._held:
-                self._held.remove(stream)
+            if stream in self._blocked:
+                self._blocked.remove(stream)
             else:
                 self._poll.unregister(fd)
 
     def _show_unfinished(self, now: float) -> None:
-        for stream in [stream for stream in self._unfinished if stream.quiet_at <= now and not stream.held]:
+        for stream in [stream for stream in self._unfinished if stream.flush_at <= now and not stream.is_blocked]:
             self._unfinished.discard(stream)
-            stream.quiet()
-            if stream.wants_quiet:  # it shows a state of a progress bar only now and then, and this was too early
-                stream.quiet_at = now + QUIET_S
+            stream.flush_buffered()
+            if stream.has_buffered:  # it shows a state of a progress bar only now and then, and this was too early
+                stream.flush_at = now + QUIET_S
                 self._unfinished.add(stream)
 
-    def _flush(self) -> None:
+    def _write_outputs(self) -> None:
         for terminal_writer in self._terminal_writers:
             terminal_writer.flush()
             fd = terminal_writer.fileno()
-            if terminal_writer.size and fd not in self._waiting:
-                self._waiting.add(fd)
+            if terminal_writer.size and fd not in self._full_outputs:
+                self._full_outputs.add(fd)
                 self._poll.register(fd, select.POLLOUT)
-            elif not terminal_writer.size and fd in self._waiting:
-                self._waiting.remove(fd)
+            elif not terminal_writer.size and fd in self._full_outputs:
+                self._full_outputs.remove(fd)
                 self._poll.unregister(fd)
-        for stream in [stream for stream in self._held if not stream.held]:
-            self._held.remove(stream)
+        for stream in [stream for stream in self._blocked if not stream.is_blocked]:
+            self._blocked.remove(stream)
             self._poll.register(stream.fd, select.POLLIN)
 
     def _timeout_ms(self) -> float | None:
-        soonest = min((stream.quiet_at for stream in self._unfinished if not stream.held), default=None)
+        soonest = min((stream.flush_at for stream in self._unfinished if not stream.is_blocked), default=None)
         return None if soonest is None else max(0.0, 1000 * (soonest - time.monotonic())) + 1
 
     def _finish(self) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from threading import Event
 
 from coordinatord.runtime.logs import colours_wanted
-from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
+from nodeclient.output.descriptors import may_inherit, pipe, pseudo_terminal
 from nodeclient.output.file_thread import FileSink, FileThread, Filter
 from nodeclient.output.files import LogFileErrors, Rotation
-from nodeclient.output.interrupts import Interruptible
+from nodeclient.output.interrupts import InterruptFilter
 from nodeclient.output.lines import WorkerLabel, make_prefix, plain
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.streams import Prefixed, Raw, Sink, Tail, WorkerStream
@@ -33,7 +33,7 @@ class RoundFiles:
         self._thread = thread
         self._errors = errors
         self._filtered: dict[Streams, FileSink] = {}
-        """The files that the lines of several workers are copied into."""
+        """The files for filtered lines of several workers, by stream."""
 
     def log(self, kind: Streams, label: WorkerLabel) -> Path | None:
         """Return the file with all that a worker writes to a stream; None if none is kept."""
@@ -83,7 +83,7 @@ class RoundStreams:
         """The streams of each worker, by local rank, without outputs that a worker inherits directly."""
         self.interrupts = Event()
         """Whether SIGINT was passed on to the workers. A traceback of KeyboardInterrupt can only come after that."""
-        self.interruptible: dict[int, Interruptible] = {}
+        self.interrupt_filters: dict[int, InterruptFilter] = {}
         """The sinks that show the stderr of each worker, by local rank."""
         self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
@@ -114,10 +114,10 @@ class RoundStreams:
         return self._files.log(Streams.STDERR, self._labels[local_rank])
 
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
-        """Return the descriptors of each worker's stdout and stderr.
+        """Return the descriptors of each worker's stdout and stderr. Raises `OSError`.
 
-        `children` closes the workers' ends, and `failure` our own ends, which belong to the streams after a success.
-        Raises `OSError`.
+        `children` closes the workers' ends after their start. `failure` closes our ends after a failure; otherwise the
+        streams own them.
         """
         return [
             (self._open(Streams.STDOUT, label, children, failure), self._open(Streams.STDERR, label, children, failure))
@@ -130,21 +130,23 @@ class RoundStreams:
         if kind is Streams.STDERR:
             sinks.append(self.tails[label.local_rank])
         if terminal_writer is None and not sinks:
-            return self._child(os.open(os.devnull, os.O_WRONLY), children)
+            null = os.open(os.devnull, os.O_WRONLY)
+            children.callback(os.close, null)
+            return null
         is_raw = terminal_writer is not None and not self._is_prefixed
-        if is_raw and not sinks and harmless(self._fds[kind]):
+        if is_raw and not sinks and may_inherit(self._fds[kind]):
             return self._fds[kind]
         if terminal_writer is not None:
             screen: Sink = (
                 Raw(terminal_writer) if is_raw else Prefixed(terminal_writer, self._prefix(label, terminal_writer))
             )
             if kind is Streams.STDERR:
-                screen = self.interruptible[label.local_rank] = Interruptible(screen, self.interrupts)
+                screen = self.interrupt_filters[label.local_rank] = InterruptFilter(screen, self.interrupts)
             sinks.append(screen)
         model = self._fds[kind] if is_raw and terminal_writer is not None and terminal_writer.is_terminal else None
         reading, writing, is_terminal = _channel(model)
         failure.callback(os.close, reading)
-        self._child(writing, children)
+        children.callback(os.close, writing)
         stream = WorkerStream(reading, sinks, terminal_writer)
         self.streams_of[label.local_rank].append(stream)
         if is_terminal:
@@ -156,14 +158,9 @@ class RoundStreams:
         template, several_hosts = self._settings.prefix, self._several_hosts
         return make_prefix(label, template, several_hosts=several_hosts, coloured=coloured)
 
-    @staticmethod
-    def _child(fd: int, children: ExitStack) -> int:
-        children.callback(os.close, fd)
-        return fd
-
 
 def _channel(model: int | None) -> tuple[int, int, bool]:
-    """Return a pseudo-terminal like `model`, or a pipe without a model or on failure."""
+    """Return the ends of a pseudo-terminal like `model`, or those of a pipe; and whether it is a pseudo-terminal."""
     if model is not None:
         try:
             return *pseudo_terminal(model), True

@@ -1,4 +1,4 @@
-"""One stream of one worker, from its pipe to its sinks; `pump` drives it."""
+"""The streams of workers, and the sinks of their bytes; `pump` drives them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from nodeclient.output.descriptors import READ_BYTES, read
-from nodeclient.output.lines import FrameJoiner, LineCutter, is_seen, modes
+from nodeclient.output.lines import LineCutter, RowJoiner, is_visible, modes
 from nodeclient.output.terminal_writer import TerminalWriter
 
 DRAIN_BYTES_MAX = 1024 * 1024
@@ -23,15 +23,15 @@ class Sink:
     """A destination of the bytes of a stream."""
 
     @property
-    def wants_quiet(self) -> bool:
-        """Whether it buffers bytes, so that `quiet` has to be called if no more come."""
+    def has_buffered(self) -> bool:
+        """Whether it buffers bytes, so that `flush_buffered` has to be called if no more bytes come."""
         return False
 
     def write(self, chunk: bytes) -> None:
         """Consume the next bytes."""
         raise NotImplementedError
 
-    def quiet(self) -> None:
+    def flush_buffered(self) -> None:
         """Write the buffered bytes: no more have come for a while."""
 
     def end(self) -> None:
@@ -47,31 +47,33 @@ class WorkerStream:
         self.terminal_writer = terminal_writer
         self.ended = False
         self.number = 0
-        """The place of this stream in the order of all streams, set by the pump."""
-        self.waits_since = 0
-        """A number from a counter, set when the stream began to wait for room; 0 if it does not wait."""
-        self.quiet_at = 0.0
+        """The number of this stream in the order of all streams, which the pump sets."""
+        self.blocked_since = 0
+        """A number from the same counter, set when the stream began to wait for room; 0 if it does not wait."""
+        self.flush_at = 0.0
+        """When to write the buffers of the sinks, by `time.monotonic`; valid while they buffer bytes."""
         self.followers: list[WorkerStream] = []
         """The streams of earlier rounds whose bytes go to the sinks of this one."""
         self._sinks = sinks
         self._followed: WorkerStream | None = None
+        """The stream whose sinks this one uses, after `follow`."""
 
     @property
-    def held(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether the stream waits for room in the terminal."""
-        return self.terminal_writer is not None and self.terminal_writer.full
+        return self.terminal_writer is not None and self.terminal_writer.is_full
 
     @property
-    def turn(self) -> tuple[bool, int, int]:
-        """The sort key of the stream: those that have waited longest come first, then the others in their order."""
-        return not self.waits_since, self.waits_since, self.number
+    def order(self) -> tuple[bool, int, int]:
+        """The sort key of the stream: those that have waited longest come first, then the others by number."""
+        return not self.blocked_since, self.blocked_since, self.number
 
     @property
-    def wants_quiet(self) -> bool:
+    def has_buffered(self) -> bool:
         """Whether a sink buffers bytes."""
-        return any(sink.wants_quiet for sink in self._sinks)
+        return any(sink.has_buffered for sink in self._sinks)
 
-    def carry(self, most: int = READ_BYTES) -> int:
+    def move(self, most: int = READ_BYTES) -> int:
         """Read bytes, and pass them to the sinks; return their number."""
         if self.ended:
             return 0
@@ -83,10 +85,10 @@ class WorkerStream:
             self.end()
         return len(chunk)
 
-    def quiet(self) -> None:
+    def flush_buffered(self) -> None:
         """Make the sinks write their buffers."""
         for sink in self._sinks:
-            sink.quiet()
+            sink.flush_buffered()
 
     def follow(self, other: WorkerStream) -> None:
         """Pass the next bytes to the sinks of another stream: the writer continues in the round of that one."""
@@ -115,7 +117,7 @@ class Raw(Sink):
 
     def write(self, chunk: bytes) -> None:
         """Consume the next bytes."""
-        self._terminal_writer.raw(chunk)
+        self._terminal_writer.write_raw(chunk)
 
 
 class Prefixed(Sink):
@@ -128,7 +130,7 @@ class Prefixed(Sink):
     def __init__(self, terminal_writer: TerminalWriter, prefix: bytes) -> None:
         self._terminal_writer = terminal_writer
         self._prefix = prefix
-        self._joiner = FrameJoiner()
+        self._joiner = RowJoiner()
         self._cutter = LineCutter()
         self._overwrites = False
         """Whether the last piece ended with a carriage return, so that the next one overwrites it."""
@@ -138,23 +140,23 @@ class Prefixed(Sink):
         """When the next state may be written, if the output is no terminal."""
 
     @property
-    def wants_quiet(self) -> bool:
+    def has_buffered(self) -> bool:
         """Whether an incomplete piece is buffered."""
-        return bool(self._state) or (not self._is_drawn and is_seen(self._cutter.unfinished()))
+        return bool(self._state) or (not self._is_drawn and is_visible(self._cutter.unfinished()))
 
     def write(self, chunk: bytes) -> None:
         """Consume the next bytes."""
         if pieces := self._cutter.feed(self._joiner.feed(chunk)):
             self._write(pieces)
         if self._is_drawn:
-            self._terminal_writer.live(self._prefix, self._cutter.unfinished())
+            self._terminal_writer.draw_live(self._prefix, self._cutter.unfinished())
 
-    def quiet(self) -> None:
+    def flush_buffered(self) -> None:
         """Show the beginning of an incomplete line."""
         if self._is_drawn:
             return
         text = b""
-        if is_seen(self._cutter.unfinished()):
+        if is_visible(self._cutter.unfinished()):
             text = self._cutter.take_unfinished()
         if self._overwrites:
             self._state = text.rstrip(b"\r") or self._state
@@ -163,7 +165,7 @@ class Prefixed(Sink):
         if text.endswith(b"\r"):
             self._write(text)
         elif text:
-            self._terminal_writer.begun(self, self._prefix, text)
+            self._terminal_writer.write_beginning(self, self._prefix, text)
 
     def end(self) -> None:
         """Write the last line, without its end.
@@ -171,8 +173,8 @@ class Prefixed(Sink):
         After the last end of a line a program may still switch modes of the terminal, as rich shows the cursor again.
         """
         line = self._cutter.take_unfinished().rstrip(b"\r")
-        if not is_seen(line):
-            self._terminal_writer.switch(modes(line))
+        if not is_visible(line):
+            self._terminal_writer.switch_modes(modes(line))
             line = self._state
         if line:
             self._write(line + b"\n")
@@ -183,7 +185,7 @@ class Prefixed(Sink):
         if ends_state:
             pieces = self._state + pieces if self._state else pieces[1:]
         self._overwrites = pieces.endswith(b"\r")
-        progress = self._terminal_writer.pieces(self, self._prefix, pieces)
+        progress = self._terminal_writer.write_pieces(self, self._prefix, pieces)
         self._state = b""
         if progress and not self._terminal_writer.is_terminal:
             self._state = progress
@@ -192,7 +194,7 @@ class Prefixed(Sink):
     def _show_state(self) -> None:
         now = time.monotonic()
         if self._state and now >= self._show_at:
-            self._terminal_writer.pieces(self, self._prefix, self._state + b"\n")
+            self._terminal_writer.write_pieces(self, self._prefix, self._state + b"\n")
             self._state, self._show_at = b"", now + STATES_EVERY_S
 
     @property

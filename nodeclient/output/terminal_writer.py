@@ -1,7 +1,7 @@
-"""One of this process's own two outputs, shared by workers' lines, log lines and the live line, without mixing them.
+"""Writes to one of this process's own two outputs without mixing lines of workers, log lines and the live line.
 
-All methods but the properties are for the pump's thread. Bytes without room wait in a queue here, and callers have to
-check `full` before they add more.
+All methods but the properties are for the pump's thread. Bytes wait in a queue here until there is room. Callers have
+to check `is_full` before they add more.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from nodeclient.output.descriptors import writer
+from nodeclient.output.descriptors import open_writer
 from nodeclient.output.lines import as_overwritten, first_piece, plain, prefixed
 
 QUEUE_BYTES_MAX = 256 * 1024
 """The limit of queued bytes for a slow reader before workers have to wait: a few pipes full, so that a fast reader
 always has something to read."""
 
-TRY_AGAIN_S = 1.0
+RETRY_AFTER_S = 1.0
 """The pause after a failed write to a file, such as on a full disk."""
 
 COLUMNS = 80
@@ -31,8 +31,8 @@ ROWS = 24
 """The default height of a terminal."""
 
 LIVE_BYTES_MAX = 4096
-"""The most queued bytes with which the live line is redrawn: on a terminal that is stopped overnight, the drawings
-would fill the memory."""
+"""The most queued bytes with which the live line is redrawn: if a terminal is stopped overnight, the drawings would
+fill the memory."""
 
 _ERASE_LINE = b"\r\x1b[K"
 """Carriage return, and erase to the end of the line (ECMA-48, EL)."""
@@ -53,7 +53,7 @@ class ByteQueue:
         `warn` is called once, with a text, if the output cannot be written.
         """
         self._warn = warn
-        self._writer = writer(fd)
+        self._writer = open_writer(fd)
         self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
         """Whether errors may be temporary, as for a file; a reader that is gone does not come back."""
         self._queue: deque[bytes] = deque()
@@ -63,11 +63,11 @@ class ByteQueue:
         """How many bytes wait in the queue."""
         self.broken = False
         """Whether the reader is gone, so that all bytes are dropped."""
-        self._try_at = 0.0
+        self._retry_at = 0.0
         self._warned = False
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether callers should add nothing more for now."""
         return self.size > QUEUE_BYTES_MAX
 
@@ -89,11 +89,11 @@ class ByteQueue:
     def flush(self) -> bool:
         """Write as much as there is room for; return whether anything was written."""
         size = self.size
-        if self._try_at:
-            if time.monotonic() < self._try_at:
+        if self._retry_at:
+            if time.monotonic() < self._retry_at:
                 self._drop()
                 return False
-            self._try_at = 0.0
+            self._retry_at = 0.0
         while self._queue:
             try:
                 written = self._writer.write(self._queue[0], self._written)
@@ -118,7 +118,7 @@ class ByteQueue:
     def _fail(self, error: OSError) -> None:
         self._drop()
         if self._is_file:
-            self._try_at = time.monotonic() + TRY_AGAIN_S
+            self._retry_at = time.monotonic() + RETRY_AFTER_S
         else:
             self.broken = True
         if not self._warned and error.errno not in _READER_GONE:
@@ -139,8 +139,11 @@ class TerminalWriter(ByteQueue):
         super().__init__(fd, warn)
         self.is_terminal = os.isatty(fd)
         self._at_start = True
+        """Whether the next byte begins a line."""
         self._unfinished: object | None = None
-        self._live = False
+        """The stream that has begun the current line, if it may continue it."""
+        self._has_live = False
+        """Whether the live line is drawn."""
 
     def columns(self) -> int:
         """Return the width of the terminal."""
@@ -154,13 +157,13 @@ class TerminalWriter(ByteQueue):
             columns = rows = 0
         return columns or COLUMNS, rows or ROWS
 
-    def raw(self, data: bytes) -> None:
+    def write_raw(self, data: bytes) -> None:
         """Pass bytes on as they are."""
-        self.put((self._clear_live() + data) if self._live else data)
+        self.put((self._clear_live() + data) if self._has_live else data)
         self._at_start = data.endswith(b"\n")
         self._unfinished = None
 
-    def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
+    def write_pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
         """Write complete pieces of one stream, each with the prefix. The first may end a line begun before.
 
         Return the text that the next piece will overwrite; a terminal shows it already.
@@ -173,16 +176,16 @@ class TerminalWriter(ByteQueue):
         if lines:
             self.put(self._fresh_line() + prefixed(prefix, lines))
         if progress and self.is_terminal:
-            self.live(prefix, progress)
+            self.draw_live(prefix, progress)
         return progress
 
-    def begun(self, owner: object, prefix: bytes, text: bytes) -> None:
-        """Write the beginning of a line, or more of it; a line of another stream starts below it."""
+    def write_beginning(self, owner: object, prefix: bytes, text: bytes) -> None:
+        """Write the beginning of a line, or more of it. A line of another stream starts below it."""
         start = b"" if self._unfinished is owner else self._fresh_line() + prefix
         self.put(start + text)
         self._at_start, self._unfinished = False, owner
 
-    def switch(self, modes: bytes) -> None:
+    def switch_modes(self, modes: bytes) -> None:
         """Switch modes of a terminal, by escape sequences that show nothing."""
         if self.is_terminal:
             self.put(modes)
@@ -192,24 +195,24 @@ class TerminalWriter(ByteQueue):
         if self._unfinished is owner:
             self.put(self._fresh_line())
 
-    def live(self, prefix: bytes, text: bytes) -> None:
+    def draw_live(self, prefix: bytes, text: bytes) -> None:
         """Draw a line that the next output erases; nothing is drawn if the terminal is too slow."""
         if self.size > LIVE_BYTES_MAX or self.broken:
             return
         # Only one row can be erased. The last column stays free, or the cursor would wrap.
         room = self.columns() - 1 - len(plain(prefix.decode(errors="replace")))
         shown = plain(text.decode(errors="replace"))[: max(0, room)].encode()
-        self.put((b"" if self._live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
-        self._live = True
+        self.put((b"" if self._has_live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
+        self._has_live = True
 
     def _fresh_line(self) -> bytes:
         """Return the bytes after which the next output starts at the beginning of a line."""
-        if self._live:
+        if self._has_live:
             return self._clear_live()
         start = b"" if self._at_start else b"\n"
         self._at_start, self._unfinished = True, None
         return start
 
     def _clear_live(self) -> bytes:
-        erase, self._live = _ERASE_LINE if self._live else b"", False
+        erase, self._has_live = _ERASE_LINE if self._has_live else b"", False
         return erase

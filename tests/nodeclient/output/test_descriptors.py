@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeclient.output.descriptors import Writer, harmless, pipe, read, same_place, writer
+from nodeclient.output.descriptors import Writer, may_inherit, open_writer, pipe, read, same_place
 
 OPEN = os.open
 
@@ -44,7 +44,7 @@ def test_what_is_full_is_not_waited_for_and_is_not_changed(
     reading, writing = _pair(kind)
     if not may_reopen:
         monkeypatch.setattr(os, "open", _no_reopening)
-    out = writer(writing)
+    out = open_writer(writing)
     assert _fill(out, b"x" * 100_000) > 1_000
     assert os.get_blocking(writing)
     assert os.read(reading, 10_000)
@@ -56,7 +56,7 @@ def test_what_is_full_is_not_waited_for_and_is_not_changed(
 
 def test_lines_stay_whole_in_a_pipe_that_others_write_to_as_well() -> None:
     reading, writing = os.pipe()
-    out = writer(writing)
+    out = open_writer(writing)
     line = b"y" * 99 + b"\n"
     assert out.write(line * 100, 0) == select.PIPE_BUF // 100 * 100
     assert out.write(line * 100, 50) == (select.PIPE_BUF + 50) // 100 * 100 - 50
@@ -70,7 +70,7 @@ def test_files_and_devices_are_written_to_as_they_are(tmp_path: Path) -> None:
     for path in (tmp_path / "file", Path(os.devnull)):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.write(fd, b"before ")
-        out = writer(fd)
+        out = open_writer(fd)
         assert out.write(b"and after", 4) == 5
         out.close()
         os.write(fd, b" us")
@@ -105,6 +105,6 @@ def test_only_terminals_and_nothing_at_all_are_given_to_a_worker_itself(tmp_path
     terminal = os.openpty()
     file, full, null = (os.open(path, os.O_WRONLY | os.O_CREAT) for path in (tmp_path / "f", "/dev/full", "/dev/null"))
     fds = (writing, file, full, terminal[1], null)
-    assert [harmless(fd) for fd in fds] == [False, False, False, True, True]
+    assert [may_inherit(fd) for fd in fds] == [False, False, False, True, True]
     for fd in (*fds, reading, terminal[0]):
         os.close(fd)

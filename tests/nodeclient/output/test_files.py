@@ -23,7 +23,7 @@ def errors(complaints: list[str]) -> LogFileErrors:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again, and look, at once."""
-    monkeypatch.setattr(files, "TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr(files, "RETRY_AFTER_S", 0.0)
     monkeypatch.setattr(files, "CHECK_S", 0.0)
 
 

@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from nodeclient.output.interrupts import HELD_BYTES_MAX, Interruptible
+from nodeclient.output.interrupts import BUFFERED_BYTES_MAX, InterruptFilter
 from nodeclient.output.streams import Sink
 
 INTERRUPT = b"""Traceback (most recent call last):
@@ -49,14 +49,14 @@ def shown(text: bytes, exit_code: int = BY_SIGINT, *, expected: bool = True) -> 
         screen, interrupts = Screen(), Event()
         if expected:
             interrupts.set()
-        sink = Interruptible(screen, interrupts)
+        sink = InterruptFilter(screen, interrupts)
         sink.write(text)
         if text_first:
             sink.end()
-            sink.note_exit(exit_code)
+            sink.on_exit(exit_code)
         else:
-            sink.note_exit(exit_code)
-            assert not sink.wants_quiet
+            sink.on_exit(exit_code)
+            assert not sink.has_buffered
             sink.end()
         assert screen.ended
         found.add(screen.text)
@@ -111,41 +111,41 @@ def test_lines_may_come_in_pieces_once_a_traceback_has_begun() -> None:
     begin = INTERRUPT.index(b"\n") + 1
     screen, interrupts = Screen(), Event()
     interrupts.set()
-    sink = Interruptible(screen, interrupts)
+    sink = InterruptFilter(screen, interrupts)
     for chunk in (INTERRUPT[:begin], *(bytes([byte]) for byte in INTERRUPT[begin:] + b"end\n")):
         sink.write(chunk)
     assert screen.text == b"end\n"
-    sink.note_exit(BY_SIGINT)
+    sink.on_exit(BY_SIGINT)
     assert screen.text == b"end\n"
 
 
 def test_the_traceback_of_another_error_is_shown_soon_though_the_worker_goes_on() -> None:
     screen, interrupts = Screen(), Event()
     interrupts.set()
-    sink = Interruptible(screen, interrupts)
+    sink = InterruptFilter(screen, interrupts)
     sink.write(INTERRUPT)
-    sink.quiet()
+    sink.flush_buffered()
     assert INTERRUPT not in screen.text
     sink.write(ERROR[:-10])
-    assert sink.wants_quiet
-    sink.quiet()
+    assert sink.has_buffered
+    sink.flush_buffered()
     assert screen.text == ERROR[:-10]
 
 
 def test_not_too_much_is_held_back() -> None:
     screen, interrupts = Screen(), Event()
     interrupts.set()
-    sink = Interruptible(screen, interrupts)
-    for _ in range(HELD_BYTES_MAX // len(INTERRUPT) + 2):
+    sink = InterruptFilter(screen, interrupts)
+    for _ in range(BUFFERED_BYTES_MAX // len(INTERRUPT) + 2):
         sink.write(INTERRUPT + b".\n")
-    assert screen.text.count(INTERRUPT) > HELD_BYTES_MAX // len(INTERRUPT)
+    assert screen.text.count(INTERRUPT) > BUFFERED_BYTES_MAX // len(INTERRUPT)
 
 
 @pytest.mark.parametrize("more", [b"  of a frame\n", b"no end of a line "])
 def test_a_traceback_that_does_not_end_is_shown_before_it_is_too_long(more: bytes) -> None:
     screen, interrupts = Screen(), Event()
     interrupts.set()
-    sink = Interruptible(screen, interrupts)
-    text = INTERRUPT[: INTERRUPT.index(b"\n") + 1] + more * (HELD_BYTES_MAX // len(more) + 1)
+    sink = InterruptFilter(screen, interrupts)
+    text = INTERRUPT[: INTERRUPT.index(b"\n") + 1] + more * (BUFFERED_BYTES_MAX // len(more) + 1)
     sink.write(text)
     assert screen.text == text

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from nodeclient.output.lines import (
     LINE_BYTES_MAX,
-    FrameJoiner,
     LineCutter,
+    RowJoiner,
     as_lines,
     as_overwritten,
     first_piece,
@@ -126,6 +126,6 @@ def test_a_flood_of_carriage_returns_takes_no_longer_than_other_bytes() -> None:
 def test_rows_that_are_drawn_anew_become_one(size: int) -> None:
     up = b"\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2K"
     drawn = [b"a\nb\nc", up + b"d\ne\nf", up + b"g\nh\ni", b"\nnext\n"]
-    joiner = FrameJoiner()
+    joiner = RowJoiner()
     joined = b"".join(joiner.feed(part[start : start + size]) for part in drawn for start in range(0, len(part), size))
     assert joined == b"a\nb\nc\rd  e  f\rg  h  i\nnext\n"

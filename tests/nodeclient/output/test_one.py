@@ -195,7 +195,7 @@ async def test_a_reader_that_comes_back_late_gets_everything() -> None:
     async with on_stage() as stage:
         stage.start('for n in range(100_000): out(f"line {n}\\n")')
         wait = asyncio.to_thread(
-            wait_until, "a full queue", lambda: stage.output._terminal_writers[Streams.STDOUT].full
+            wait_until, "a full queue", lambda: stage.output._terminal_writers[Streams.STDOUT].is_full
         )
         await wait
         assert stage.workers.alive == 1

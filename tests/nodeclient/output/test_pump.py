@@ -66,7 +66,7 @@ def test_when_a_slow_reader_reads_those_come_first_that_had_to_wait() -> None:
     for _ in range(3 * first):
         bench.add((b"x" * 1_019 + b"\n") * 60)
     bench.start()
-    wait_until("a full terminal_writer", lambda: bench.terminal_writer.full)
+    wait_until("a full terminal_writer", lambda: bench.terminal_writer.is_full)
     for number in range(first):
         os.write(bench.ends[number], b"again\n")
     lines = bench.finish().splitlines()

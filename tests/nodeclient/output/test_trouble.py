@@ -39,7 +39,7 @@ async def _full(stage: Stage) -> None:
     def look() -> bool:
         poll = select.poll()
         poll.register(stage.stderr.fd, select.POLLOUT)
-        return terminal_writer.full and not poll.poll(0)
+        return terminal_writer.is_full and not poll.poll(0)
 
     await asyncio.to_thread(wait_until, "a screen that is full", look)
 
