@@ -20,8 +20,8 @@ from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.core.rounds.values.training_progress import furthest_step
-from coordinatord.core.watching.lateness import RankLateness
-from coordinatord.core.watching.lateness_watch import sentence
+from coordinatord.core.watching.lateness import WorkerLateness
+from coordinatord.core.watching.lateness_watch import describe_laggard
 from coordinatord.core.watching.run_watch import lateness_of
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.http import api
@@ -334,22 +334,24 @@ def _laggard(run: Run) -> api.LaggardStatus | None:
     return api.LaggardStatus(
         rank=laggard.rank,
         node=laggard.node,
-        last=round(laggard.last, 3),
+        last=round(laggard.last_share, 3),
         late_s=round(laggard.late_s, 6),
         step_s=None if known.step_s is None else round(known.step_s, 6),
-        sentence=sentence(known, laggard),
+        sentence=describe_laggard(laggard, known.step_s),
     )
 
 
 def _late(run: Run) -> dict[str, api.LateStatus]:
     """Return the latest worker of each node, by node; nothing while the job does not train."""
     known = lateness_of(run)
-    latest: dict[str, RankLateness] = {}
+    latest: dict[str, WorkerLateness] = {}
     for worker in () if known is None else known.ranks:
-        if worker.node not in latest or worker.last > latest[worker.node].last:
+        if worker.node not in latest or worker.last_share > latest[worker.node].last_share:
             latest[worker.node] = worker
     return {
-        node: api.LateStatus(rank=worker.rank, last=round(worker.last, 3), late_s=round(max(0.0, worker.late_s), 6))
+        node: api.LateStatus(
+            rank=worker.rank, last=round(worker.last_share, 3), late_s=round(max(0.0, worker.late_s), 6)
+        )
         for node, worker in latest.items()
     }
 

@@ -1,7 +1,9 @@
-"""The wing that looks at workers: which one holds up the others, and which one is late.
+"""The wing that watches workers: it finds those that all others wait for, and those that are slower than the others.
 
-`run_watch` is what the kernel knows of it: it says when to look at the workers of a round that does no step, and what
-follows. `stack_sources` says which nodes to ask. `hang_watch` has the looks at one stall, and `look_comparison`
-compares two of them. `arrivals` says when workers are asked how late they came to collectives, `lateness` compares the
-answers, and `lateness_watch` keeps what they have shown.
+A look is a sample of every worker of a round at one moment. `run_watch` implements the kernel's interface to this wing:
+it decides when to look, and what follows. `hang_watch` pairs the looks at a round that has stalled, `look_comparison`
+compares the two of a pair, and `stack_sources` finds the nodes to ask.
+
+`arrivals` decides when to ask workers for the times at which they arrived in collectives, `lateness` compares these
+times, and `lateness_watch` decides which node to drain.
 """

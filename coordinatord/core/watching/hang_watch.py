@@ -1,4 +1,4 @@
-"""The looks at one stall, and the verdict of the last two."""
+"""The looks at a round that has stalled, in pairs, and the verdict on the last pair; the state of `run_watch`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordinatord.hints.hang_verdict import HangVerdict
 from coordinatord.hints.seen_worker import SeenWorker
 
 
-class TakenLook(Struct, frozen=True):
+class AnsweredLook(Struct, frozen=True):
     """The answers to one look."""
 
     workers: tuple[SeenWorker, ...]
@@ -30,60 +30,60 @@ class TakenLook(Struct, frozen=True):
 
 @dataclass(slots=True)
 class HangWatch:
-    """The looks at one stall."""
+    """The looks at one stalled round. Two looks make a pair; after a pair there is a pause."""
 
     pending: int = 0
     """The number of the unanswered look; 0 if there is none."""
     due_at: float | None = None
     """When the next look is due, or the pending one times out; None if a look may begin at once."""
-    first: TakenLook | None = None
-    """The look that the next one is compared with; None if the next one is the first of two."""
-    found: HangVerdict | None = None
-    """The workers that hold up all others, by the last two looks; None if these show none."""
-    second: TakenLook | None = None
-    """The later of these two."""
-    still: TakenLook | None = None
-    """The first look at the present wait for something outside the job; None if there is none."""
+    first: AnsweredLook | None = None
+    """The first look of a pair whose second look is to come; None if the next look begins a pair."""
+    verdict: HangVerdict | None = None
+    """The workers that all others wait for, by the last pair; None if it shows none."""
+    judged: AnsweredLook | None = None
+    """The second look of that pair."""
+    outside_since: AnsweredLook | None = None
+    """The first look at the present wait for something outside the job; None if there is no such wait."""
     is_tolerated: bool = False
     """Whether that wait is still shorter than `OUTSIDE_PATIENCE_S`."""
     at_rest: bool = False
-    """Whether no worker comes to a collective any more, in a round whose workers report no steps."""
-    _numbers: int = 0
+    """Whether workers that report no steps have stopped to enter collectives, so that the round may hang."""
+    _last_number: int = 0
     _pause_s: float = PAUSE_S
 
     def begin(self, now: float) -> int:
-        """Begin a look; return its number. An earlier one that is still pending is given up."""
+        """Begin a look and return its number. An earlier look that is still pending is dropped."""
         if self.pending:
-            self.give_up(now)
-        self._numbers += 1
-        self.pending, self.due_at = self._numbers, now + ANSWERED_WITHIN_S
+            self.pause(now)
+        self._last_number += 1
+        self.pending, self.due_at = self._last_number, now + ANSWERED_WITHIN_S
         return self.pending
 
-    def keep(self, look: TakenLook, apart_s: float) -> None:
-        """Keep the first of two looks; the other one comes so many seconds later."""
-        self.pending, self.first, self.due_at = 0, look, look.at + apart_s
+    def begin_pair(self, first: AnsweredLook, apart_s: float) -> None:
+        """Record the first look of a pair; the second one is due `apart_s` seconds later."""
+        self.pending, self.first, self.due_at = 0, first, first.at + apart_s
 
-    def look_again(self, now: float) -> None:
-        """Drop this look, which came too early, and compare a later one with the first."""
+    def repeat_second(self, now: float) -> None:
+        """Drop the second look of a pair, which came too early, and have another one."""
         self.pending, self.due_at = 0, now + APART_S
 
-    def judge(self, first: TakenLook, second: TakenLook) -> None:
-        """Compare two looks, and pause before the next two."""
-        self.found, self.second = compare(first.workers, second.workers), second
-        if self.found is None or not awaits_outside(self.found, second.workers):
-            self.still = None
-        elif self.still is None or not stands_since(self.still.workers, self.found, second.workers):
-            self.still = first
-        self.is_tolerated = self.still is not None and second.at - self.still.at < OUTSIDE_PATIENCE_S
-        self.give_up(second.at)
+    def judge(self, first: AnsweredLook, second: AnsweredLook) -> None:
+        """Judge a pair, and pause before the next one."""
+        self.verdict, self.judged = compare(first.workers, second.workers), second
+        if self.verdict is None or not awaits_outside(self.verdict, second.workers):
+            self.outside_since = None
+        elif self.outside_since is None or not stands_since(self.outside_since.workers, self.verdict, second.workers):
+            self.outside_since = first
+        self.is_tolerated = self.outside_since is not None and second.at - self.outside_since.at < OUTSIDE_PATIENCE_S
+        self.pause(second.at)
 
-    def give_up(self, now: float) -> None:
-        """Forget the first look and the pending one, and pause before the next two."""
+    def pause(self, now: float) -> None:
+        """Drop the first look of a pair and the pending look, and pause before the next pair."""
         self.pending, self.first, self.due_at = 0, None, now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 
     def clear(self) -> None:
-        """Forget the stall: workers get on again, or their round is over. Answers to an old look no longer count."""
-        self.pending, self.first, self.found, self.second = 0, None, None, None
-        self.still, self.is_tolerated, self.at_rest = None, False, False
+        """Forget the stall: workers make progress again, or their round is over. Answers to older looks are ignored."""
+        self.pending, self.first, self.verdict, self.judged = 0, None, None, None
+        self.outside_since, self.is_tolerated, self.at_rest = None, False, False
         self.due_at, self._pause_s = None, PAUSE_S

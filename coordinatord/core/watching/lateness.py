@@ -1,10 +1,10 @@
-"""Compares when workers arrived in the same collectives: which one comes last, and by how much.
+"""Compares when workers arrived in the same collectives: which worker comes last, and by how much.
 
-A collective ends for all at once, so the duration of a step does not show which worker is slow; the time of arrival
-does. Times of workers on different hosts are compared by the offset of the hosts' clocks, which is known up to half of
-the round trip of a question and its answer.
+A collective ends for all workers at once, so the duration of a step does not show which of them is slow; the time of
+arrival does. To compare hosts, their clocks' offsets are needed. Each is known up to half of the round trip of a
+question and its answer.
 
-Workers are at rest when none has come to a collective for much longer than is usual. Where they report no steps, only
+Workers are at rest when none has arrived in a collective for much longer than is usual. If they report no steps, only
 this shows that a round may hang. The limits are the same as for steps.
 """
 
@@ -21,7 +21,7 @@ from coordinatord.core.rounds.values.training_progress import STALL_GAPS, STALL_
 from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
 
 COLLECTIVES_MIN = 16
-"""The fewest collectives that are compared: of fewer, chance would name a worker."""
+"""The least number of collectives to compare: with fewer, a worker may be last by chance."""
 
 LAST_SHARE = 2 / 3
 """The least share of the collectives in which a laggard is last. With two equally fast workers, chance makes one last
@@ -38,10 +38,11 @@ DRIFT = 100e-6
 
 
 class Offset(Struct, frozen=True):
-    """The coordinator's clock less the clock of a node, by one answer of the node."""
+    """The coordinator's clock minus the clock of a node, by one answer of the node."""
 
     shift_s: float
     error_s: float
+    """How far `shift_s` may have been wrong at that answer, to either side."""
     at: float
     """When the node gave that answer."""
 
@@ -51,7 +52,7 @@ class Offset(Struct, frozen=True):
 
 
 def better_offset(known: Offset | None, answer: NodeArrivals) -> Offset:
-    """Return the offset that is more exact by now: the known one, or that of a new answer.
+    """Return the more exact offset: the known one with its drift since, or that of a new answer.
 
     A known offset that the new answer rules out is dropped: the host was started again.
     """
@@ -61,25 +62,25 @@ def better_offset(known: Offset | None, answer: NodeArrivals) -> Offset:
     return new if abs(known.shift_s - new.shift_s) > new.error_s + known.error_at(new.at) else known
 
 
-class Arrival(Struct, frozen=True):
-    """The arrivals of one worker in the collectives of one process group."""
+class ArrivalTimes(Struct, frozen=True):
+    """When one worker arrived in consecutive collectives of one process group."""
 
     rank: int
     node: str
     error_s: float
-    """How far all of the times may be wrong, compared with those of another node."""
+    """How far all of the times may be wrong, since the node's clock is another one."""
     first: int
     """The number of the first collective."""
     times: Sequence[float]
-    """When the worker arrived in each of the collectives, which follow on one another, by the coordinator's clock."""
+    """The arrivals in each of the collectives, by the coordinator's clock."""
 
 
-class RankLateness(Struct, frozen=True):
+class WorkerLateness(Struct, frozen=True):
     """How late one worker is."""
 
     rank: int
     node: str
-    last: float
+    last_share: float
     """The share of the collectives in which it arrived last, 0 to 1."""
     late_s: float
     """How long after the median worker it usually arrives: the median over the steps of the largest lateness within
@@ -92,19 +93,20 @@ class Laggard(Struct, frozen=True):
     node: str
     rank: int | None
     """None if the workers of the node take turns."""
-    last: float
+    last_share: float
     late_s: float
+    """The lateness of the worker, or of a node: how much later its median worker is than that of the others."""
 
 
 class Lateness(Struct, frozen=True):
-    """How late the workers of a round are, by one look."""
+    """How late the workers of a round are, by one comparison."""
 
-    ranks: tuple[RankLateness, ...]
+    ranks: tuple[WorkerLateness, ...]
     """The workers that could be compared, by rank."""
     step_s: float | None
-    """How long a step takes; None if no worker reports steps. Then `late_s` is per collective."""
+    """How long a step takes; None if no worker reports steps. Then each `late_s` is per collective."""
     laggard: Laggard | None
-    """The worker or node that holds up the others; None if there is none, or chance or the clocks may explain it."""
+    """The worker or node that delays the others; None if there is none, or chance or the clocks may explain it."""
 
     @property
     def factor(self) -> float:
@@ -115,30 +117,29 @@ class Lateness(Struct, frozen=True):
         return self.step_s / max(self.step_s - laggard.late_s, 1e-9)
 
 
-def arrivals_of(answer: NodeArrivals, offset: Offset, now: float) -> Iterator[tuple[str, Arrival]]:
+def arrival_times(answer: NodeArrivals, offset: Offset, now: float) -> Iterator[tuple[str, ArrivalTimes]]:
     """Yield the arrivals of a node's workers, each with its process group."""
     answered_at = answer.clock_s + offset.shift_s
     for worker in answer.workers:
         for group in worker.groups:
             times = [answered_at - age_s for age_s in unpack_ages(group.ages)]
-            yield group.group, Arrival(worker.rank, answer.node, offset.error_at(now), group.first, times)
+            yield group.group, ArrivalTimes(worker.rank, answer.node, offset.error_at(now), group.first, times)
 
 
-def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> Lateness | None:
-    """Compare the arrivals of all workers; None if there is too little to compare.
+def compare_arrivals(arrivals: Iterable[tuple[str, ArrivalTimes]], step_s: float | None) -> Lateness | None:
+    """Return how late workers are, by their arrivals in each process group; None if there is too little to compare.
 
-    A worker of several process groups counts by the one in which it is the latest.
+    Of a worker in several groups, the one counts in which it is the latest.
     """
-    groups: dict[str, dict[int, Arrival]] = {}
+    groups: dict[str, dict[int, ArrivalTimes]] = {}
     for name, arrival in arrivals:
         groups.setdefault(name, {})[arrival.rank] = arrival
-    latest: dict[int, RankLateness] = {}
+    latest: dict[int, WorkerLateness] = {}
     error_s = 0.0
     for members in groups.values():
         compared = _compare_group(list(members.values()), step_s)
-        if not compared:
-            continue
-        error_s = max(error_s, _error_of(members.values()))
+        if compared:
+            error_s = max(error_s, _clock_error_s(members.values()))
         for worker in compared:
             known = latest.get(worker.rank)
             if known is None or worker.late_s > known.late_s:
@@ -149,35 +150,37 @@ def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> La
     return Lateness(ranks, step_s, _find_laggard(ranks, step_s, error_s))
 
 
-def _find_laggard(ranks: Sequence[RankLateness], step_s: float | None, error_s: float) -> Laggard | None:
+def _find_laggard(ranks: Sequence[WorkerLateness], step_s: float | None, error_s: float) -> Laggard | None:
     least_s = max(LATE_S_MIN, error_s, STEP_SHARE * (step_s or 0.0))
-    late = (
-        Laggard(worker.node, worker.rank, worker.last, worker.late_s) for worker in ranks if worker.last >= LAST_SHARE
+    slow_workers = (
+        Laggard(worker.node, worker.rank, worker.last_share, worker.late_s)
+        for worker in ranks
+        if worker.last_share >= LAST_SHARE
     )
-    return next((laggard for laggard in chain(late, _slow_nodes(ranks)) if laggard.late_s >= least_s), None)
+    laggards = chain(slow_workers, _slow_nodes(ranks))
+    return next((laggard for laggard in laggards if laggard.late_s >= least_s), None)
 
 
-def _slow_nodes(ranks: Sequence[RankLateness]) -> Iterator[Laggard]:
-    """Yield the nodes whose workers take turns at being last, with their lateness behind all others.
+def _slow_nodes(ranks: Sequence[WorkerLateness]) -> Iterator[Laggard]:
+    """Yield the nodes whose workers take turns at being last.
 
     The more of the workers a node has, the more often one of them is last by chance.
     """
-    by_node: dict[str, list[int]] = {}
-    for index, worker in enumerate(ranks):
-        by_node.setdefault(worker.node, []).append(index)
-    ordered = sorted(range(len(ranks)), key=lambda index: ranks[index].late_s)
-    places = {index: place for place, index in enumerate(ordered)}
-    late_s = [ranks[index].late_s for index in ordered]
-    for node, own in by_node.items():
-        share = sum(ranks[index].last for index in own)
-        by_chance = len(own) / len(ranks)
-        if len(own) < len(ranks) and share >= by_chance + LAST_SHARE * (1 - by_chance):
-            later_s = median(ranks[index].late_s for index in own)
-            yield Laggard(node, None, share, later_s - _median_without(late_s, sorted(places[index] for index in own)))
+    ordered = sorted(ranks, key=lambda worker: worker.late_s)
+    late_s = [worker.late_s for worker in ordered]
+    places_by_node: dict[str, list[int]] = {}
+    for place, worker in enumerate(ordered):
+        places_by_node.setdefault(worker.node, []).append(place)
+    for node, places in places_by_node.items():
+        last_share = sum(ordered[place].last_share for place in places)
+        by_chance = len(places) / len(ranks)
+        if len(places) < len(ranks) and last_share >= by_chance + LAST_SHARE * (1 - by_chance):
+            own_s = median(late_s[place] for place in places)
+            yield Laggard(node, None, last_share, own_s - _median_without(late_s, places))
 
 
 def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
-    """Return the median of ordered numbers without those at some places, which are in order too.
+    """Return the median of ordered numbers, except those at some places; both are in ascending order.
 
     There may be thousands of nodes: to go through the others of each would delay the coordinator by seconds.
     """
@@ -193,14 +196,17 @@ def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
     return sum(middle) / 2
 
 
-def _error_of(members: Iterable[Arrival]) -> float:
-    """Return the usual error, not the largest, of comparing these workers' times across clocks."""
+def _clock_error_s(members: Iterable[ArrivalTimes]) -> float:
+    """Return the error in seconds with which times of two of these workers are usually compared; 0 on one node."""
     by_node = {arrival.node: arrival.error_s for arrival in members}
     return 2 * median(by_node.values()) if len(by_node) > 1 else 0.0
 
 
-def _compare_group(members: Sequence[Arrival], step_s: float | None) -> list[RankLateness]:
-    """Return how late each worker of a group is; nothing if there is too little to compare."""
+def _compare_group(members: Sequence[ArrivalTimes], step_s: float | None) -> list[WorkerLateness]:
+    """Return how late each worker of a group is; nothing if there is too little to compare.
+
+    Only the collectives count of which all members report their arrivals.
+    """
     first = max(arrival.first for arrival in members)
     rows = min(arrival.first + len(arrival.times) for arrival in members) - first
     if len(members) < 2 or rows < COLLECTIVES_MIN:  # noqa: PLR2004 - one worker has none to be compared with
@@ -217,13 +223,13 @@ def _compare_group(members: Sequence[Arrival], step_s: float | None) -> list[Ran
             times.append(at - middle)
     per_step = _collectives_per_step((middles[-1] - middles[0]) / (rows - 1), step_s, rows)
     return [
-        RankLateness(arrival.rank, arrival.node, last[index] / rows, _usual_lateness(late[index], per_step))
+        WorkerLateness(arrival.rank, arrival.node, last[index] / rows, _usual_lateness(late[index], per_step))
         for index, arrival in enumerate(members)
     ]
 
 
 def _collectives_per_step(apart_s: float, step_s: float | None, rows: int) -> int:
-    """Return how many collectives of a group a step has; 1 if that is not known."""
+    """Return how many of `rows` collectives a step has, if they are `apart_s` apart; 1 if that is not known."""
     if step_s is None or apart_s <= 0:
         return 1
     return min(max(1, round(step_s / apart_s)), rows)
@@ -242,12 +248,12 @@ def are_at_rest(nodes: Sequence[NodeArrivals]) -> bool | None:
 
 
 def _ages_of(worker: WorkerArrivals) -> list[float]:
-    """Return how long ago a worker came to each of its last collectives, of all groups, the first one first."""
+    """Return how long ago a worker arrived in each of its last collectives, of all groups, the oldest one first."""
     return sorted((age_s for group in worker.groups for age_s in unpack_ages(group.ages)), reverse=True)
 
 
 def _patience_s(ages: Sequence[float]) -> float:
-    """Return for how long workers may come to no collective, by the pauses between the last ones of one worker."""
+    """Return how many seconds may pass without a collective, by the pauses between the last ones of one worker."""
     patience_s = STALL_S_MIN
     for before, after in pairwise(ages):
         pause_s = before - after

@@ -1,4 +1,4 @@
-"""The looks at when the workers of one round arrive in collectives, and which node is drained for what they show."""
+"""How late the workers of one round are, by all comparisons so far, and which node to drain for it."""
 
 from __future__ import annotations
 
@@ -9,38 +9,45 @@ from coordinatord.core.rounds.events import NodeArrivals
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
-from coordinatord.core.watching.lateness import Laggard, Lateness, Offset, arrivals_of, better_offset, compare
+from coordinatord.core.watching.lateness import (
+    Laggard,
+    Lateness,
+    Offset,
+    arrival_times,
+    better_offset,
+    compare_arrivals,
+)
 
-AGREEING = 3
-"""Looks in a row that name the same laggard, before anything is done about it."""
+AGREEING_MIN = 3
+"""How many comparisons in a row have to find the same laggard before its node is drained."""
 
 
 @dataclass(slots=True)
 class LatenessWatch:
-    """The looks at the workers of one round, and the offsets of the hosts' clocks."""
+    """The lateness of the workers of one round, and the offsets of the hosts' clocks."""
 
-    known: Lateness | None = None
-    """What the last look has shown; None before the first, or if it has shown too little."""
+    lateness: Lateness | None = None
+    """The result of the last comparison; None before the first, or if there was too little to compare."""
     agreeing: int = 0
-    """How many looks in a row have named the present laggard."""
+    """How many comparisons in a row have found the present laggard."""
     _offsets: dict[str, Offset] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget the workers of a round; the offsets of clocks stay."""
-        self.known, self.agreeing = None, 0
+        self.lateness, self.agreeing = None, 0
 
-    def take_in(self, answers: Sequence[NodeArrivals], step_s: float | None, now: float) -> None:
-        """Take in the answers of a look."""
-        before = None if self.known is None else self.known.laggard
+    def record(self, answers: Sequence[NodeArrivals], step_s: float | None, now: float) -> None:
+        """Compare the nodes' answers to one question; `step_s` is how long a step takes, None if not known."""
+        before = None if self.lateness is None else self.lateness.laggard
         self._offsets = {answer.node: better_offset(self._offsets.get(answer.node), answer) for answer in answers}
-        arrivals = [arrival for answer in answers for arrival in arrivals_of(answer, self._offsets[answer.node], now)]
-        self.known = compare(arrivals, step_s)
-        laggard = None if self.known is None else self.known.laggard
+        arrivals = [arrival for answer in answers for arrival in arrival_times(answer, self._offsets[answer.node], now)]
+        self.lateness = compare_arrivals(arrivals, step_s)
+        laggard = None if self.lateness is None else self.lateness.laggard
         same = laggard is not None and before is not None and laggard.node == before.node
         self.agreeing = (self.agreeing if same else 0) + (laggard is not None)
 
 
-def trains(run: Run) -> bool:
+def is_training(run: Run) -> bool:
     """Whether a run trains, as far as is known, so that its workers arrive in collectives."""
     return run.durable.state is State.RUNNING and run.health is Health.WELL
 
@@ -50,26 +57,24 @@ def laggard_to_drain(run: Run, watch: LatenessWatch) -> Laggard | None:
 
     One node leaves at a time, and enough nodes stay for a round.
     """
-    factor = run.spec.drain_laggards
-    if not factor or watch.known is None or watch.agreeing < AGREEING or watch.known.factor < factor:
+    lateness, factor, members = watch.lateness, run.spec.drain_laggards, run.members
+    if not factor or lateness is None or watch.agreeing < AGREEING_MIN or lateness.factor < factor:
         return None
-    found = watch.known.laggard
-    staying = [member for member in run.members.values() if not member.leaves and member.durable.outcome is None]
-    if found is None or len(staying) < len(run.members) or found.node not in run.members:
+    laggard = lateness.laggard
+    if laggard is None or laggard.node not in members:
         return None
-    left = sum(member.durable.in_round or member.state is MemberState.READY for member in staying) - 1
-    return found if left >= run.spec.nodes_min else None
+    if any(member.leaves or member.durable.outcome is not None for member in members.values()):
+        return None
+    usable = sum(member.durable.in_round or member.state is MemberState.READY for member in members.values())
+    return laggard if usable > run.spec.nodes_min else None
 
 
-def sentence(known: Lateness, laggard: Laggard) -> str:
-    """Describe how late a worker is, or all workers of a node."""
-    late = (
-        f"{_shown(laggard.late_s)} of a {_shown(known.step_s)} step" if known.step_s else f"by {_shown(laggard.late_s)}"
-    )
+def describe_laggard(laggard: Laggard, step_s: float | None) -> str:
+    """Describe how late a worker is, or all workers of a node; `step_s` is how long a step takes, None if not known."""
+    late = f"{_duration(laggard.late_s)} of a {_duration(step_s)} step" if step_s else f"by {_duration(laggard.late_s)}"
     subject = f"node {laggard.node}" if laggard.rank is None else f"rank {laggard.rank} on node {laggard.node}"
-    return f"{subject} is last in {100 * laggard.last:.0f} % of collectives, {late}"
+    return f"{subject} is last in {100 * laggard.last_share:.0f} % of collectives, {late}"
 
 
-def _shown(seconds: float) -> str:
-    """Return a duration as text, in seconds or milliseconds."""
+def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

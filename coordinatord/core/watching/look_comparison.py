@@ -1,7 +1,7 @@
-"""Compares two looks at the workers of a round: only what stands still in both of them is a hang.
+"""Compares two looks at the workers of a round, to tell a hang from slow work.
 
-One look may meet any training between two of its collectives. So a worker is named only if none has got on from one
-look to the next, and all of them could be seen.
+One look may meet any training between two of its collectives. So a worker is blamed only if no worker has made progress
+from one look to the next, and every worker was seen in both.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ APART_S = 1.0
 the first look comes late."""
 
 ANSWERED_WITHIN_S = 10.0
-"""A look without answers by then is given up: the server waits for the nodes for half of that."""
+"""When a look without answers times out, in seconds: the server waits for the nodes for half of that."""
 
 PAUSE_S = 10.0
-"""The pause after two looks that have shown no hang. It doubles each time: a look stops the Python of a worker that
-stands still for a twentieth of a second."""
+"""The pause after two looks that have shown no hang. It doubles each time: a look stops the Python of each worker for a
+twentieth of a second."""
 
 PAUSE_MAX_S = 60.0
-"""The longest such pause: what hangs after a long evaluation is named within a minute or so."""
+"""The longest such pause: a hang after a long evaluation is found within a minute or so."""
 
 OUTSIDE_PATIENCE_S = 600.0
-"""How long a worker may wait for a disk, or for anything else that is no part of the job: while a file of many
-gigabytes is flushed, no counter of its process moves. A restart helps little against what is outside the job, and loses
-the checkpoint that is only slow."""
+"""How long a worker may wait for a disk, or for anything else outside the job. While a file of many gigabytes is
+flushed, no counter of its process moves. A restart does not make a disk faster, and loses a checkpoint that is only
+slow."""
 
 _SILENT_STATES = frozenset({"stopped", "ended", ""})
 """States of a process that explain why it does not answer; the empty one means that it is gone."""
@@ -48,10 +48,10 @@ UNASKED = "a node cannot be asked where its workers stand"
 
 
 def why_unseen(look: Sequence[SeenWorker]) -> str:
-    """Return why a look cannot be judged; empty if it can.
+    """Return why a look cannot be judged, since one worker was not seen; empty if it can.
 
-    A worker of which nothing is known may be training: its script may not import workerlib, or its node not answer. One
-    that a debugger holds is not restarted: that would take it from the person who examines it.
+    That worker may be training: its script may not import workerlib, or its node not answer. A worker in a debugger is
+    not restarted either: a person examines it.
     """
     for worker in look:
         if worker.now is None:
@@ -65,7 +65,7 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 
 
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
-    """Return why these workers, all of which could be seen, show no hang; empty if one waits or gets on."""
+    """Return why a look at which every worker was seen shows no hang; empty if one waits or makes progress."""
     answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
     places = [answer.collective for answer in answers]
     if places and all(place is None for place in places):
@@ -75,29 +75,29 @@ def why_inconclusive(look: Sequence[SeenWorker]) -> str:
 
 
 def may_hang(look: Sequence[SeenWorker]) -> bool:
-    """Whether a second look is worth its cost: a worker waits, and none is seen to get on."""
+    """Whether a second look is worth its cost: a worker waits, and none is seen to make progress."""
     return not why_unseen(look) and find_hang(look) is not None
 
 
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return which workers hold up all others; None if one has got on between two looks, or cannot be seen."""
+    """Return the workers that all others wait for; None if one made progress between two looks, or was not seen."""
     if why_unseen(first) or why_unseen(second) or _ranks(first) != _ranks(second):
         return None
     return judge_again(first, second)
 
 
 def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether what one look shows may only be slow. A second look shows whether data still comes and goes.
+    """Whether the verdict on one look may be wrong, since work is only slow: a second look shows whether data moves.
 
-    That is so where all workers wait in collectives, which need the network, and where one waits for something else.
+    So it is if all workers wait in collectives, which need the network, or if one waits for something outside the job.
     """
     return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_outside(verdict, look)
 
 
 def awaits_outside(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether a worker that all others wait for waits for a disk, or for anything else that is no part of the job."""
-    named = (worker.now for worker in look if worker.now is not None and worker.rank in verdict.ranks)
-    return verdict.kind is HangKind.STUCK and any(map(outside_of, named))
+    """Whether a culprit waits for a disk, or for anything else outside the job."""
+    culprits = (worker.now for worker in look if worker.now is not None and worker.rank in verdict.ranks)
+    return verdict.kind is HangKind.STUCK and any(map(outside_of, culprits))
 
 
 def stands_since(earlier: Sequence[SeenWorker], verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
@@ -107,9 +107,9 @@ def stands_since(earlier: Sequence[SeenWorker], verdict: HangVerdict, look: Sequ
 
 
 def judge_again(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return which workers hold up all others in the later of two looks; None if a worker has got on in between.
+    """Return the workers that all others wait for in the later of two looks; None if one made progress in between.
 
-    Unlike `compare`, it judges by the workers that could be seen, as one look does: it is for a person who asks.
+    Unlike `compare`, it ignores workers that were not seen: it is for a person who asks.
     """
     before = {worker.rank: worker.now for worker in first}
     both = [replace(worker, before=before.get(worker.rank)) for worker in second]
@@ -123,7 +123,7 @@ def _ranks(look: Sequence[SeenWorker]) -> set[int]:
 
 
 def _has_moved(before: WorkerStacks, now: WorkerStacks) -> bool:
-    """Whether a worker has begun or ended a collective since, or is another process."""
+    """Whether a worker has begun or completed a collective since, or is another process."""
     if before.pid != now.pid or before.places != now.places:
         return True
     first, second = before.collective, now.collective

@@ -1,4 +1,4 @@
-"""Watches one run: requests looks at its workers, and tells the kernel whether they hang or lag."""
+"""Watches one run: decides when to look at its workers, and tells the kernel whether they hang or lag."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from coordinatord.core.rounds.values.records import (
 )
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.core.watching.hang_watch import HangWatch, TakenLook
+from coordinatord.core.watching.hang_watch import AnsweredLook, HangWatch
 from coordinatord.core.watching.lateness import Lateness, are_at_rest
-from coordinatord.core.watching.lateness_watch import LatenessWatch, laggard_to_drain, sentence, trains
+from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
 from coordinatord.core.watching.look_comparison import APART_S, UNASKED, may_hang, why_inconclusive, why_unseen
 from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
 from coordinatord.hints.hang_verdict import HangVerdict, notice_of
@@ -35,39 +35,39 @@ _LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
 
 
 class RunWatch(WatchingWing):
-    """Watches the workers of one run, see `WatchingWing`.
+    """Watches the workers of one run, as `WatchingWing` says.
 
-    Nothing of it is recorded: a restarted coordinator begins with new looks.
+    Looks are not recorded: a restarted coordinator begins with new ones.
     """
 
     def __init__(self, run: Run) -> None:
         """Begin without a look."""
         self._run = run
-        self._hang, self.lateness = HangWatch(), LatenessWatch()
+        self._hang, self.lateness_watch = HangWatch(), LatenessWatch()
         self.notice, self.remark = "", ""
-        self._is_noted = False
-        """Whether it is on record that the others wait for a worker."""
+        self._is_recorded = False
+        """Whether a record says that the others wait for a worker, see `BusyWorkerAwaited`."""
 
     def follow(self, record: Record) -> None:
-        """Forget the looks at workers that get on, or whose round is over."""
+        """Forget the looks when workers make progress, or a new round begins."""
         if isinstance(record, RoundFormed):
-            self.lateness.clear()
+            self.lateness_watch.clear()
         if isinstance(record, RoundFormed | TrainingBegan | TrainingResumed):
             self._clear()
         elif isinstance(record, BusyWorkerAwaited):
-            self._is_noted = True
+            self._is_recorded = True
             self.remark = record.reason if self._is_left_to_torch() else ""
 
     def _clear(self) -> None:
         self._hang.clear()
-        self.notice, self._is_noted, self.remark = "", False, ""
+        self.notice, self._is_recorded, self.remark = "", False, ""
 
     def next_at(self) -> float | None:
-        """Return when to begin the next look or give up a pending one; None unless training has stalled.
+        """Return when to begin the next look, or to drop a pending one; None unless training has stalled.
 
-        A round without a step has not stalled. Its workers are looked at too if `--hang-timeout` limits the time to
-        the first step, or if they report no steps and are at rest. There is no look while a node is not connected, nor
-        while workers are in a section, which has its own limit.
+        A round without a step has not stalled. There are looks at it if `--hang-timeout` limits the time to the first
+        step, or if workers report no steps and are at rest. There is no look while a node is not connected, or while
+        workers are in a section, which has its own limit.
         """
         run = self._run
         has_stalled = run.durable.ledger.activity is Activity.STALLED
@@ -79,7 +79,7 @@ class RunWatch(WatchingWing):
         if any(member.session.id is None for member in run.roll.inside):
             return None  # the node comes back, or is lost
         first_at = run.durable.entered_at + _looks_apart_s(run) if _is_timed_without_steps(run) else None
-        return max((at for at in (self._hang.due_at, _section_until(run), first_at) if at is not None), default=NOW)
+        return max((at for at in (self._hang.due_at, _section_end(run), first_at) if at is not None), default=NOW)
 
     def look(self, now: float) -> Look | None:
         """Begin a look at all workers of the round; return None if one cannot be asked."""
@@ -93,7 +93,7 @@ class RunWatch(WatchingWing):
             if unasked is None:
                 return Look(self._run.id, self._run.durable.round, number, sources)
             self.notice = f"{UNASKED}: {unasked.node}, {unasked.problem}"
-        self._hang.give_up(now)
+        self._hang.pause(now)
         return None
 
     def take(self, event: Looked | Compared, now: float) -> bool:
@@ -102,32 +102,32 @@ class RunWatch(WatchingWing):
             return False
         match event:
             case Looked():
-                return self._take_stacks(event, now)
+                return self._record_look(event, now)
             case Compared():
-                return self._take_rest(event) | self._take_arrivals(event, now)
+                return self._record_rest(event) | self._record_arrivals(event, now)
 
-    def _take_stacks(self, event: Looked, now: float) -> bool:
-        watch, look = self._hang, TakenLook(event.workers, now)
+    def _record_look(self, event: Looked, now: float) -> bool:
+        watch, look = self._hang, AnsweredLook(event.workers, now)
         if not watch.pending or event.number != watch.pending:
             return False
-        section_end = _section_until(self._run)
+        section_end = _section_end(self._run)
         in_section = section_end is not None and section_end > now
         if self.next_at() is None or in_section or not may_hang(look.workers):
             self.notice = why_unseen(look.workers) or why_inconclusive(look.workers)
-            watch.give_up(now)
+            watch.pause(now)
         elif watch.first is None or self._run.progress.sections.ended_at > watch.first.at:
-            watch.keep(look, _looks_apart_s(self._run))
+            watch.begin_pair(look, _looks_apart_s(self._run))
         elif not _are_heard_since(self._run, watch.first.at):
-            watch.look_again(now)
+            watch.repeat_second(now)
         else:
             watch.judge(watch.first, look)
-            self.notice = "" if watch.found is None else notice_of(watch.found, look.workers)
+            self.notice = "" if watch.verdict is None else notice_of(watch.verdict, look.workers)
             if self._is_left_to_torch():
                 self.notice = clip(self.notice, MESSAGE_MAX - len(_LEFT_TO_TORCH)) + _LEFT_TO_TORCH
         return True
 
-    def _take_rest(self, event: Compared) -> bool:
-        """Record whether workers that report no steps are at rest."""
+    def _record_rest(self, event: Compared) -> bool:
+        """Record whether workers that report no steps are at rest; return whether that has changed."""
         at_rest = are_at_rest(event.nodes) if _is_judged_by_rest(self._run) else None
         if at_rest is None or at_rest is self._hang.at_rest:
             return False
@@ -135,55 +135,58 @@ class RunWatch(WatchingWing):
         self._hang.at_rest = at_rest
         return True
 
-    def _take_arrivals(self, event: Compared, now: float) -> bool:
-        """Record when the workers of a round that trains arrived in collectives."""
-        if not trains(self._run):
+    def _record_arrivals(self, event: Compared, now: float) -> bool:
+        """Record how late workers are in collectives, if the round trains; return whether it does."""
+        if not is_training(self._run):
             return False
-        self.lateness.take_in(event.nodes, self._run.progress.usual_s, now)
+        self.lateness_watch.record(event.nodes, self._run.progress.usual_s, now)
         return True
 
     def hang(self) -> WorkerFailure | None:
         """Return the culprit as the failure that the round is charged for; None if the round does not hang."""
-        found, look = self._hang.found, self._hang.second
-        if found is None or look is None or not self._is_hung():
+        verdict, look = self._hang.verdict, self._hang.judged
+        if verdict is None or look is None or not self._is_hung():
             return None
-        return _failure_of(self._run, found, look)
+        return _failure_of(self._run, verdict, look)
 
     def awaited(self) -> str:
-        """Describe the awaited worker, if it may be busy: once, and again when left to torch. Else empty."""
-        found = self._hang.found
-        is_new = not self._is_noted or (self._is_left_to_torch() and not self.remark)
-        return self.notice if found is not None and is_new and not self._is_hung() else ""
+        """Describe the culprit of a round that goes on, to be recorded; empty if a record says it already.
+
+        There is a second record when the wait is left to torch.
+        """
+        is_new = not self._is_recorded or (self._is_left_to_torch() and not self.remark)
+        return self.notice if self._hang.verdict is not None and is_new and not self._is_hung() else ""
 
     def _is_hung(self) -> bool:
         """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
-        A worker that waits for something outside the job is given some minutes. `--hang-timeout` is a time between
-        steps: before the first one, a worker may compute for any time.
+        A worker that waits for something outside the job has some minutes. `--hang-timeout` is a time between steps:
+        before the first one, a worker may compute for any time.
         """
-        found = self._hang.found
-        allows_no_more = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped
-        is_borne = self._hang.is_tolerated or self._is_left_to_torch()
-        return found is not None and ((found.is_hang and not is_borne) or allows_no_more)
+        verdict = self._hang.verdict
+        is_timed_out = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped
+        is_tolerated = self._hang.is_tolerated or self._is_left_to_torch()
+        return verdict is not None and ((verdict.is_hang and not is_tolerated) or is_timed_out)
 
     def _is_left_to_torch(self) -> bool:
         """Whether a round that seems to hang goes on until torch's own timeout of collectives ends it.
 
-        Where no restart is left, an alarm ends the job. A worker that has ended, or that waits in another collective
-        than the others, proves a hang; one that stands still, or data that does not move, may only be slow.
-        `--hang-timeout` says how slow is too slow.
+        If no restart is left, to stop the round ends the job. So there has to be a proof of the hang: a worker that has
+        ended, or that waits in another collective than the others. One that stands still, or data that does not move,
+        may only be slow, unless `--hang-timeout` says how slow is too slow.
         """
-        run, found = self._run, self._hang.found
-        is_spent = run.durable.restarts_used >= run.spec.max_restarts
-        return found is not None and found.rests_on_pace and is_spent and run.spec.hang_timeout_s is None
+        run, verdict = self._run, self._hang.verdict
+        is_last = run.durable.restarts_used >= run.spec.max_restarts
+        return verdict is not None and verdict.rests_on_pace and is_last and run.spec.hang_timeout_s is None
 
     def laggard(self) -> NodeDrained | None:
-        """Return the drain of the node that some looks in a row have shown to be late."""
-        found, known = laggard_to_drain(self._run, self.lateness), lateness_of(self._run)
-        if found is None or known is None:
+        """Return the drain of the node that several comparisons in a row have found to be late; None without one."""
+        laggard, lateness = laggard_to_drain(self._run, self.lateness_watch), lateness_of(self._run)
+        if laggard is None or lateness is None:
             return None
-        why = f"{found.node} drained for its lateness (--drain-laggards): {sentence(known, found)}"
-        return NodeDrained("", "", clip(why, MESSAGE_MAX), found.node)
+        late = describe_laggard(laggard, lateness.step_s)
+        why = f"{laggard.node} drained for its lateness (--drain-laggards): {late}"
+        return NodeDrained("", "", clip(why, MESSAGE_MAX), laggard.node)
 
 
 def _is_timed_without_steps(run: Run) -> bool:
@@ -192,17 +195,17 @@ def _is_timed_without_steps(run: Run) -> bool:
 
 
 def _is_judged_by_rest(run: Run) -> bool:
-    """Whether a round is judged by its collectives: its workers report no steps, and `--hang-timeout` is not given."""
+    """Whether a round may hang when no worker enters a collective: none reports steps, and there is no time limit."""
     return run.durable.state is State.RUNNING and reports_no_steps(run) and run.spec.hang_timeout_s is None
 
 
 def reports_no_steps(run: Run) -> bool:
-    """Whether workers report no steps, as far as is known: they announced none, or none has come for long."""
+    """Whether workers report no steps, as far as is known: they announced none, or the first one is overdue."""
     return not run.durable.stepped and (not run.steps_announced or run.durable.step_overdue)
 
 
 def _looks_apart_s(run: Run) -> float:
-    """Return the time between two looks, in seconds.
+    """Return the time between the two looks of a pair, in seconds.
 
     Reported steps show how long workers have stood still. Without them only the looks do, so they are as far apart as
     `--hang-timeout` allows. All nodes must be heard in between, see `_are_heard_since`.
@@ -213,37 +216,37 @@ def _looks_apart_s(run: Run) -> float:
 
 
 def _are_heard_since(run: Run, at: float) -> bool:
-    """Whether all nodes of the round have been heard since the answers to the first of two looks.
+    """Whether all nodes of the round have been heard since a time: the answers to the first of two looks.
 
-    A worker that stays at one place may be in a section. Only heartbeats show sections, and one from before the first
-    look may have been sent before the section began.
+    A worker that stands still may be in a section. Only heartbeats show sections, and one from before the first look
+    may have been sent before the section began.
     """
     return all(member.lease.heard_at > at for member in run.roll.inside)
 
 
-def _section_until(run: Run) -> float | None:
-    """Return the latest end of the section of the workers; None if they are in none."""
-    named = run.progress.sections.longest
-    return None if named is None else named.ends_at
+def _section_end(run: Run) -> float | None:
+    """Return when the section of the workers ends at the latest; None if they are in none."""
+    longest = run.progress.sections.longest
+    return None if longest is None else longest.ends_at
 
 
-def _failure_of(run: Run, found: HangVerdict, look: TakenLook) -> WorkerFailure:
+def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFailure:
     """Return the hang as the failure of the first culprit: it failed when the others began to wait for it."""
-    culprit = next(worker for worker in look.workers if worker.rank == found.ranks[0])
+    culprit = next(worker for worker in look.workers if worker.rank == verdict.ranks[0])
     age_s = longest_wait_s(look.workers)
-    names_several = len(found.ranks) > 1 and found.kind is not HangKind.NETWORK
+    has_several = len(verdict.ranks) > 1 and verdict.kind is not HangKind.NETWORK
     failure = Failure(
         rank=culprit.rank,
         local_rank=culprit.rank - run.durable.order[culprit.node].first_rank,
         exit_code=ExitCode.TIMED_OUT,
         pid=0 if culprit.now is None else culprit.now.pid,
-        message=found.sentence,
+        message=verdict.sentence,
         error="",
         last_lines=() if culprit.now is None else _frames(culprit.now.stacks),
         followers=(),
         age_s=age_s,
-        hang=found.kind,
-        hang_ranks=found.ranks[:CONSEQUENCES_MAX] if names_several else (),
+        hang=verdict.kind,
+        hang_ranks=verdict.ranks[:CONSEQUENCES_MAX] if has_several else (),
     )
     return WorkerFailure(culprit.node, run.members[culprit.node].offer.host, look.at - age_s, failure)
 
@@ -255,5 +258,6 @@ def _frames(stacks: bytes) -> tuple[str, ...]:
 
 
 def lateness_of(run: Run) -> Lateness | None:
-    """Return how late the workers of a run are; None while it does not train, or if that is not known."""
-    return run.watching.lateness.known if isinstance(run.watching, RunWatch) and trains(run) else None
+    """Return how late the workers of a run are; None if that is not known, or while it does not train."""
+    watch = run.watching
+    return watch.lateness_watch.lateness if isinstance(watch, RunWatch) and is_training(run) else None

@@ -1,4 +1,4 @@
-"""Finds the nodes to ask where the workers of a round stand."""
+"""Finds the nodes to ask for the stacks of a round's workers, and assigns the answers to the workers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, WorkerStacks
 
 WORKERS_AT_ONCE_MAX = 16_384
-"""The most workers of one answer: 16 MB of stacks pass through the coordinator for them."""
+"""The limit of workers in one look: 16 MB of stacks pass through the coordinator for them."""
 
 
 class NoStacksError(OperationalError):
-    """The job has no workers that could be asked, or none of these ranks. Nothing has changed."""
+    """The job has no workers to ask, or none of these ranks, or too many. Nothing has changed."""
 
 
 def stack_sources(run: Run, ranks: Sequence[range], *, brief: bool = False) -> tuple[StackSource, ...]:
-    """Return the nodes to ask about some ranks of the present round, or about all. Raises `NoStacksError`."""
+    """Return the questions to nodes about some ranks of the present round, or about all if there are no `ranks`.
+
+    A `brief` question is only for the main threads. Raises `NoStacksError`.
+    """
     if not run.durable.order:
         raise NoStacksError(f"job {run.job} has no workers now: its state is {run.shown_state}")
     chosen = merged(ranks)
@@ -48,24 +51,28 @@ def _sources_of(run: Run, own: Ranks, ranks: range, *, brief: bool) -> Iterator[
         problem = "torchrun has started its workers, and they are its own"
     elif member is None or member.session.id is None:
         problem = "it is not connected"
-    for first in range(0, len(local_ranks), WORKERS_ASKED_MAX):
+    for asked in in_questions(local_ranks):
         yield StackSource(
             node=own.node,
             host=own.node if member is None else member.offer.host,
             first_rank=own.first_rank,
             session=None if member is None or problem else member.session.id,
-            wanted=AskStacks(
-                1, run.id, run.durable.round, tuple(local_ranks[first : first + WORKERS_ASKED_MAX]), brief
-            ),
+            wanted=AskStacks(1, run.id, run.durable.round, asked, brief),
             problem=problem,
         )
 
 
+def in_questions(local_ranks: range) -> Iterator[tuple[int, ...]]:
+    """Split local ranks of a node into as many as one question may name."""
+    for first in range(0, len(local_ranks), WORKERS_ASKED_MAX):
+        yield tuple(local_ranks[first : first + WORKERS_ASKED_MAX])
+
+
 def seen_workers(answers: Iterable[tuple[StackSource, Iterable[WorkerStacks]]]) -> list[SeenWorker]:
-    """Return where each worker stands that was asked for, also of nodes that have not answered."""
-    found = []
+    """Return the sample of each worker that was asked for; a worker without an answer has an empty one."""
+    seen = []
     for source, workers in answers:
         answered = {worker.rank: worker for worker in workers}
         ranks = (source.first_rank + local_rank for local_rank in source.wanted.local_ranks)
-        found += [SeenWorker(source.node, rank, answered.get(rank)) for rank in ranks]
-    return found
+        seen += [SeenWorker(source.node, rank, answered.get(rank)) for rank in ranks]
+    return seen

@@ -8,7 +8,7 @@ from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.values.records import NodeDrained
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.core.watching.arrivals import EVERY_S, ask_at
-from coordinatord.core.watching.lateness_watch import AGREEING
+from coordinatord.core.watching.lateness_watch import AGREEING_MIN
 from coordinatord.protocol.http.api import LateStatus
 from tests.support.script import Stage
 
@@ -84,13 +84,13 @@ def test_nobody_is_drained_while_as_many_are_drained_as_may_be(monkeypatch: pyte
 
 def test_a_look_that_comes_back_after_its_round_is_worth_nothing() -> None:
     job = Job()
-    job.play(*[LATE] * (AGREEING - 1), "ask restart default", LATE)
+    job.play(*[LATE] * (AGREEING_MIN - 1), "ask restart default", LATE)
     assert job.drained == []
 
 
 def test_a_node_in_two_jobs_leaves_both() -> None:
     job = Job()
-    job.play("join n2 job=other min=1 max=1", "running n2 job=other", *[LATE] * AGREEING)
+    job.play("join n2 job=other min=1 max=1", "running n2 job=other", *[LATE] * AGREEING_MIN)
     reasons = [record.reason for _, record in job.stage.past if record.job == "other"]
     assert any("drained for its lateness" in reason for reason in reasons)
 

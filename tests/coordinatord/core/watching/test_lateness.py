@@ -15,9 +15,9 @@ from coordinatord.core.watching.lateness import (
     Offset,
     _median_without,
     are_at_rest,
-    arrivals_of,
+    arrival_times,
     better_offset,
-    compare,
+    compare_arrivals,
 )
 from coordinatord.core.watching.lateness_watch import LatenessWatch
 from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages, unpack_ages
@@ -71,9 +71,9 @@ def answers_of(
 
 def lateness(told: list[NodeArrivals], step_s: float | None = STEP_S) -> Lateness:
     watch = LatenessWatch()
-    watch.take_in(told, step_s, ASKED_AT)
-    assert watch.known is not None
-    return watch.known
+    watch.record(told, step_s, ASKED_AT)
+    assert watch.lateness is not None
+    return watch.lateness
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 5])
@@ -82,7 +82,7 @@ def test_a_rank_whose_backward_takes_a_tenth_longer_is_named_within_50_steps(ran
     found = lateness(answers_of(arrivals_in(200 // max(4, buckets), {1: 1.1}, ranks=ranks, buckets=buckets)))
     assert found.laggard is not None
     assert (found.laggard.rank, found.laggard.node) == (1, "n2")
-    assert found.laggard.last > 0.9
+    assert found.laggard.last_share > 0.9
     assert found.laggard.late_s == pytest.approx(0.1 * BACKWARD * STEP_S, rel=0.15), "the last bucket's is the step's"
     assert found.factor == pytest.approx(STEP_S / (STEP_S - found.laggard.late_s))
 
@@ -93,12 +93,12 @@ def test_nobody_is_named_where_all_are_equally_fast(ranks: int, noise: float) ->
     found = lateness(answers_of(arrivals_in(50, {}, ranks=ranks, noise=noise)))
     assert found.laggard is None
     assert found.factor == 1
-    assert sum(worker.last for worker in found.ranks) == pytest.approx(1)
+    assert sum(worker.last_share for worker in found.ranks) == pytest.approx(1)
 
 
 def test_the_first_of_the_ranks_is_not_slow_though_it_always_waits() -> None:
     found = lateness(answers_of(arrivals_in(50, {0: 1.1, 1: 1.1, 2: 1.1})))
-    assert {worker.rank for worker in found.ranks if worker.last == 0} == {3}
+    assert {worker.rank for worker in found.ranks if worker.last_share == 0} == {3}
     assert found.laggard is None, "three of four are as slow as the job is"
 
 
@@ -145,8 +145,8 @@ def test_too_little_is_not_compared() -> None:
     nothing: list[list[float]] = [[], []]
     for times in (few, alone, nothing):
         watch = LatenessWatch()
-        watch.take_in(answers_of(times), STEP_S, ASKED_AT)
-        assert watch.known is None
+        watch.record(answers_of(times), STEP_S, ASKED_AT)
+        assert watch.lateness is None
 
 
 def test_a_rank_of_several_groups_counts_by_the_one_in_which_it_is_the_latest() -> None:
@@ -174,11 +174,11 @@ def test_looks_that_agree_are_counted() -> None:
     slow, other, fast = (answers_of(arrivals_in(50, slow)) for slow in ({1: 1.1}, {2: 1.1}, {}))
     counted = []
     for told in (slow, slow, slow, other, slow, fast, slow, []):
-        watch.take_in(told, STEP_S, ASKED_AT)
+        watch.record(told, STEP_S, ASKED_AT)
         counted.append(watch.agreeing)
     assert counted == [1, 2, 3, 1, 1, 0, 1, 0]
     watch.clear()
-    assert watch.known is None
+    assert watch.lateness is None
 
 
 def test_the_more_exact_offset_is_kept_until_its_clock_may_have_drifted() -> None:
@@ -200,7 +200,7 @@ def test_an_offset_that_a_new_answer_rules_out_counts_no_more() -> None:
 def test_an_old_offset_is_as_wrong_as_its_clock_may_have_drifted() -> None:
     offset = Offset(10.0, 0.001, 0.0)
     [told] = answers_of(arrivals_in(10, {}, ranks=1))
-    [(_, arrival)] = arrivals_of(told, offset, 100.0)
+    [(_, arrival)] = arrival_times(told, offset, 100.0)
     assert arrival.error_s == pytest.approx(0.001 + 100 * DRIFT)
 
 
@@ -209,7 +209,7 @@ def test_ages_survive_the_way() -> None:
     assert unpack_ages(pack_ages(ages)) == ages
     assert unpack_ages(pack_ages([-1.0, 1e9])) == [0.0, (2**32 - 1) / 1e6], "none is outside of what 4 bytes hold"
     assert unpack_ages(pack_ages(ages) + b"xyz") == ages
-    assert compare([], STEP_S) is None
+    assert compare_arrivals([], STEP_S) is None
 
 
 class Named(str):
