@@ -1,5 +1,5 @@
-"""What readers are shown of jobs: it may read the kernel and both wings, and neither of them reads it.
+"""Builds what people are shown of jobs. It reads the kernel and both wings, which do not import it.
 
-`job_view` builds the JSON of a job, `stack_groups` that of where its workers stand. `log_sources` finds the nodes that
-have the log files of a round, and `time_series` has what charts show.
+`job_view` builds the answers about jobs, `stack_groups` those about workers' stacks, and `time_series` the points of
+charts. `log_sources` finds the nodes that have the log files of a round.
 """

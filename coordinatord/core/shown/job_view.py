@@ -1,4 +1,4 @@
-"""The state of jobs as records of the HTTP API, for `GET /v1/jobs` and `nodeclient status`."""
+"""Builds the state of jobs as records of the HTTP API, for `GET /v1/jobs`, `nodeclient status` and the live page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from coordinatord.protocol.messages import Launcher, Observed, Phase, Report, Sc
 from coordinatord.protocol.text import NAMES_MAX
 
 SPARE = "spare"
-"""The state of a node that the round has no place for."""
+"""The state of a ready node for which the round has no place."""
 
 STARTING = "starting"
 """The state of a node whose workers run, and have done no step yet: they may import or load."""
@@ -42,18 +42,16 @@ _AT_WORK = {State.STARTING, State.RUNNING}
 """The states in which a round goes on."""
 
 STANDS_S = 5.0
-"""The least time without a step after which a node that is behind is taken to stand still."""
-
 STANDS_STEPS = 2
-"""The least such time, as a multiple of the usual time of a step."""
+"""A node that is behind stands still if it has made no step for so many seconds, and for so many usual steps."""
 
 
 def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
-    """Return the live or last run of a job; `store_error` is why nothing can be decided, if so."""
+    """Return the live or last run of a job; `store_error` is why nothing can be decided, or None."""
     ready = _state_of_ready(run)
     ledger = _ledger(run, now)
     steps_per_s = pace(run, now)
-    lead = _FurthestWorker(run, steps_per_s)
+    furthest = _FurthestWorker(run, steps_per_s)
     late = _late(run)
     since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
     return api.JobStatus(
@@ -78,17 +76,19 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
         earlier=tuple(_earlier(earlier, now) for earlier in run.durable.earlier),
         failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
         laggard=_laggard(run),
-        nodes=tuple(_node_status(run, member, ready, lead, late.get(member.node), now) for member in _in_order(run)),
+        nodes=tuple(
+            _node_status(run, member, ready, furthest, late.get(member.node), now) for member in _in_order(run)
+        ),
     )
 
 
 def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | None) -> api.JobStatus:
-    """Return a job with its last rounds as well, for a reader of only this job."""
+    """Return a job as `job_view` does, with its last rounds: for a reader of only this job."""
     return replace(job_view(run, now, store_error), rounds=rounds_view(run, rounds, now))
 
 
 def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
-    """Return a job as an entry of a list, which costs the same whether the job has one node or ten thousand."""
+    """Return a job as an entry of a list, at the same cost for one node as for ten thousand."""
     return JobSummary(
         job=run.job,
         run=run.id,
@@ -105,8 +105,8 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
     )
 
 
-def unheard(cluster: Cluster) -> str:
-    """Return a text with the number of jobs in whose round no node is heard; empty if that is 0."""
+def describe_silent_jobs(cluster: Cluster) -> str:
+    """Say of how many jobs no node of the round is heard; empty if there are none."""
     jobs = list(cluster.live)
     silent = sum(run.health is Health.SILENT for run in jobs)
     return f"no node is heard of {silent} of {len(jobs)} live jobs" if silent else ""
@@ -124,9 +124,9 @@ def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundSt
     return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
 
 
-def _round_status(round_: Round, so_far: Spent, clock_s: float) -> api.RoundStatus:
+def _round_status(round_: Round, so_far: Spent, run_age_s: float) -> api.RoundStatus:
     def ago(at: float | None) -> float | None:
-        return None if at is None else round(max(0.0, clock_s - at), 3)
+        return None if at is None else round(max(0.0, run_age_s - at), 3)
 
     return api.RoundStatus(
         round=round_.number,
@@ -147,24 +147,22 @@ def _round_status(round_: Round, so_far: Spent, clock_s: float) -> api.RoundStat
 
 
 def _progress(run: Run, steps_per_s: float | None) -> api.ProgressStatus:
-    known, on = run.progress, run.durable.state in _AT_WORK
-    idle_s = round(known.idle_s, 3) if on and known.stepped_at is not None else None
-    usual_s = None if known.usual_s is None or not on else round(known.usual_s, 6)
+    progress, is_on = run.progress, run.durable.state in _AT_WORK
+    idle_s = round(progress.idle_s, 3) if is_on and progress.stepped_at is not None else None
+    usual_s = round(progress.usual_s, 6) if is_on and progress.usual_s is not None else None
     return api.ProgressStatus(
         step=run.step, steps_per_s=steps_per_s, reached=run.durable.reached, idle_s=idle_s, usual_s=usual_s
     )
 
 
 def _situation(run: Run, now: float, store_error: str | None) -> str:
-    return (
-        Reasons(run).situation(now)
-        if store_error is None
-        else f"nothing can be decided, {store_error}; {run.durable.reason}"
-    )
+    if store_error is not None:
+        return f"nothing can be decided, {store_error}; {run.durable.reason}"
+    return Reasons(run).situation(now)
 
 
 def _lost(run: Run, now: float) -> tuple[api.LostStatus, ...]:
-    """Return the nodes that were lost not long ago and are not back, each once, the last one first."""
+    """Return the nodes that were lost in the last `LOST_SHOWN_S` and are not back, each once, the last one first."""
     last = {loss.node: loss for loss in run.durable.lost if now - loss.at <= LOST_SHOWN_S}
     away = [loss for loss in last.values() if loss.node not in run.members]
     return tuple(
@@ -216,7 +214,7 @@ def _world_size(run: Run) -> int:
 
 
 def _restarts(run: Run) -> api.RestartsStatus:
-    """Return the budget of restarts; torchrun's agents count for themselves."""
+    """Return the budget of restarts, without a maximum if torchrun's agents count them."""
     counted = run.spec.launcher is not Launcher.TORCHRUN
     return api.RestartsStatus(used=run.durable.restarts_used, max=run.spec.max_restarts if counted else None)
 
@@ -247,7 +245,7 @@ def _in_order(run: Run) -> list[Member]:
 
 
 class _FurthestWorker:
-    """The furthest worker; it shows whether others lag, or only their reports are late.
+    """The worker with the highest step, with which others are compared.
 
     All ranks take the same steps, but their reports do not arrive at the same instant. A report that is some seconds
     old lacks the steps of that time, and each connection has its own delay.
@@ -268,11 +266,14 @@ class _FurthestWorker:
         lag = self._step - min((step for step in observed.steps if step is not None), default=self._step)
         if self._all_stand or (self._stands_s is not None and observed.step_age_s > self._stands_s):
             return lag
-        return lag if self._per_s is not None and lag > 2 + (2 + seen_s) * self._per_s else 0
+        if self._per_s is None:
+            return 0
+        unreported = 2 + (2 + seen_s) * self._per_s
+        return lag if lag > unreported else 0
 
 
 def _node_status(
-    run: Run, member: Member, ready: str, lead: _FurthestWorker, late: api.LateStatus | None, now: float
+    run: Run, member: Member, ready: str, furthest: _FurthestWorker, late: api.LateStatus | None, now: float
 ) -> api.NodeStatus:
     observed, offer = member.observed, member.offer
     assignment = member.durable.assignment
@@ -300,7 +301,7 @@ def _node_status(
         pids=observed.pids if here else (),
         steps=steps,
         step_age_s=None if age_s is None else round(age_s, 3),
-        behind=lead.lag_of(observed, seen_s) if steps else 0,
+        behind=furthest.lag_of(observed, seen_s) if steps else 0,
         kept=_node_kept_view(run, member),
         late=late,
         begun=starts_view(observed.begun) if here else None,
@@ -318,34 +319,33 @@ def pace(run: Run, now: float) -> float | None:
 
 
 def laggard_s(run: Run) -> float | None:
-    """Return how late the laggard is; 0 if there is none, and None if that is not known."""
-    known = lateness_of(run)
-    if known is None:
+    """Return how late the laggard is, in seconds; 0 if there is none, and None if that is not known."""
+    lateness = lateness_of(run)
+    if lateness is None:
         return None
-    return 0.0 if known.laggard is None else known.laggard.late_s
+    return 0.0 if lateness.laggard is None else lateness.laggard.late_s
 
 
 def _laggard(run: Run) -> api.LaggardStatus | None:
-    """Return the worker that holds up the others; None if none does."""
-    known = lateness_of(run)
-    laggard = None if known is None else known.laggard
-    if known is None or laggard is None:
+    lateness = lateness_of(run)
+    laggard = None if lateness is None else lateness.laggard
+    if lateness is None or laggard is None:
         return None
     return api.LaggardStatus(
         rank=laggard.rank,
         node=laggard.node,
         last=round(laggard.last_share, 3),
         late_s=round(laggard.late_s, 6),
-        step_s=None if known.step_s is None else round(known.step_s, 6),
-        sentence=describe_laggard(laggard, known.step_s),
+        step_s=None if lateness.step_s is None else round(lateness.step_s, 6),
+        sentence=describe_laggard(laggard, lateness.step_s),
     )
 
 
 def _late(run: Run) -> dict[str, api.LateStatus]:
     """Return the latest worker of each node, by node; nothing while the job does not train."""
-    known = lateness_of(run)
+    lateness = lateness_of(run)
     latest: dict[str, WorkerLateness] = {}
-    for worker in () if known is None else known.ranks:
+    for worker in () if lateness is None else lateness.ranks:
         if worker.node not in latest or worker.last_share > latest[worker.node].last_share:
             latest[worker.node] = worker
     return {
@@ -357,7 +357,7 @@ def _late(run: Run) -> dict[str, api.LateStatus]:
 
 
 def _state_of_ready(run: Run) -> str:
-    """Return the state that is shown for nodes that are ready, which is the same for all of them."""
+    """Return the state to show for all nodes that are ready."""
     if run.durable.state not in _AT_WORK:
         return str(MemberState.READY)
     is_spare = run.roll.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
@@ -401,16 +401,16 @@ def kept_view(run: Run) -> api.KeptStatus | None:
     if resume is None and not index and disk.every_s is None:
         return None
     newest = index.newest_whole
-    held = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
+    holdings = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
     return api.KeptStatus(
         step=None if newest is None else newest.step,
         resumed=None if resume is None else resume.step,
         resumed_from="" if resume is None else memory_of(resume),
         redone=None if resume is None else resume.redone,
-        interval_steps=max((each.interval_steps for each in held if each.interval_steps is not None), default=None),
-        save_s=max((each.save_s for each in held if each.save_s is not None), default=None),
-        used_bytes=sum(each.used_bytes for each in held),
-        skipped=sum(each.skipped for each in held),
+        interval_steps=max((each.interval_steps for each in holdings if each.interval_steps is not None), default=None),
+        save_s=max((each.save_s for each in holdings if each.save_s is not None), default=None),
+        used_bytes=sum(each.used_bytes for each in holdings),
+        skipped=sum(each.skipped for each in holdings),
         copied=None if (copied := kept.copied) is None else copied.step,
         copy_problem=copy_problem(kept),
         unkept=unkept(kept),

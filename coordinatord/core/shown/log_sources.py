@@ -1,4 +1,4 @@
-"""Finds which nodes can send the log files of a round, and where the files of the other nodes are."""
+"""Finds the nodes that can send the log files of a round, and the places of the files that none can send."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ class LogChoice(Struct, frozen=True):
 
 
 class LogSource(Struct, frozen=True):
-    """One log of one worker, and the node that can send it."""
+    """One log of one worker, and the node to ask for it."""
 
     run: str
     round: int
     rank: int
     stream: LogStream
     node: str
+    """The node of the worker."""
     host: str
     file: str
     """The path on that host; empty if it is not known, or no file is kept."""
-    keeper: str
-    """The node to ask: the one that wrote it, or another that keeps its logs in the same place."""
+    served_by: str
+    """The node to ask: that of the worker, or another one with its logs in the same folder of the same host."""
     session: int | None
-    """The session of that node; None if it has none now."""
+    """The session of the node to ask; None if it has none now."""
     problem: str
     """Why no node can be asked, and what to do; empty if one can."""
 
@@ -66,9 +67,9 @@ class LogSources(Struct, frozen=True):
 def log_sources(
     run: Run, number: int, records: Sequence[Record], choice: LogChoice, *, earlier: str = "", follow: bool = False
 ) -> LogSources:
-    """Return the logs of some workers of a round; `records` are those that the store has of it.
+    """Return the logs of some workers of a round; `records` are all that the store has of the round.
 
-    `earlier` is the id of an earlier run of the job, if the round is one of that. With `follow`, nodes that are not
+    `earlier` is the id of an earlier run of the job, if it was a round of that run. With `follow`, nodes that are not
     connected now can be asked as well, since they may come back. Raises `NoLogError`.
     """
     formed = next((record for record in records if isinstance(record, RoundFormed)), None)
@@ -101,7 +102,7 @@ def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) ->
 
 
 class _WantedRound:
-    """A round whose logs are wanted, and the nodes that can be asked for them."""
+    """A round whose logs are wanted."""
 
     def __init__(self, run: Run, run_id: str, number: int, *, follow: bool) -> None:
         self._run = run
@@ -114,8 +115,8 @@ class _WantedRound:
         host, base = ("", "") if offer is None else (offer.host, offer.log_dir)
         # The run's id is this coordinator's own: a node need not quote it to make a folder's name of it.
         folder = f"{base}/{self._id}/round_{self._number}" if base else ""
-        keeper = self._keeper(node, host, base)
-        problem = self._problem(node, f"on host {host} in {folder}" if folder else "", keeper)
+        server = self._server(node, host, base)
+        problem = self._problem(node, f"on host {host} in {folder}" if folder else "", server)
         return LogSource(
             run=self._id,
             round=self._number,
@@ -124,13 +125,13 @@ class _WantedRound:
             node=node,
             host=host,
             file=f"{folder}/{rank}/{stream}.log" if folder else "",
-            keeper=node if keeper is None else keeper.node,
-            session=None if problem or keeper is None else keeper.session.id,
+            served_by=node if server is None else server.node,
+            session=None if problem or server is None else server.session.id,
             problem=problem,
         )
 
-    def _keeper(self, node: str, host: str, base: str) -> Member | None:
-        """Return the node itself, or else another one that is connected and keeps its logs in the same place."""
+    def _server(self, node: str, host: str, base: str) -> Member | None:
+        """Return the node itself, or else another one that is connected and has its logs in the same place."""
         member = self._run.members.get(node)
         if not base or (member is not None and (member.session.id is not None or self._follow)):
             return member
@@ -138,17 +139,17 @@ class _WantedRound:
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, str], Member]:
-        """A node that can be asked for each place where logs are kept, by host and folder; few requests need it."""
+        """A connected node for each place with logs, by host and folder; few requests need it."""
         others = [member for member in self._run.members.values() if member.session.id is not None]
         return {(member.offer.host, member.offer.log_dir): member for member in others}
 
-    def _problem(self, node: str, place: str, keeper: Member | None) -> str:
-        """Return why no node can be asked; `place` says where the logs are, if any are kept."""
+    def _problem(self, node: str, place: str, server: Member | None) -> str:
+        """Return why no node can be asked; `place` says where the logs are, if there are any."""
         if self._run.spec.launcher is Launcher.TORCHRUN and self._id == self._run.id:
             return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
         if not place:
             return f"node {node} keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
-        if keeper is not None and (keeper.session.id is not None or self._follow):
+        if server is not None and (server.session.id is not None or self._follow):
             return ""
         return f"node {node} is not connected: its logs are {place}"
 

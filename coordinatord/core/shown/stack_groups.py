@@ -1,4 +1,4 @@
-"""Groups workers that stand at the same place, for people who ask where the workers of a job stand."""
+"""Groups workers with equal stacks, for `nodeclient stacks`: thousands of them are mostly at a few places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks, unpa
 
 
 def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
-    """Return the groups of workers with equal stacks, the largest first; workers without a stack by why there is none.
+    """Return the groups of workers with equal stacks, or without one for the same reason, the largest first.
 
     Of equally large groups, the one with the lowest rank is first.
     """

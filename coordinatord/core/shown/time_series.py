@@ -1,8 +1,7 @@
-"""A run over time, in a bounded number of points: its pace, its time spent training, and its restarts.
+"""The time series of a run for charts: its pace, its time spent training, and its restarts, in a bounded space.
 
-A point stands for a span of the run's own time, as the ledger counts it. When there are too many points, each two
-become one of twice the length. So a run of a minute has a point for each second, and one of a month has a point for a
-few hours, in the same space.
+A point stands for a span of the run's age, as the ledger counts it. When there are too many points, each two become one
+of twice the length. So a run of a minute has a point for each second, and one of a month has a point for a few hours.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Sample(Struct, frozen=True):
 
 
 class TimeSeries:
-    """The points of one run, oldest first; `training_s` and `restarts` are those at the end of each point."""
+    """The points of one run, oldest first."""
 
     def __init__(self) -> None:
         self.span_s = SPAN_S
@@ -43,14 +42,17 @@ class TimeSeries:
         self.upto_s = 0.0
         """The age of the run at the last sample; the last point ends there."""
         self.training_s = array("d", [0.0])
+        """The training from the beginning of the run to the end of each point."""
         self.restarts = array("l", [0])
-        self._pace_sum = array("d", [0.0])
-        self._paces = array("l", [0])
+        """The restarts until then."""
+        self._pace_sums = array("d", [0.0])
+        self._pace_counts = array("l", [0])
 
     @property
     def steps_per_s(self) -> list[float | None]:
         """The mean pace of each point; None where none is known."""
-        return [total / number if number else None for total, number in zip(self._pace_sum, self._paces, strict=True)]
+        sums = zip(self._pace_sums, self._pace_counts, strict=True)
+        return [total / count if count else None for total, count in sums]
 
     def add(self, sample: Sample) -> None:
         """Add a sample; samples come in the order of their time."""
@@ -62,46 +64,46 @@ class TimeSeries:
         self.upto_s = at
         self.training_s[-1] = sample.training_s
         self.restarts[-1] = sample.restarts
-        self._count(sample.steps_per_s)
+        self._add_pace(sample.steps_per_s)
 
     def _halve(self) -> None:
         """Make one point of each two."""
         self.span_s *= 2
         if len(self.restarts) % 2:  # the last point is half of a longer one
             self._append(self.training_s[-1], self.restarts[-1])
-        for index in range(0, len(self._paces), 2):
-            self._pace_sum[index + 1] += self._pace_sum[index]
-            self._paces[index + 1] += self._paces[index]
-        for points in (self.training_s, self.restarts, self._pace_sum, self._paces):
+        for index in range(0, len(self._pace_counts), 2):
+            self._pace_sums[index + 1] += self._pace_sums[index]
+            self._pace_counts[index + 1] += self._pace_counts[index]
+        for points in (self.training_s, self.restarts, self._pace_sums, self._pace_counts):
             del points[::2]
 
     def _correct(self, training_s: float) -> None:
-        """Take back time that has proved to be no training, as when a node had died unseen."""
+        """Subtract time that has proved to be no training, such as after the undetected death of a node."""
         for index in range(len(self.training_s) - 1, -1, -1):
             if self.training_s[index] <= training_s:
                 return
             self.training_s[index] = training_s
 
     def _fill(self, at: float, sample: Sample) -> None:
-        """End all points before the one of `at`. Between two samples, training is taken to be spread evenly."""
+        """End all points before the one of `at`, as if the training since the last sample was spread evenly."""
         began_s, restarts = self.training_s[-1], self.restarts[-1]
         took_s = at - self.upto_s
         per_s = (sample.training_s - began_s) / took_s if took_s else 0.0
         pace = sample.steps_per_s if took_s <= WINDOW_S else None
         while (end := len(self.training_s) * self.span_s) < at:
             self.training_s[-1] = began_s + per_s * max(0.0, end - self.upto_s)
-            if not self._paces[-1] and end > self.upto_s:
-                self._count(pace)
+            if not self._pace_counts[-1] and end > self.upto_s:
+                self._add_pace(pace)
             self._append(sample.training_s, restarts)
 
-    def _count(self, pace: float | None) -> None:
+    def _add_pace(self, pace: float | None) -> None:
         """Include a pace in the mean of the last point."""
         if pace is not None:
-            self._pace_sum[-1] += pace
-            self._paces[-1] += 1
+            self._pace_sums[-1] += pace
+            self._pace_counts[-1] += 1
 
     def _append(self, training_s: float, restarts: int) -> None:
         self.training_s.append(training_s)
         self.restarts.append(restarts)
-        self._pace_sum.append(0.0)
-        self._paces.append(0)
+        self._pace_sums.append(0.0)
+        self._pace_counts.append(0)

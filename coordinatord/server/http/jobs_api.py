@@ -10,7 +10,7 @@ from functools import partial
 from aiohttp import web
 from msgspec import Struct
 
-from coordinatord.core.shown.job_view import drained_view, job_view, unheard, whole_view
+from coordinatord.core.shown.job_view import describe_silent_jobs, drained_view, job_view, whole_view
 from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer, SharedStatus
 from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
@@ -126,7 +126,7 @@ class Api:
             return respond(request, LivenessAnswer(status=state), status)
         health = HealthAnswer(
             status=state,
-            reason=machine.store_error or unheard(machine.cluster),
+            reason=machine.store_error or describe_silent_jobs(machine.cluster),
             version=__version__,
             jobs=len(machine.jobs),
             sessions=machine.sessions,

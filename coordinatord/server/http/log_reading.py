@@ -214,7 +214,7 @@ class LogReading:
             try:
                 chunk = await self._read_chunk(log)
             except NoAnswerError as error:
-                if self.is_cut or (not is_last and log.source.keeper in self._run.members):
+                if self.is_cut or (not is_last and log.source.served_by in self._run.members):
                     return  # the node may come back
                 log.is_over = True
                 if not (log.is_read and self._run.durable.state.ended):  # nodes let followers read to the end
@@ -234,7 +234,7 @@ class LogReading:
 
     async def _read_chunk(self, log: _Log) -> LogChunk:
         """Return the next chunk. Raises `NoAnswerError`."""
-        source, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
+        source, query, member = log.source, self._query, self._run.members.get(log.source.served_by)
         if member is not None and member.session.id is not None:
             log.session = member.session.id  # the node may have a new one; after the end of the run it is no member
         if log.session is None:

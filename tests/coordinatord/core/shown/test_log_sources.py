@@ -150,7 +150,7 @@ def test_another_node_with_the_logs_in_the_same_place_is_asked_instead() -> None
     choice = LogChoice(ranks=(range(1),), streams=STDERR)
     job.handle(Disconnected(1))
     [source] = job.sources(choice).sources
-    assert (source.node, source.keeper, source.session, source.problem) == ("a", "b", 2, "")
+    assert (source.node, source.served_by, source.session, source.problem) == ("a", "b", 2, "")
     [source] = job.sources(choice, earlier="e-0").sources
     assert (source.run, source.file) == ("e-0", "/logs/default/e-0/round_1/0/stderr.log")
     with pytest.raises(NoLogError, match="round 9 of run e-0 is not known"):
