@@ -1,4 +1,4 @@
-"""Makes the status of a failed round for the HTTP API and terminals: the root cause and its remedy. Pure."""
+"""Converts the report of a failed round for the HTTP API and terminals, and adds sentences and the hint. Pure."""
 
 from __future__ import annotations
 

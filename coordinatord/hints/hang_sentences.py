@@ -1,4 +1,4 @@
-"""Says which workers hold up a round, in the words of a sentence. What is so was decided in `hang_verdict`."""
+"""Puts the verdict of `hang_verdict` into words: which workers the others wait for, and where."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NAMED_MAX = 4
 
 
 def awaited(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
-    """Say for whom others wait: `waiting for rank 0 on node a, which computes in ...`."""
+    """Name the awaited workers: `waiting for rank 0 on node a, which computes in ...`."""
     return f"waiting for {_name_workers(culprits)}, which {_describe_culprits(kind, culprits)}"
 
 
 def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
-    """Say what workers do that wait in no collective, and where the others wait."""
+    """Say what the culprits do, which wait in no collective, and where the others wait."""
     subject, lasted = _name_workers(culprits), _lasting(waiting)
     if kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits):
         has = "has" if len(culprits) == 1 else "have"
@@ -40,19 +40,19 @@ def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequenc
 
 
 def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
-    """Say that workers wait in what is over for their peers."""
+    """Say that workers wait in a collective that is over for their peers."""
     over = f"rank {peers[0].rank}" if len(peers) == 1 else f"{len(peers)} others"
     return f"{_name_places(places)}{_lasting(waiting)}, which is over for {over}: {_network(waiting)}"
 
 
 def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> str:
-    """Say that workers are behind so many others, which wait in other groups."""
+    """Say where workers wait that are behind all others; `ahead` of these wait in other groups."""
     where = f", behind {'the other one' if ahead == 1 else f'the {ahead} others'}," if ahead else ""
     return f"{_name_places(places)}{where}{_lasting(waiting)}".rstrip(",")
 
 
 def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
-    """Say that workers wait apart, and at which other place `most` do, if they do at one."""
+    """Say that workers wait at other places than `most` do, which wait at one place; without `most`, only where."""
     where = ""
     for place, others in most.items():
         wait = f"rank {others[0].rank} waits" if len(others) == 1 else f"{len(others)} others wait"
@@ -61,7 +61,7 @@ def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
 
 
 def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
-    """Say that all members of so many groups wait at one place, such as this one."""
+    """Say that in each of so many `groups` all members wait at one place, such as this one."""
     subject = f"all {len(waiting)} workers" if len(stuck) == len(waiting) else _name_workers(stuck)
     several = f" in collectives of {groups} groups, such as {_name(place)}," if groups > 1 else f" in {_name(place)}"
     none = "none of them completes" if groups > 1 else "it completes for none"
@@ -85,7 +85,7 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
 
 
 def _place(worker: WorkerStacks) -> str:
-    """Return where the script is: the function that it has called, and its own line; empty if it is not known."""
+    """Return the position of the script: the function that it called, and its own line; empty if it is not known."""
     if worker.stands_at:
         return worker.stands_at
     threads = unpack_stacks(worker.stacks)
@@ -120,7 +120,7 @@ def _lasting(waiting: Sequence[SeenWorker]) -> str:
 
 
 def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
-    """Describe where the other workers wait; where most of them do, if they wait at several places."""
+    """Describe where the other workers wait, or where most of them do."""
     [(place, number)] = Counter(place_in(collective_of(worker)) for worker in waiting).most_common(1)
     if len(waiting) == 1:
         return f"rank {waiting[0].rank} waits in {_name(place)}"
@@ -134,7 +134,7 @@ def _network(seen_workers: Sequence[SeenWorker]) -> str:
 
 
 def _name_workers(culprits: Sequence[SeenWorker]) -> str:
-    """Name workers and their nodes; the first few ranks, and how many there are more."""
+    """Name the first few workers and their nodes, and count the others."""
     named = ", ".join(str(worker.rank) for worker in culprits[:NAMED_MAX])
     more = f" and {len(culprits) - NAMED_MAX} more" if len(culprits) > NAMED_MAX else ""
     return f"rank{'' if len(culprits) == 1 else 's'} {named}{more}{_on_nodes(culprits)}"

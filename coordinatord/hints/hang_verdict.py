@@ -1,8 +1,8 @@
 """Finds the worker that blocks a round, from samples of all workers.
 
-A worker in a collective waits for others. So the culprit waits in no collective, or in another one than the others;
-`wait_graph` finds it, and `hang_sentences` says it in words. There is no verdict while a worker makes progress, or
-while none waits.
+A worker in a collective waits for the others. So the culprit waits in no collective, or in another one than they do.
+`wait_graph` follows the waiting from worker to worker, and `hang_sentences` puts the verdict into words. There is no
+verdict while a worker makes progress, or while none waits.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from coordinatord.protocol.stack_messages import PAIRED, CollectiveState, place_
 from coordinatord.protocol.text import clip
 
 _UNEVEN = ("gather", "scatter", "all_to_all")
+"""Collectives with such a word in their names allow ranks to have tensors of different sizes."""
+
 _EVEN = ("all_gather", "allgather", "reduce_scatter")
-"""Parts of the names of collectives whose ranks may have tensors of different sizes; `_EVEN` has the exceptions."""
+"""The exceptions, by the beginning of their names."""
 
 _ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
 """Operations from one rank to all, or from all to one, which complete at different times on different ranks."""
@@ -70,17 +72,17 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     if not waiting or any(state_of(worker) is CollectiveState.MOVES for worker in seen_workers):
         return None
     awaited = find_awaited([_places_of(worker, len(seen_workers)) for worker in seen_workers])
-    last = [worker for index, worker in enumerate(seen_workers) if index in awaited.last]
-    behind = [worker for index, worker in enumerate(seen_workers) if index in awaited.last & awaited.behind]
-    others = [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
-    still = [worker for worker in last if state_of(worker) is not CollectiveState.WAITS]
-    # Others may wait for a busy worker in other ways, such as for a file.
-    named = [worker for worker in others if is_busy(worker)] or still or ([] if behind else others)
-    if named:
-        return _judge_others(named, waiting)
+    ends = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends]
+    behind = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends & awaited.behind]
+    outside = [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
+    busy = [worker for worker in outside if is_busy(worker)]  # others may wait for it, such as for a file
+    outside_ends = [worker for worker in ends if state_of(worker) is not CollectiveState.WAITS]
+    suspects = busy or outside_ends or ([] if behind else outside)
+    if suspects:
+        return _judge_outside(suspects, waiting)
     if any(moves_bytes(worker) for worker in waiting):
         return None
-    return _judge_behind(behind, waiting) if behind else _judge_waiting(last, waiting)
+    return _judge_behind(behind, waiting) if behind else _judge_ends(ends, waiting)
 
 
 def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
@@ -113,17 +115,25 @@ def _places_of(worker: SeenWorker, workers: int) -> WorkerPlaces:
 
 def _members(worker: SeenWorker, workers: int) -> int:
     """Return the number of members of the group in which a worker waits; 0 if not known."""
-    return 0 if worker.now is None else workers if collective_of(worker).group == DEFAULT_GROUP else worker.now.members
+    if worker.now is None:
+        return 0
+    return workers if collective_of(worker).group == DEFAULT_GROUP else worker.now.members
 
 
-def _judge_others(culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
-    """Return the verdict on workers that wait in no collective, and that others wait for."""
-    kind, culprits = _culprits(culprits)
+def _judge_outside(suspects: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
+    """Return the verdict on workers outside of collectives for which others wait.
+
+    The culprits are the busy ones, or else those that can be examined, or else all.
+    """
+    busy = [worker for worker in suspects if is_busy(worker)]
+    alive = [worker for worker in suspects if worker.now is not None and worker.now.state not in {"", "ended"}]
+    kind = HangKind.BUSY if busy else HangKind.STUCK if alive else HangKind.ABSENT
+    culprits = busy or alive or suspects
     return _verdict(kind, culprits, waiting, say.others_wait(kind, culprits, waiting))
 
 
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
-    """Return the verdict on workers that are behind others, and that wait for nobody.
+    """Return the verdict on workers whose collective is over for another worker, or that others have overtaken.
 
     If most members of a group are behind by one, the others have begun one collective too many.
     """
@@ -142,15 +152,15 @@ def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -
     return _verdict(HangKind.MISMATCHED, behind, waiting, say.apart(places, dict([most]), waiting))
 
 
-def _judge_waiting(last: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
-    """Return the verdict if all workers wait, and the `last` ones wait for nobody, or for each other.
+def _judge_ends(ends: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
+    """Return the verdict if all workers wait, none is behind, and the `ends` wait for nobody or for each other.
 
     Each group is judged by itself, because its members wait for each other. Members of one group that wait at different
     places are the culprits. If each group waits at one place, the complete groups should complete their collective. If
     no group is complete, the workers wait for each other in a circle.
     """
     groups: dict[tuple[str, tuple[int, ...]], list[SeenWorker]] = {}
-    for worker in last:
+    for worker in ends:
         groups.setdefault(_group_of(worker), []).append(worker)
     several = len({_group_of(worker) for worker in waiting}) > 1
     for members in groups.values():
@@ -159,7 +169,7 @@ def _judge_waiting(last: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) ->
             return _mismatched(places, waiting)
     whole = [members for members in groups.values() if _is_whole(members, len(waiting), alone=not several)]
     if not whole:
-        return _mismatched(_by_place(last, with_group=True), waiting)
+        return _mismatched(_by_place(ends, with_group=True), waiting)
     stuck = sorted((worker for members in whole for worker in members), key=lambda worker: worker.rank)
     [place, *_] = _by_place(whole[0], with_group=several)
     return _verdict(HangKind.NETWORK, stuck, waiting, say.never_completes(place, len(whole), stuck, waiting))
@@ -177,7 +187,7 @@ def _is_pair(worker: SeenWorker) -> bool:
 
 
 def _group_of(worker: SeenWorker) -> tuple[str, tuple[int, ...]]:
-    """Return the group in which a worker waits, and the pair. Each backend of a group counts its own collectives."""
+    """Return the group in which a worker waits, by its backend, and the two ranks of an exchange with one peer."""
     place = place_of(collective_of(worker))
     if place is None:
         return collective_of(worker).group, ()
@@ -187,7 +197,7 @@ def _group_of(worker: SeenWorker) -> tuple[str, tuple[int, ...]]:
 def _mismatched(places: Mapping[WaitPlace, Sequence[SeenWorker]], waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return the verdict on workers that wait at different places.
 
-    If most of them wait at one place, the others are the culprits. Otherwise all are named.
+    If most of them wait at one place, the others are the culprits. Otherwise all are.
     """
     sides = sorted(places.items(), key=lambda side: (-len(side[1]), side[1][0].rank))
     most, *others = sides
@@ -197,20 +207,8 @@ def _mismatched(places: Mapping[WaitPlace, Sequence[SeenWorker]], waiting: Seque
     return _verdict(HangKind.MISMATCHED, culprits, waiting, say.apart(named, dict([most] if has_most else []), waiting))
 
 
-def _culprits(workers: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
-    """Return the culprits among workers that wait in no collective.
-
-    These are the busy ones, if any: the others may wait for them in other ways.
-    """
-    busy = [worker for worker in workers if is_busy(worker)]
-    if busy:
-        return HangKind.BUSY, busy
-    known = [worker for worker in workers if worker.now is not None and worker.now.state not in {"", "ended"}]
-    return (HangKind.STUCK, known) if known else (HangKind.ABSENT, list(workers))
-
-
 def _by_place(waiting: Sequence[SeenWorker], *, with_group: bool) -> dict[WaitPlace, list[SeenWorker]]:
-    """Group waiting workers by their collectives, and by what they put in where that alone must be, and is not, one."""
+    """Group waiting workers by their collectives, or by their input if only that differs and it must not."""
     collectives = [collective_of(worker) for worker in waiting]
     places = [replace(place_in(each), group=each.group if with_group else "") for each in collectives]
     if len(set(places)) == 1 and _is_even(places[0].operation) and len({each.shape for each in collectives}) > 1:
@@ -222,5 +220,5 @@ def _by_place(waiting: Sequence[SeenWorker], *, with_group: bool) -> dict[WaitPl
 
 
 def _is_even(operation: str) -> bool:
-    """Whether all ranks must put in tensors of one size."""
+    """Whether all ranks must have inputs of one size."""
     return operation.lstrip("_").startswith(_EVEN) or not any(word in operation for word in _UNEVEN)

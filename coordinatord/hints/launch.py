@@ -7,6 +7,11 @@ from coordinatord.hints.rule import HintRule
 _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
 """A name before a semicolon is a package, which exists but cannot be run."""
 
+_ENVIRONMENT_LOST = (
+    "nodeclient gives {variable} to the process that it starts, so something between that and the script drops the "
+    "environment: sudo, env -i, docker run, ssh or srun (sudo -E, docker run -e, srun --export=ALL keep it)"
+)
+
 LAUNCHING = (
     HintRule(
         "script without --local-rank",
@@ -21,8 +26,7 @@ LAUNCHING = (
     ),
     HintRule(
         "environment lost",
-        "nodeclient gives {variable} to the process that it starts, so something between that and the script drops the "
-        "environment: sudo, env -i, docker run, ssh or srun (sudo -E, docker run -e, srun --export=ALL keep it)",
+        _ENVIRONMENT_LOST,
         (
             r"(?s)(?:<frozen os>|/os\.py).*"
             r"KeyError: '(?P<variable>(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT))'"
@@ -31,8 +35,7 @@ LAUNCHING = (
     ),
     HintRule(
         "environment lost before init_process_group",
-        "nodeclient gives {variable} to the process that it starts, so something between that and the script drops the "
-        "environment: sudo, env -i, docker run, ssh or srun (sudo -E, docker run -e, srun --export=ALL keep it)",
+        _ENVIRONMENT_LOST,
         r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
     ),
     HintRule(

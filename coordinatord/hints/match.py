@@ -1,4 +1,4 @@
-"""Finds advice about a failure with a known cause, from the tables in other modules. Pure."""
+"""Finds advice about a failure, by the first known cause that matches it, or about a hang, by its kind. Pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _STUCK_IN_ANOTHER_WAY = {
     r" waits? for a disk\b": _DISK,
     r" waits? for ": _OUTSIDE,
 }
-"""The advice about stuck workers whose stack does not show why, by the words of the verdict (`hang_sentences`)."""
+"""The advice about stuck workers whose stack does not show why, by a pattern of their verdict (`hang_sentences`)."""
 
 
 def hang_advice(kind: HangKind, failure: Failure) -> str:
@@ -77,7 +77,7 @@ _FINAL = "no restart mends this error, so the run ended at once: correct the scr
 
 
 def hint(report: Report) -> str | None:
-    """Return one or two sentences about the root cause; None if the cause is not known."""
+    """Return one or two sentences of advice about the root cause; None if the cause is not known."""
     if report.failure.hang is not None:
         return hang_advice(report.failure.hang, report.failure).format(host=report.host)
     if report.failure.final:

@@ -191,7 +191,7 @@ NETWORK = (
 )
 
 
-_NCCL = r"Connection closed by remote peer"
+_NCCL_PEER_CLOSED = r"Connection closed by remote peer"
 """NCCL's text below the exception. Its ncclRemoteError without this text may be a network fault."""
 
 
@@ -202,4 +202,5 @@ def lost_connection(failure: Failure) -> bool:
     may still live. The user's program writes that output and may write anything, so this is no proof by itself.
     """
     lines = "\n".join(failure.last_lines)
-    return bool(re.search(_PEER_GONE_GLOO, failure.error or lines) or re.search(_NCCL, f"{failure.error}\n{lines}"))
+    gloo = re.search(_PEER_GONE_GLOO, failure.error or lines)
+    return bool(gloo or re.search(_NCCL_PEER_CLOSED, f"{failure.error}\n{lines}"))

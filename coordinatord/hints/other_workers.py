@@ -57,13 +57,13 @@ def _first_of(texts: Sequence[str]) -> str:
 
 
 def _did(failures: Sequence[SecondaryFailure], number: int) -> str:
-    """Describe how `number` workers failed, some of whom are in a report."""
+    """Say whether `number` workers failed or left the round, by those of them that the report names."""
     left = sum(failure.left for failure in failures)
     return "failed" if not left else "left the round" if left == number else "failed or left the round"
 
 
 def _named(failures: Iterable[SecondaryFailure], number: int) -> str:
-    """Name the failures in a report, of `number` in all."""
+    """Name the workers of these failures, and count the rest of `number`."""
     names = [
         f"rank {failure.rank} on {failure.node} ({describe_exit(failure.exit_code, left=failure.left)})"
         for failure in failures

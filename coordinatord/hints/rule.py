@@ -1,7 +1,7 @@
-"""The class of a known cause of a failure; the causes are in `launch`, `network` and `resource`. Pure.
+"""Defines a row of the tables of known causes, which are in `launch`, `network` and `resource`. Pure.
 
-To add one, add a row there, and a real message of it to the test. A row must be certain: an ordinary exception of the
-script gets no hint.
+To add a cause, add a row there, and a real message of it to the test. A row must be certain: an ordinary exception of
+the script gets no hint.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the workers for which all others wait, directly or through a chain of other workers.
 
-A worker waits for the members of a process group that are behind it. Those that are not behind may still wait in an
-earlier operation: a GPU executes operations in the order in which they were begun, and with NCCL a worker begins dozens
-ahead. So a worker that is behind is no culprit while it waits for others. The exception is a collective that completes
+A worker waits for the members of its process group that are behind it. With NCCL it also waits for members that are not
+behind, but still wait in an earlier operation: a worker begins dozens of operations ahead, and its GPU executes them in
+order. So a worker that is behind is no culprit while it waits for others. The exception is a collective that completes
 only once all have begun it: if it has completed for another worker, it should have completed here as well.
 """
 
@@ -18,22 +18,25 @@ from msgspec.structs import replace
 from coordinatord.protocol.stack_messages import PAIRED, GroupPlace, GroupStage
 
 Node = int | tuple[str, str, int]
-"""A worker's index, or some members of a group: `at` a level, `below` it, or `not yet at` it. The last ones wait in an
-earlier operation."""
+"""A node of the graph: the index of a worker, or some members of a group, by their part, the group and a level of it.
+
+The part is `at` for members at that level, `below` for those behind it, or `not yet at` for those that wait in an
+earlier operation. Workers point to parts and parts to workers, so that the graph does not grow with the square of a group.
+"""
 
 BACKENDS_MAX = 4
 """The limit of backends of a group; torch makes one for each kind of device."""
 
 SILENT: Node = ("silent", "", 0)
-"""All workers without a known place."""
+"""The node of all workers without a known place."""
 
 
 class WorkerPlaces(Struct, frozen=True):
-    """The progress of one worker."""
+    """The progress of one worker in its process groups."""
 
     rank: int
     places: tuple[GroupPlace, ...]
-    """Those at which it waits come first, in the order in which they began. A silent worker has none."""
+    """The places at which it waits come first, in the order in which they began. A silent worker has none."""
     members: int = 0
     """The number of members of the group of its first place; 0 if not known."""
 
@@ -60,8 +63,8 @@ class WorkerPlaces(Struct, frozen=True):
 class Awaited(Struct, frozen=True):
     """The workers for which all others wait, by their indices."""
 
-    last: frozenset[int]
-    """Those that wait for nobody, or only for each other."""
+    ends: frozenset[int]
+    """The ends of all chains of waiting: they wait for nobody, or only for each other."""
     behind: frozenset[int]
     """All workers that are behind another member of a group."""
 
@@ -70,29 +73,29 @@ def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
     """Return the workers for which all others wait; of workers that wait for each other, those that are behind."""
     graph = _Graph(_with_backends(workers))
     waiting = [index for index, worker in enumerate(workers) if worker.first is not None]
-    last: set[int] = set()
+    ends: set[int] = set()
     for component in _last_components(waiting, graph.successors):
-        found = {node for node in component if isinstance(node, int)}
-        last |= found & graph.behind or found
-    return Awaited(frozenset(last), frozenset(graph.behind))
+        members = {node for node in component if isinstance(node, int)}
+        ends |= members & graph.behind or members
+    return Awaited(frozenset(ends), frozenset(graph.behind))
 
 
 def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
-    """Replace a place without a backend by one for each backend that others use in the group."""
+    """Replace a place without a backend by one for each backend that other workers use in that group."""
     used: dict[str, set[str]] = defaultdict(set)
     for place in (place for worker in workers for place in worker.places):
         name, _, backend = place.group.rpartition(".")
         if backend and len(used[f"{name}."]) < BACKENDS_MAX:
             used[f"{name}."].add(place.group)
 
-    def known(place: GroupPlace) -> Iterator[GroupPlace]:
+    def expanded(place: GroupPlace) -> Iterator[GroupPlace]:
         return (replace(place, group=group) for group in used.get(place.group, {place.group}))
 
-    return [replace(worker, places=tuple(chain.from_iterable(map(known, worker.places)))) for worker in workers]
+    return [replace(worker, places=tuple(chain.from_iterable(map(expanded, worker.places)))) for worker in workers]
 
 
 class _Graph:
-    """The wait-for graph; its size grows with the number of places."""
+    """The wait-for graph, with edges from those that wait; its size grows with the number of places."""
 
     def __init__(self, workers: Sequence[WorkerPlaces]) -> None:
         self._workers = workers
@@ -108,7 +111,7 @@ class _Graph:
             for place in worker.places
             if place.stage is GroupStage.WAITS_FOR_ALL and highest[place.group] > place.level
         }
-        """The workers whose collective should be over, since it is over for another one."""
+        """The workers whose collective should have completed, since it has for another worker."""
         self._members: dict[Node, list[int]] = defaultdict(list)
         for index, worker in enumerate(workers):
             if not worker.places:
@@ -136,7 +139,7 @@ class _Graph:
         }
 
     def successors(self, node: Node) -> Iterable[Node]:
-        """Return the nodes that a worker waits for, or the workers in a part of a group."""
+        """Return the nodes for which a worker waits, or the workers in a part of a group."""
         if isinstance(node, int):
             return () if node in self._overtaken else self._awaited_by(self._workers[node])
         part, group, _ = node
@@ -146,10 +149,12 @@ class _Graph:
         return [*self._members["at", group, lower], *self._parts(("below", group, lower))]
 
     def _awaited_by(self, worker: WorkerPlaces) -> Iterator[Node]:
+        """Yield the nodes for which a worker waits."""
         first = worker.first
         if first is None:
             return
-        if not 0 < worker.members <= self._levels[first.group].total():
+        has_all_members = 0 < worker.members <= self._levels[first.group].total()
+        if not has_all_members:
             yield from self._parts(SILENT)
         if (collective := worker.collective) is not None:
             yield from self._parts(("below", collective.group, collective.level))
@@ -165,7 +170,7 @@ class _Graph:
             yield peer
 
     def _parts(self, node: Node) -> Iterator[Node]:
-        """Yield a part of a group if it has workers."""
+        """Yield a part of a group, or `SILENT`, if it has workers."""
         if node in self._lower or node in self._members:
             yield node
 
