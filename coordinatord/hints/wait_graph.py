@@ -21,7 +21,8 @@ Node = int | tuple[str, str, int]
 """A node of the graph: the index of a worker, or some members of a group, by their part, the group and a level of it.
 
 The part is `at` for members at that level, `below` for those behind it, or `not yet at` for those that wait in an
-earlier operation. Workers point to parts and parts to workers, so that the graph does not grow with the square of a group.
+earlier operation. Workers point to parts and parts to workers, so that the graph does not grow with the square of a
+group.
 """
 
 BACKENDS_MAX = 4
