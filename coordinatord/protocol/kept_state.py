@@ -115,7 +115,7 @@ PERSISTED_PARTS_MAX = 32
 KEEP_STEPS_MAX = 1000
 """The most steps that a job may have on the disk: a starting node scans all of them."""
 
-IN_VAIN_MAX = 8
+ABORTED_MAX = 8
 """The most aborted attempts that an order names, the last ones. The files of older ones are deleted when a step becomes
 whole."""
 
@@ -196,8 +196,8 @@ class PersistOrder(Strict, frozen=True):
     """The number of ranks whose small state all nodes together write: the committer must find all of them."""
     attempt: Counter = 0
     """The number of the attempt in the run. With a new one, a node that missed the end of the last begins anew."""
-    in_vain: Annotated[tuple[Counter, ...], Meta(max_length=IN_VAIN_MAX)] = ()
-    """Aborted attempts of the run, which no node commits. Their files are deleted before this attempt: they may have
+    aborted: Annotated[tuple[Counter, ...], Meta(max_length=ABORTED_MAX)] = ()
+    """Attempts of the run that ended before their commit. Their files are deleted before this attempt: they may have
     filled the disk."""
 
     @property

@@ -105,7 +105,7 @@ class PersistAttempt:
 
 def _for_files(order: PersistOrder) -> PersistOrder:
     """Return an order with only those fields that decide which files are written; the others may change later."""
-    return replace(order, commit=False, in_use=None, small=0, in_vain=())
+    return replace(order, commit=False, in_use=None, small=0, aborted=())
 
 
 class StepOnDisk(Struct, frozen=True):

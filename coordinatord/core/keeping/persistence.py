@@ -140,7 +140,7 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
         _in_use(kept, member) if commit else None,
         small=work.small_states if commit else 0,
         attempt=work.attempt,
-        in_vain=kept.disk.in_vain,
+        aborted=kept.disk.aborted,
     )
 
 

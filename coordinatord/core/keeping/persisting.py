@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import (
-    IN_VAIN_MAX,
+    ABORTED_MAX,
     KeptStep,
     PersistedStep,
     PersistReport,
@@ -160,8 +160,8 @@ class Persisting:
         """The attempt that is on; None if none is."""
         self.attempts = 0
         """The number of the last attempt."""
-        self.in_vain: tuple[int, ...] = ()
-        """The last attempts since a success that ended before a node was asked to make the step whole."""
+        self.aborted: tuple[int, ...] = ()
+        """The last attempts since a success that ended before a node was asked to commit the step."""
         self.every_s: float | None = None
         """The shortest interval of writes that a node asked for, in seconds; None if no node may write."""
         self.since = math.inf
@@ -206,7 +206,7 @@ class Persisting:
         self._move(WriteEvent.MADE_WHOLE)
         self.step, self.since = at, now
         self.wanted, self.problem, self.failed_at = False, "", None
-        self.in_vain = ()  # the node that made it whole deletes what is left of them
+        self.aborted = ()  # the committer has deleted their files
         self.retry_at, self.ends_at = -math.inf, None  # nodes that go may have a newer step, and time for that as well
 
     def give_up(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
@@ -227,7 +227,7 @@ class Persisting:
         """
         state = WRITES[self.state, event]
         if self.work is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
-            self.in_vain = (*self.in_vain, self.work.attempt)[-IN_VAIN_MAX:]
+            self.aborted = (*self.aborted, self.work.attempt)[-ABORTED_MAX:]
         self.work = work
         if work is not None:
             work.state = state

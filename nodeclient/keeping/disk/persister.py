@@ -120,7 +120,7 @@ class Persister:
         try:
             names = ((rank, kind) for each in order.parts for rank in each.each_rank for kind in kinds_of(each))
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in names]
-            work = partial(self._write_all, name, parts, progress, order.in_vain)
+            work = partial(self._write_all, name, parts, progress, order.aborted)
             await self._thread.do(work, progress, attempt.record_bytes)
         except GivenUpError:
             return
@@ -139,12 +139,12 @@ class Persister:
         return held
 
     def _write_all(
-        self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, in_vain: tuple[int, ...]
+        self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, aborted: tuple[int, ...]
     ) -> None:
         """Write the parts of this node. If that fails or is given up, delete them: the step does not become whole."""
         with suppress(OSError):  # without locks, the user was warned when the round began
             self._claim.take(name.run, CLAIM_WITHIN_S)
-        step_folder.drop_attempts(self.steps.folder, name.run, in_vain, progress)
+        step_folder.drop_attempts(self.steps.folder, name.run, aborted, progress)
         folder = step_folder.begin(self.steps.folder, name)
         # A step has one file of buffers: those of the rank that writes the first shard.
         with_buffers = {held.commit.rank for kind, held in parts if kind is Kind.BIG and held.commit.shard == 0}

@@ -178,11 +178,11 @@ def test_the_write_at_a_planned_end_is_tried_again_after_a_pause_though_the_next
     assert writers(stage) == dict.fromkeys(NODES, 200)
 
 
-def test_writers_hear_which_attempts_were_in_vain() -> None:
+def test_writers_hear_which_attempts_were_aborted() -> None:
     stage = ending(shards=3)
     for _ in range(2):
         stage.play("write n2 failed why=full", f"advance {RETRY_S:g}s")
-    assert [asked and (asked.attempt, asked.in_vain) for asked in (order(stage, "n1"), order(stage, "n2"))] == [
+    assert [asked and (asked.attempt, asked.aborted) for asked in (order(stage, "n1"), order(stage, "n2"))] == [
         (3, (1, 2)),
         (3, (1, 2)),
     ]
@@ -190,7 +190,7 @@ def test_writers_hear_which_attempts_were_in_vain() -> None:
         stage.play(f"write {node} written")
     stage.play("write n1 failed why=full", f"advance {RETRY_S:g}s")
     assert (asked := order(stage, "n1")) is not None
-    assert (asked.attempt, asked.in_vain) == (4, (1, 2)), "the third one was to be made whole, and perhaps was"
+    assert (asked.attempt, asked.aborted) == (4, (1, 2)), "the third one was to be made whole, and perhaps was"
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

@@ -54,12 +54,12 @@ def test_memory_has_to_hold_a_step_until_all_of_it_is_written() -> None:
     assert [at_state(state).pinned for state in WriteState] == [None, AT, None]
 
 
-def test_an_attempt_that_ends_before_the_commit_is_in_vain_and_its_number_is_sent() -> None:
+def test_an_attempt_that_ends_before_the_commit_is_aborted_and_its_number_is_sent() -> None:
     for event in (WriteEvent.FAILED, WriteEvent.DROPPED):
-        for state, in_vain in ((WriteState.WRITING, (3,)), (WriteState.COMMITTING, ())):
+        for state, aborted in ((WriteState.WRITING, (3,)), (WriteState.COMMITTING, ())):
             disk = at_state(state)
             bring(disk, event)
-            assert disk.in_vain == in_vain
+            assert disk.aborted == aborted
 
 
 def test_a_step_that_is_whole_settles_everything() -> None:
@@ -69,4 +69,4 @@ def test_a_step_that_is_whole_settles_everything() -> None:
     disk.begin(a_write(AT, attempt=5))
     disk.commit()
     disk.succeed(100.0)
-    assert (disk.step, disk.since, disk.problem, disk.failed_at, disk.in_vain) == (AT, 100.0, "", None, ())
+    assert (disk.step, disk.since, disk.problem, disk.failed_at, disk.aborted) == (AT, 100.0, "", None, ())

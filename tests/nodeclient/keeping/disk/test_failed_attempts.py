@@ -48,7 +48,7 @@ async def test_a_full_disk_is_left_without_the_files_that_were_whole(tmp_path: P
         assert files(small_disk) == []
 
 
-async def test_what_is_left_of_attempts_in_vain_makes_room_for_the_next_one(tmp_path: Path, small_disk: Path) -> None:
+async def test_what_is_left_of_aborted_attempts_makes_room_for_the_next_one(tmp_path: Path, small_disk: Path) -> None:
     """This node has written all of its part. Another one has not, so the coordinator has given the attempt up."""
     (small_disk / "others").write_bytes(bytes(OTHERS))
     async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
@@ -56,7 +56,7 @@ async def test_what_is_left_of_attempts_in_vain_makes_room_for_the_next_one(tmp_
         assert (await write(node, replace(an_order(4), attempt=1))).state is PersistState.WRITTEN
         node.keeper.carry_out(Persist(RUN, None))
         assert (await write(node, replace(an_order(5), attempt=2))).state is PersistState.FAILED
-        again = replace(an_order(5, commit=True), attempt=3, in_vain=(1, 2))
+        again = replace(an_order(5, commit=True), attempt=3, aborted=(1, 2))
         assert (await write(node, again)).state is PersistState.COMMITTED
         assert attempts(small_disk) == ["3"]
 
@@ -71,7 +71,7 @@ async def test_a_whole_step_and_what_another_run_has_written_stay(tmp_path: Path
         assert (await write(other, replace(an_order(9), attempt=1), run="r-2")).state is PersistState.WRITTEN
     async with keeping_nodes(tmp_path, "c", disk=disk) as (node,):
         await train(node, 5)
-        await write(node, replace(an_order(5), attempt=3, in_vain=(1, 2)))
+        await write(node, replace(an_order(5), attempt=3, aborted=(1, 2)))
         assert attempts(disk) == ["1", "2", "3"]
         assert [step.of.step for step in find_whole(disk / "job")[0]] == [4]
 
