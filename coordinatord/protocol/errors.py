@@ -1,7 +1,7 @@
 """The base classes of all errors: operational ones, which are not our fault, and internal ones, which are bugs.
 
-A user sees an `OperationalError` as one clear line; a program that it ends exits with its code. An `InternalError` ends
-the program with a traceback and a crash file. A `Table` raises an `InternalError` for a missing row.
+A user sees an `OperationalError` as one line, and a program that it ends exits with its code. An `InternalError` ends
+the program with a traceback and a crash file; a `Table` raises it for a missing row.
 """
 
 from __future__ import annotations

@@ -41,8 +41,11 @@ of a second. With a shorter one, such as a number in another unit, all nodes wou
 
 Seconds = Annotated[float, Meta(ge=0, le=DURATION_S_MAX)]
 Grant = Annotated[float, Meta(ge=HEARTBEAT_S_MIN, le=DURATION_S_MAX)]
+"""A heartbeat or a lease that the coordinator grants a node, in seconds."""
 Count = Annotated[int, Meta(ge=0, le=RANKS_MAX)]
+"""A rank, or a number of ranks or nodes."""
 Counter = Annotated[int, Meta(ge=0, le=COUNTER_MAX)]
+"""A number that grows by one each time, such as that of a round."""
 Step = Annotated[int, Meta(ge=0, le=STEP_MAX)]
 LocalRank = Annotated[int, Meta(ge=0, le=WORKERS_MAX)]
 RequestNumber = Annotated[int, Meta(ge=1, le=REQUEST_MAX)]

@@ -1,11 +1,11 @@
-"""The parts of messages about kept training state: the nodes' reports, and the step to resume from.
+"""The parts of messages about kept training state: the nodes' reports, and the coordinator's orders.
 
 A *part* is the state that one rank keeps of one step of one round. It has one of several shards of the *big* state
 (weights, the optimizer's state), so a step is whole when each shard has a holder. The *small* state (buffers, random
 state, numbers) is the rank's own.
 
-On a shared disk, several nodes write a step, each shard by one of them. When all have written, one of them writes the
-step's manifest, which makes the step whole.
+On a shared disk, several nodes write a step, each shard by one of them. When all have written, one of them, the
+committer, writes the step's manifest, which makes the step whole.
 """
 
 from __future__ import annotations
@@ -38,19 +38,34 @@ class KeptStep(Strict, frozen=True, order=True):
     step: Step
 
 
-class KeptParts(Strict, frozen=True):
+class AtStep(Strict, frozen=True):
+    """The base of records about one step."""
+
+    round: Counter
+    """The round in which the step was made."""
+    step: Step
+
+    @property
+    def at(self) -> KeptStep:
+        """The step, to compare with others."""
+        return KeptStep(self.round, self.step)
+
+
+class AtShardedStep(AtStep, frozen=True):
+    """The base of records about one step that also say how its state is divided."""
+
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    """The number of ranks of its round."""
+    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    """The number of shards of the big state: 1 if each rank has all of it."""
+
+
+class KeptParts(AtShardedStep, frozen=True):
     """A node's parts of one step of one round, of consecutive ranks with the same kinds of state.
 
     The shards are consecutive as well, modulo their number: if the first rank has shard 2 of 3, the next has shard 0.
     """
 
-    round: Counter
-    """The round in which the ranks had this state."""
-    step: Step
-    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    """The number of ranks of that round."""
-    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    """The number of shards of the big state: 1 if each rank has all of it."""
     first_rank: Count
     ranks: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     """The number of ranks, from the first one upward."""
@@ -74,11 +89,6 @@ class KeptParts(Strict, frozen=True):
             )
         if self.first_shard >= self.shards:
             raise SchemaError(f"first_shard is {self.first_shard}, but there are {self.shards}")
-
-    @property
-    def at(self) -> KeptStep:
-        """The step of these parts."""
-        return KeptStep(self.round, self.step)
 
     def holds(self, rank: int) -> bool:
         """Whether these include the part of a rank."""
@@ -162,11 +172,9 @@ class PersistState(StrEnum):
     """The attempt has failed; a later one writes the newest step of its time."""
 
 
-class PersistReport(Strict, frozen=True):
+class PersistReport(AtStep, frozen=True):
     """A node's progress on an order to write a step."""
 
-    round: Counter
-    step: Step
     state: PersistState
     bytes: Size
     """The bytes that were checked and written so far; growth shows that nothing hangs."""
@@ -174,19 +182,10 @@ class PersistReport(Strict, frozen=True):
     attempt: Counter = 0
     """The number of the attempt, as of the order."""
 
-    @property
-    def at(self) -> KeptStep:
-        """The step."""
-        return KeptStep(self.round, self.step)
 
-
-class PersistOrder(Strict, frozen=True):
+class PersistOrder(AtShardedStep, frozen=True):
     """The parts of a step of the present run that a node has to write."""
 
-    round: Counter
-    step: Step
-    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     parts: Annotated[tuple[WantedParts, ...], Meta(max_length=WANTED_MAX)]
     commit: bool
     """Whether the node has to commit the step: all nodes have written their parts."""
@@ -199,11 +198,6 @@ class PersistOrder(Strict, frozen=True):
     aborted: Annotated[tuple[Counter, ...], Meta(max_length=ABORTED_MAX)] = ()
     """Attempts of the run that ended before their commit. Their files are deleted before this attempt: they may have
     filled the disk."""
-
-    @property
-    def at(self) -> KeptStep:
-        """The step."""
-        return KeptStep(self.round, self.step)
 
 
 class DiskStep(Strict, frozen=True):
@@ -334,28 +328,15 @@ class KeptSource(Strict, frozen=True):
         return f"KeptSource(node={self.node!r}, address={self.address!r}, port={self.port}, parts={self.parts!r})"
 
 
-class KeptCopy(Strict, frozen=True):
+class KeptCopy(AtStep, frozen=True):
     """Parts of one step that a node has to fetch from another one, and to keep while the step is protected."""
 
-    round: Counter
-    step: Step
     source: KeptSource
 
-    @property
-    def at(self) -> KeptStep:
-        """The step."""
-        return KeptStep(self.round, self.step)
 
-
-class Resume(Strict, frozen=True):
+class Resume(AtShardedStep, frozen=True):
     """The step that all workers of a round resume from, and the sources of one node's parts of it."""
 
-    round: Counter
-    """The round of the step."""
-    step: Step
-    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    """The number of ranks of that round."""
-    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     sources: Annotated[tuple[KeptSource, ...], Meta(max_length=SOURCES_MAX)]
     """The parts that the node needs, by holder; all of them if `complete`."""
     complete: bool
@@ -364,8 +345,3 @@ class Resume(Strict, frozen=True):
     """How many steps are redone, as far as workers have reported steps."""
     disk: DiskStep | None = None
     """The step on the disk that each node reads; None for a step in memory."""
-
-    @property
-    def at(self) -> KeptStep:
-        """The step."""
-        return KeptStep(self.round, self.step)

@@ -194,8 +194,8 @@ _PLACE = re.compile(r"([\w.@-]{1,32})([=?!<>])(\d{1,16});", re.ASCII)
 _PEER = re.compile(r"(send to|recv from) (\d{1,16})")
 
 _FOR_ALL = re.compile(r"_?(all_?reduce|all_?gather|reduce_scatter|barrier)")
-"""Operations that complete for no rank before all have begun them. All others may complete for some ranks before: a
-broadcast for its root, and an `all_to_all` for ranks that exchange nothing."""
+"""Operations that complete only once all ranks have begun them. Others may complete for some ranks before: a broadcast
+for its root, and an `all_to_all` for ranks that exchange nothing."""
 
 
 class GroupStage(StrEnum):
@@ -206,7 +206,7 @@ class GroupStage(StrEnum):
     WAITS = "?"
     """The worker has begun the collective, which is not over."""
     WAITS_FOR_ALL = "!"
-    """The same, and it completes for no worker before all of the group have begun it."""
+    """The same, in a collective that completes only once all of the group have begun it."""
     SENDS = ">"
     """The worker sends to a peer, which has not received it."""
     RECEIVES = "<"
@@ -253,12 +253,12 @@ def place_of(collective: Collective) -> GroupPlace | None:
 def pack_places(collectives: Sequence[Collective]) -> bytes:
     """Encode the places of a worker in these collectives, except the first, which has its own field in the message.
 
-    Each group has its first collective, the first one that waits for all, and the first exchange with a peer. Places
-    beyond the limit are dropped.
+    Of each group, only three places matter: the first one, the first one that waits for all, and the first exchange
+    with a peer. Places beyond the limit are dropped.
     """
     packed = b""
-    told: set[tuple[str, str]] = set()
-    for at, collective in enumerate(collectives):
+    covered: set[tuple[str, str]] = set()
+    for index, collective in enumerate(collectives):
         place = place_of(collective)
         if place is None:
             continue
@@ -267,9 +267,9 @@ def pack_places(collectives: Sequence[Collective]) -> bytes:
             kinds.add((place.group, "for all"))
         text = f"{place.group}{place.stage}{place.number};"
         fits = _PLACE.fullmatch(text) and len(packed) + len(text) <= PLACES_BYTES_MAX
-        if at and fits and not kinds <= told:
+        if index and fits and not kinds <= covered:
             packed += text.encode()
-        told |= kinds
+        covered |= kinds
     return packed
 
 
@@ -294,23 +294,23 @@ _GO_BETWEEN = re.compile(r"(?:.*\.)?(?:wrapper|decorate_context|_wrapped_call_im
 def find_place(frames: Sequence[Frame]) -> Frame | None:
     """Return the function that the script has called, with the file and the line of the call; None without a frame.
 
-    The innermost frame comes first. The script's files are the one that was started, and those beside or below it.
-    Without a frame in these files, the innermost frame is returned.
+    The innermost frame comes first. The script's files are the one that was started, and those in its folder. Without
+    a frame in these files, the innermost frame is returned.
     """
     script = _find_script(frames)
     folder = script.rpartition("/")[0]
-    for at, (name, file, line) in enumerate(frames):
+    for index, (name, file, line) in enumerate(frames):
         if script and (file == script or (folder and file.startswith(f"{folder}/"))):
-            called = [function for function, _, _ in reversed(frames[:at]) if function != ELLIPSIS]
-            telling = (function for function in called if not _GO_BETWEEN.fullmatch(function))
-            return next(telling, called[0] if called else name), file, line
+            called = [function for function, _, _ in reversed(frames[:index]) if function != ELLIPSIS]
+            named = (function for function in called if not _GO_BETWEEN.fullmatch(function))
+            return next(named, called[0] if called else name), file, line
     return frames[0] if frames else None
 
 
 def _find_script(frames: Sequence[Frame]) -> str:
     """Return the file of the script, which was started itself or by another program; empty if not known."""
-    for at, (name, file, _) in enumerate(frames):
-        is_outermost = at == len(frames) - 1 or _runs_scripts(frames[at + 1][1])
+    for index, (name, file, _) in enumerate(frames):
+        is_outermost = index == len(frames) - 1 or _runs_scripts(frames[index + 1][1])
         if name == "<module>" and is_outermost and not _runs_scripts(file):
             return file
     return ""

@@ -6,23 +6,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
-from coordinatord.protocol.kept_state import DiskStep, KeptStep
-from coordinatord.protocol.schema import Strict
+from coordinatord.protocol.fields import Count, Name, Step
+from coordinatord.protocol.kept_state import AtShardedStep, DiskStep
 
 HOLDERS_NAMED = 8
 """The most holders of a step that are named; the others are counted."""
 
 
-class ResumePoint(Strict, frozen=True):
+class ResumePoint(AtShardedStep, frozen=True):
     """The step that a round resumes from."""
 
-    round: Counter
-    """The round in which the step was done."""
-    step: Step
-    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    """How many ranks that round had."""
-    shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     redone: Step | None
     """How many steps are done again, as far as workers have reported steps."""
     nodes: Annotated[tuple[Name, ...], Meta(max_length=HOLDERS_NAMED)] = ()
@@ -31,8 +24,3 @@ class ResumePoint(Strict, frozen=True):
     """How many more nodes hold it."""
     disk: DiskStep | None = None
     """The step is on the disk, under these names; None if it is in memory."""
-
-    @property
-    def at(self) -> KeptStep:
-        """The step."""
-        return KeptStep(self.round, self.step)
