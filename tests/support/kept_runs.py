@@ -39,7 +39,7 @@ def shard(number: int, step: int, *, protected: bool = False) -> KeptParts:
 
 def note(kept: KeptState, number: int, *parts: KeptParts) -> bool:
     """Take in what a node keeps, where no node takes copies; return whether other steps are to be protected."""
-    kept.note_parts(f"n{number}", parts)
+    kept.record_parts(f"n{number}", parts)
     changed = kept.protection.advance()
     for at in kept.protection.steps or ():
         kept.copies.plans.setdefault(at, CopyPlan({}))

@@ -1,14 +1,18 @@
-"""The wing for training state that outlives workers: which step is whole, who keeps it, and from where it is resumed.
+"""The wing for kept state: training state that survives its workers in the memory of nodes, and on a disk.
 
-`run_keeping` has the words by which the kernel knows the wing, and `table` what it does by itself; `known` is what it
-knows of one run. `holdings` takes in what nodes report, and `sentences` has what is said to people.
+`run_keeping` implements the kernel's interface to this wing, and `table` has the actions that the wing begins itself.
+`known` joins the state of the wing for one run. `holdings` records what nodes report, and `sentences` has the texts for
+people.
 
-`kept_index` has what the nodes of a run keep, and `shards` says whether parts make a step whole. `protection` is the
-agreement on the steps that nodes must not overwrite. `resumption` chooses the step that a round resumes from, and
-`resume_plan` says which node gets which parts from which other one; `first_states` says whether all ranks began alike.
-`copying` says which copies each node is to get, by a `copy_plan`; `copy_plans` has those of all protected steps.
-`handover` says which node stays to hand over what it keeps.
-`persisting` has what is being written to the disk, and `persistence` says which step is written, by which nodes, and
-which nodes wait for that. `halting` names the step that all workers keep before a planned end, and `checkpoint_watch`
-has the checkpoints that the script itself writes.
+In memory: `kept_index` knows the parts that each node has, and `shards` decides whether parts make a step whole.
+`protection` is the agreement on the steps that nodes must not overwrite. `resumption` chooses the step that a round
+resumes from, and `resume_plan` finds the parts that each node needs for that; `first_states` says whether all ranks
+began with the same state. `copy_plan` plans copies of the state that only one host has, and `copying` asks nodes to
+fetch them. `handover` decides which departing nodes stay until others have their state.
+
+On a disk: `persisting` is the progress of writing a step, and `persistence` decides which step is written, when and by
+which nodes.
+
+At the end of a round: `halting` chooses the step that all workers keep, and `checkpoint_watch` tracks the checkpoints
+that the script writes itself.
 """

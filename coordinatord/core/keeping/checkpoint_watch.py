@@ -1,4 +1,8 @@
-"""Which checkpoint all nodes of a round have written, and when that became known."""
+"""Tracks the checkpoints that scripts write: when the newest one that all nodes of a round have written became known.
+
+With `--scale-up at-checkpoint`, nodes that arrive wait for a checkpoint. A step that is kept at an interval counts as
+one if the script writes none.
+"""
 
 from __future__ import annotations
 
@@ -8,61 +12,63 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 NONE_YET = -1
-"""Stands for the step of a node whose workers will write checkpoints, and have written none."""
+"""Stands for the newest checkpoint of a node whose workers have announced checkpoints, and have written none."""
 
 
 @dataclass(slots=True)
 class CheckpointWatch:
-    """The newest checkpoint of the current round, and when it became known: nodes that arrived may wait for one.
+    """The newest checkpoint of the current round.
 
-    It counts nodes by their newest checkpoints, so that the cost of a report does not grow with their number.
+    It counts nodes by their newest checkpoints, so that the cost of a report does not grow with the number of nodes.
     """
 
-    at: float = -math.inf
-    """When the newest checkpoint of all nodes became known, or a step that was saved at an interval became whole."""
+    newest_at: float = -math.inf
+    """When the newest checkpoint of all nodes became known; in the past before the first."""
     _round: int = 0
-    _steps: dict[str, int] = field(default_factory=dict)
+    _step_of_node: dict[str, int] = field(default_factory=dict)
     """The step of the newest checkpoint of each node whose script writes any."""
-    _nodes_at: Counter[int] = field(default_factory=Counter)
-    _common: int = NONE_YET
+    _node_counts: Counter[int] = field(default_factory=Counter)
+    """How many nodes have their newest checkpoint at each step."""
+    _common_step: int = NONE_YET
+    """The newest step whose checkpoint all of these nodes have written."""
     _unheard: set[str] = field(default_factory=set)
-    """The nodes that have not been heard since this coordinator was started, if an earlier one formed the round. Until
-    all have been heard, nobody knows whether a checkpoint is a new one."""
+    """The nodes of the round that have not been heard since a restart of the coordinator. Until all have been heard, it
+    is not known whether a checkpoint is a new one."""
 
     @property
-    def are_written(self) -> bool:
-        """Whether the script writes checkpoints by itself, as far as is known."""
-        return bool(self._steps)
+    def writes_any(self) -> bool:
+        """Whether the script writes checkpoints, as far as is known."""
+        return bool(self._step_of_node)
 
-    def begin(self, round_number: int, unheard: Iterable[str] = ()) -> None:
-        """Forget what was known of an earlier round; of this one, `unheard` are the nodes whose reports may be old."""
+    def begin_round(self, round_number: int, unheard: Iterable[str] = ()) -> None:
+        """Forget an earlier round. The reports of the `unheard` nodes may be old."""
         if round_number != self._round:
-            self._round, self._common, self._unheard = round_number, NONE_YET, set(unheard)
-            self._steps.clear()
-            self._nodes_at.clear()
+            self._round, self._common_step, self._unheard = round_number, NONE_YET, set(unheard)
+            self._step_of_node.clear()
+            self._node_counts.clear()
 
-    def note(self, node: str, step: int, now: float) -> None:
-        """Note the newest checkpoint that all workers of a node have written."""
-        before = self._steps.get(node)
+    def record_checkpoint(self, node: str, step: int, now: float) -> None:
+        """Record the newest checkpoint that all workers of a node have written."""
+        before = self._step_of_node.get(node)
         if before == step:
             return
         if before is not None:
-            self._nodes_at[before] -= 1
-            if not self._nodes_at[before]:
-                del self._nodes_at[before]
-        self._steps[node] = step
-        self._nodes_at[step] += 1
-        common = min(self._nodes_at)
+            self._node_counts[before] -= 1
+            if not self._node_counts[before]:
+                del self._node_counts[before]
+        self._step_of_node[node] = step
+        self._node_counts[step] += 1
+        common = min(self._node_counts)
         if self._unheard:
-            self._common = common
-        elif common > self._common:
-            self._common, self.at = common, now
+            self._common_step = common
+        elif common > self._common_step:
+            self._common_step, self.newest_at = common, now
 
-    def note_whole(self, now: float) -> None:
-        """Note that a step which was saved at an interval is whole."""
-        if not self.are_written and not self._unheard:
-            self.at = now
+    def record_saved_step(self, now: float) -> None:
+        """Record that a step that was kept at an interval is whole."""
+        if not self.writes_any and not self._unheard:
+            self.newest_at = now
 
-    def note_known(self, node: str) -> None:
-        """Note that a node of the round has reported: what it reports from now on is new."""
+    def record_heard(self, node: str) -> None:
+        """Record that a node of the round has reported: its reports are new from now on."""
         self._unheard.discard(node)

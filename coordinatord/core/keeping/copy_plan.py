@@ -1,7 +1,7 @@
-"""Plans which nodes keep copies of one step, so that it outlives the hosts of any one failure domain.
+"""Plans which nodes copy the parts of a step, so that it survives the loss of any one failure domain.
 
-A shard that nodes of two domains hold needs no copy. Every other shard is copied from a node that holds it to that
-node's buddy (`buddies`), with the small state that lies beside it.
+A shard that nodes of two domains hold needs no copy. Every other shard is copied from a holder to the holder's buddy, a
+node in another domain that `buddies` chooses.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from coordinatord.core.keeping.kept_index import PartsChange
 from coordinatord.core.keeping.resume_plan import grouped
-from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, WantedParts
+from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, KeptStep, WantedParts
 
 Held = Mapping[str, Collection[KeptParts]]
 """The parts of one step, by the node that holds them."""
@@ -20,21 +21,21 @@ Held = Mapping[str, Collection[KeptParts]]
 
 @dataclass(slots=True)
 class CopyPlan:
-    """The copies of one step, as of when it was found to be whole."""
+    """The copies of one step, planned when it was found to be whole."""
 
-    pairs: Mapping[str, str]
-    """The node that takes a copy, by the node whose state it is."""
+    buddy_of: Mapping[str, str]
+    """The node that takes the copy, by the node with the original."""
     wanted: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    """The ranks whose parts are to be copied, by the node that gets the copies and the node that has the parts."""
+    """The ranks whose parts are to be copied, by the node that takes the copies and the node with the originals."""
     uncopied: int = 0
     """How many shards cannot be copied to another domain."""
     safe_by: dict[str, list[int]] = field(default_factory=dict)
-    """The shards that nodes of two domains will have, by the node that takes the copy: "" where none is needed."""
+    """The shards that two domains will have, by the node that takes the copy; "" for those that need no copy."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """The failure domain of each node."""
 
     def missing(self, node: str, held: Iterable[KeptParts]) -> dict[str, tuple[WantedParts, ...]]:
-        """Return what a node still has to get, by the node that has it; `held` are the parts that it has itself."""
+        """Return the copies that a node still has to fetch, by the node to fetch from; it has the parts `held`."""
         parts = [part for part in held if part.big]
         missing = {
             source: grouped({rank: (True, False) for rank in ranks if not _has(parts, rank)})
@@ -43,37 +44,35 @@ class CopyPlan:
         return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
 
     def is_made(self, held: Held, excused: Collection[str] = ()) -> bool:
-        """Whether each node has its copies, or is excused, and two domains protect each shard of the others."""
+        """Whether nodes protect their copies, so that each shard is in two domains; `excused` nodes do not count."""
         made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
         shards = [shard for taker, copied in self.safe_by.items() if taker not in excused for shard in copied]
-        return made and are_protected_twice(shards, held, self.domains)
+        return made and are_in_two_domains(shards, held, self.domains)
 
     def has_copies(self, node: str, held: Held, only: str | None = None) -> bool:
-        """Whether a node has the copies that it is to have, of all nodes or of `only` one, and protects them."""
+        """Whether a node has and protects its copies, of all nodes or of `only` one."""
         parts = [part for part in held.get(node, ()) if part.big and part.protected]
         sources = self.wanted.get(node, {})
         return all(_has(parts, rank) for source in sources if only in {None, source} for rank in sources[source])
 
 
-def are_protected_twice(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
-    """Whether nodes of two domains protect each of these shards, so that it outlives the loss of either domain."""
-    once: dict[int, str] = {}
+def are_in_two_domains(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
+    """Whether nodes of two domains protect each of these shards, so that it survives the loss of either domain."""
+    first_domain: dict[int, str] = {}
     missing = set(shards)
     for node, parts in held.items():
-        if node not in domains:
-            continue
         if not missing:
             break
-        for part in parts:
+        for part in parts if node in domains else ():
             for shard, _ in part.shards_and_ranks() if part.big and part.protected else ():
-                if once.setdefault(shard, domains[node]) != domains[node]:
+                if first_domain.setdefault(shard, domains[node]) != domains[node]:
                     missing.discard(shard)
     return not missing
 
 
-def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]) -> CopyPlan:
-    """Plan the copies of a step; `pairs` has the buddy of each node, if it has one."""
-    plan = CopyPlan(pairs, domains=domains)
+def plan_copies(held: Held, domains: Mapping[str, str], buddy_of: Mapping[str, str]) -> CopyPlan:
+    """Plan the copies of a step. A holder that has a copy at its buddy already is preferred as the source."""
+    plan = CopyPlan(buddy_of, domains=domains)
     holders: dict[int, list[tuple[str, int]]] = {}
     for node, parts in held.items():
         for part in parts:
@@ -81,14 +80,14 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
                 holders.setdefault(shard, []).append((node, rank))
     for shard in sorted(holders):
         holding = holders[shard]
-        copied = [(node, rank) for node, rank in holding if (pairs.get(node), rank) in holding]
+        copied = [(node, rank) for node, rank in holding if (buddy_of.get(node), rank) in holding]
         if len({domains[node] for node, _ in holding}) > 1 and not copied:
             plan.safe_by.setdefault("", []).append(shard)
             continue
-        source, rank = next((holder for holder in (*copied, *holding) if holder[0] in pairs), ("", 0))
+        source, rank = next((holder for holder in (*copied, *holding) if holder[0] in buddy_of), ("", 0))
         if source:
-            plan.wanted.setdefault(pairs[source], {}).setdefault(source, []).append(rank)
-            plan.safe_by.setdefault(pairs[source], []).append(shard)
+            plan.wanted.setdefault(buddy_of[source], {}).setdefault(source, []).append(rank)
+            plan.safe_by.setdefault(buddy_of[source], []).append(shard)
         else:
             plan.uncopied += 1
     return plan
@@ -99,43 +98,31 @@ def _has(parts: Iterable[KeptParts], rank: int) -> bool:
 
 
 TAKES_MAX = 8
-"""The most nodes of which one node takes copies: each needs memory for two steps of the other's state."""
+"""The most nodes whose copies one node takes: each costs memory for two steps of that node's state."""
 
 
 class Buddy(Struct, frozen=True):
-    """A node that keeps state, and that can take copies of what others keep."""
+    """A node that keeps state, and that can take copies of other nodes' state."""
 
     node: str
     domain: str
 
 
 def buddies(nodes: Sequence[Buddy], spares: Sequence[Buddy] = ()) -> dict[str, str]:
-    """Return which node takes the copy of each node's state. Nodes of which none can take a copy are left out.
+    """Return which node takes the copy of each node's state. Nodes whose copy none can take are left out.
 
-    A copy is for the loss of a host, and of all hosts of its failure domain: those with the same topology key, or the
-    host itself where a node has no key. So a node is copied to one in another domain. The nodes stand in a ring, domain
-    by domain, and each is copied to the one that stands as many places further as the largest domain has nodes. That is
-    always another domain, and each node takes one copy. If one domain has more than half of the nodes, the others take
-    theirs in turn.
+    The buddy of a node is in another failure domain. The nodes stand in a ring, domain by domain, and each is copied to
+    the node that stands as many places further as the largest domain has nodes. That is always another domain, and each
+    node takes one copy. If one domain has more than half of the nodes, the others take its copies in turn.
 
-    `nodes` are in the order of their ranks. Spares have copies only where all nodes are of one domain: they come and
-    go, and a copy that moves is made anew.
+    `nodes` are in the order of their ranks. Spares have copies only if all nodes are of one domain: they come and go,
+    and a copy that moves is made anew.
     """
-    domains = _by_domain(nodes)
-    if len(domains) > 1:
-        return _within(domains)
-    others = [buddy for buddy in spares if buddy.domain not in domains]
-    return _in_turn(nodes, others)
-
-
-def _by_domain(nodes: Sequence[Buddy]) -> dict[str, list[Buddy]]:
     domains: dict[str, list[Buddy]] = {}
     for buddy in nodes:
         domains.setdefault(buddy.domain, []).append(buddy)
-    return domains
-
-
-def _within(domains: dict[str, list[Buddy]]) -> dict[str, str]:
+    if len(domains) < 2:  # noqa: PLR2004 - one domain
+        return _in_turn(nodes, [spare for spare in spares if spare.domain not in domains])
     ring = [buddy for members in domains.values() for buddy in members]
     largest = max(domains.values(), key=len)
     if 2 * len(largest) <= len(ring):
@@ -145,6 +132,56 @@ def _within(domains: dict[str, list[Buddy]]) -> dict[str, str]:
 
 
 def _in_turn(nodes: Sequence[Buddy], takers: Sequence[Buddy]) -> dict[str, str]:
-    """Let `takers` take the copies of `nodes` in turn, until each has as many as it may."""
-    taken = nodes[: TAKES_MAX * len(takers)]
-    return {buddy.node: takers[place % len(takers)].node for place, buddy in enumerate(taken)}
+    """Return which taker takes the copy of each node, in turn, until each has as many as it may."""
+    copied = nodes[: TAKES_MAX * len(takers)]
+    return {buddy.node: takers[place % len(takers)].node for place, buddy in enumerate(copied)}
+
+
+class CopyPlans:
+    """The planned copies of the protected steps of one run, and why nodes cannot have theirs."""
+
+    def __init__(self) -> None:
+        self.plans: dict[KeptStep, CopyPlan] = {}
+        """The plan of each protected step; a candidate without a plan waits for one."""
+        self.are_outdated = True
+        """Whether copies have to be planned: a node has come or gone, or a round has begun."""
+        self.problems: dict[str, str] = {}
+        """Why nodes cannot have their copies, by node; no step waits for these copies."""
+        self._domains: Mapping[str, str] = {}
+        """The failure domain of each node, by the last plan. It stays while no round runs, since copies stay too."""
+
+    def record_problem(self, node: str, why: str) -> bool:
+        """Record why a node cannot have its copies, empty if it can; return whether that has changed."""
+        before = self.problems.pop(node, "")
+        if why:
+            self.problems[node] = why
+        return why != before
+
+    def add(self, at: KeptStep, plan: CopyPlan) -> None:
+        """Add the plan of a step."""
+        self.plans[at], self._domains = plan, plan.domains
+
+    def drop_outdated(self, node: str, change: PartsChange) -> None:
+        """Drop the plan of a step if another node has the same shard now, or a copy is gone."""
+        plan = self.plans.get(change.at)
+        if plan is not None and (change.lost or (change.is_new and node not in plan.wanted)):
+            del self.plans[change.at]
+
+    def drop_all(self) -> None:
+        """Drop all plans: other nodes may take the copies, or have to."""
+        self.plans.clear()
+        self.are_outdated = True
+
+    def begin_round(self) -> None:
+        """Drop all plans and domains: the nodes of the round may have other topology keys."""
+        self.drop_all()
+        self._domains = {}
+
+    def retain(self, steps: Collection[KeptStep]) -> None:
+        """Drop the plans of all other steps."""
+        self.plans = {at: plan for at, plan in self.plans.items() if at in steps}
+
+    def survives_any_loss(self, held: Held) -> bool:
+        """Whether a step with these parts survives the loss of all hosts of any one failure domain."""
+        shards = next((part.shards for parts in held.values() for part in parts), 0)
+        return shards > 0 and are_in_two_domains(range(shards), held, self._domains)

@@ -1,4 +1,4 @@
-"""The copies of what only one host has: which node keeps them, and what a node is asked to get."""
+"""Has the state that only one host has copied to other hosts: plans the copies, and says which ones a node fetches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED_MAX = 3
 
 
 def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
-    """Plan the copies of a step, among the nodes of the current round and their spares."""
+    """Plan the copies of a step among the nodes of the current round and the spares."""
     takers = [member for member in kept.run.members.values() if is_reachable(member) and _takes_copies(member)]
     inside = sorted(
         (member for member in takers if member.durable.assignment is not None),
@@ -44,7 +44,7 @@ def _domains(kept: KeptState) -> dict[str, str]:
 
 
 def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
-    """Return the copies that a node is to get and does not have; it keeps those that it has while protected."""
+    """Return the copies that a node has to fetch, the newest step first. It keeps those that it has while protected."""
     if kept.run.durable.state is not State.RUNNING or not _takes_copies(member):
         return ()
     copies = []
@@ -59,7 +59,7 @@ def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
 
 
 def copy_problem(kept: KeptState) -> str:
-    """Return why state that only one host has is not copied; empty if it is, is about to be, or there is one host."""
+    """Return why state that only one host has is not copied; empty if it is, soon will be, or there is one host."""
     refusals = [f"node {node}: {why}" for node, why in kept.copies.problems.items() if node in kept.run.members]
     if refusals:
         return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)

@@ -1,15 +1,14 @@
-"""Whether all ranks of a round had the same state after its first step."""
+"""Whether all ranks of a round had the same state after its first step, so that one copy of it is enough."""
 
 from __future__ import annotations
 
 
 class FirstStates:
-    """The states that the workers of a round had after its first step, as digests."""
+    """The digests of the workers' states after the first step of a round."""
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
         self.alike: bool | None = None
-        """Whether all ranks of the round had the same state then; None before that is known."""
+        """Whether all ranks had the same state; None before that is known."""
         self._of_node: dict[str, tuple[int, ...]] = {}
 
     def begin_round(self) -> None:
@@ -17,8 +16,8 @@ class FirstStates:
         self.alike = None
         self._of_node.clear()
 
-    def note(self, node: str, digests: tuple[int, ...], nodes: int) -> bool:
-        """Take in the states of a node's workers in a round of so many nodes; return whether `alike` is known now."""
+    def record(self, node: str, digests: tuple[int, ...], nodes: int) -> bool:
+        """Record a node's digests in a round of so many `nodes`; return whether that settles `alike`."""
         if not digests or self.alike is not None:
             return False
         self._of_node[node] = digests

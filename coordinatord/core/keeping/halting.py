@@ -1,4 +1,4 @@
-"""The planned end of a round: the step that all its workers keep before they end."""
+"""Chooses the step that all workers of a round keep before a planned end, so that no step is lost."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from coordinatord.protocol.messages import Phase
 
 @dataclass(slots=True)
 class Halting:
-    """The planned end of one round, from when it was stopped: workers promise steps, and all go on to the furthest one.
+    """The planned end of one round: workers promise steps, and all of them go on to the furthest promised step.
 
-    Each worker promises not to go further than the step that it is in. So no worker has passed the furthest of these.
-    All of them can come to it, since a worker stands still only when it has given the others what they need for its
-    step. A coordinator that was started again names the same step, since workers that have received it promise that
-    very step. It has not heard all nodes when the first one asks to leave, so it counts on those that it has not heard.
+    Each worker promises not to pass the step that it is in. So no worker has passed the furthest promised step, and all
+    of them can reach it: a worker pauses only after it has taken part in all collectives of its step. A restarted
+    coordinator names the same step again, since workers that know it promise that step. It may have to stop a round
+    before it has heard all nodes, and then assumes that the others can halt.
     """
 
-    wanted: bool = False
-    """Whether all workers of the round can halt after a step that is named, as far as is known."""
+    is_possible: bool = False
+    """Whether the end is planned and all workers can halt after a named step, as far as is known."""
     promised: dict[str, int] = field(default_factory=dict)
-    """The step that the workers of each node do not go beyond, by node."""
+    """The step that the workers of each node do not pass, by node."""
     step: int | None = None
-    """The step that was named."""
+    """The step that was named to all nodes; None before that."""
 
     def begin(self, run: Run) -> None:
         """Begin the stop of a round."""
-        self.wanted = run.durable.planned and run.durable.stepped and _may_halt(run.roll.inside)
+        self.is_possible = run.durable.planned and run.durable.stepped and _may_halt(run.roll.inside)
         self.promised, self.step = {}, None
 
     def is_on(self, run: Run) -> bool:
-        """Whether the workers of the round are to keep one step: all of them live, and can halt after it."""
+        """Whether the workers of the round are to keep one step: all of them are alive, and can halt after it."""
         intact = not run.evidence.failures and run.roll.round_size == len(run.durable.order)
-        return run.durable.state is State.STOPPING and self.wanted and intact
+        return run.durable.state is State.STOPPING and self.is_possible and intact
 
     def furthest_promised(self, run: Run) -> int | None:
-        """Return the step to name; None before every node has promised one, and once one was named."""
+        """Return the step to name to all nodes; None before every node has promised one, and after it was named."""
         if self.step is not None or len(self.promised) < len(run.durable.order) or not self.is_on(run):
             return None
         return max(self.promised.values())
 
-    def note_promise(self, member: Member, holding: Holding | None) -> bool:
-        """Take in after which step the workers of a node stand still, or that they cannot; return whether they cannot.
+    def record_promise(self, member: Member, holding: Holding | None) -> bool:
+        """Record after which step the workers of a node pause; return whether it turns out that they cannot.
 
-        The latter is news of a node that was not heard when the round was stopped. Then there is no step that all keep.
+        That is possible for a node that was not heard when the round was stopped. Then there is no step that all keep.
         """
         if holding is not None and holding.halts_after is not None:
             self.promised.setdefault(member.node, holding.halts_after)
-        elif self.wanted and member.observed.phase is Phase.RUNNING and not can_halt([member]):
-            self.wanted = False
+        elif self.is_possible and member.observed.phase is Phase.RUNNING and not can_halt([member]):
+            self.is_possible = False
             return True
         return False
 
     def sent_to(self, run: Run, member: Member) -> Halt | None:
-        """Return what a node of a round that stops is sent; None if each node keeps the last step it has done."""
+        """Return the order for a node of a stopping round; None if each worker keeps its own last step."""
         return Halt(self.step) if member.durable.in_round and self.is_on(run) else None
 
     def sentence(self, run: Run) -> str:
@@ -73,7 +73,7 @@ def can_halt(members: Iterable[Member]) -> bool:
 
 
 def _may_halt(members: Iterable[Member]) -> bool:
-    """Whether they can, as far as is known: a member that was not heard yet may be able to."""
+    """Whether the members can halt, as far as is known: one that was not heard yet may be able to."""
     return all(member.observed is UNHEARD or _can_halt(member) for member in members)
 
 

@@ -19,12 +19,13 @@ ones, so a few would suffice."""
 
 
 class StepHolders:
-    """The nodes that have parts of one step."""
+    """The nodes that have parts of one step, and these parts."""
 
-    __slots__ = ("_all", "_digests", "_protected", "differ", "held", "ranks", "ranks_protected")
+    __slots__ = ("_all", "_digests", "_protected", "differ", "parts", "ranks", "ranks_protected")
 
     def __init__(self, *, differ: bool) -> None:
-        self.held: dict[str, Parts] = {}
+        self.parts: dict[str, Parts] = {}
+        """The parts that each node has."""
         self.ranks = self.ranks_protected = 0
         """How many ranks' big state is held, and is protected; a rank that two nodes hold counts twice."""
         self._all, self._protected = Coverage(), Coverage()
@@ -38,7 +39,7 @@ class StepHolders:
     def is_protected_twice(self) -> bool:
         """Whether two nodes protect each shard, as where it was copied from its only host."""
         holders: dict[int, set[str]] = {}
-        for node, parts in self.held.items():
+        for node, parts in self.parts.items():
             for part in parts:
                 for shard, _ in part.shards_and_ranks() if part.big and part.protected else ():
                     holders.setdefault(shard, set()).add(node)
@@ -53,20 +54,20 @@ class StepHolders:
         """
         if self.ranks_protected < self.ranks:  # usual, and cheaper than going through all parts
             return False
-        return self.is_protected and all(part.protected for parts in self.held.values() for part in parts)
+        return self.is_protected and all(part.protected for parts in self.parts.values() for part in parts)
 
     def put(self, node: str, parts: Parts) -> None:
-        """Replace the parts that a node holds."""
-        before = self.held.pop(node, ())
+        """Replace the parts of a node, and update what follows from all parts."""
+        before = self.parts.pop(node, ())
         if parts:
-            self.held[node] = parts
-        gone, come = ([part for part in held if part.big] for held in (before, parts))
-        gone_protected, come_protected = ([part for part in held if part.protected] for held in (gone, come))
-        self.ranks += _ranks(come) - _ranks(gone)
-        self.ranks_protected += _ranks(come_protected) - _ranks(gone_protected)
-        self._all.exchange(come, gone)
-        self._protected.exchange(come_protected, gone_protected)
-        for part in come:
+            self.parts[node] = parts
+        old, new = ([part for part in held if part.big] for held in (before, parts))
+        old_protected, new_protected = ([part for part in held if part.protected] for held in (old, new))
+        self.ranks += _ranks(new) - _ranks(old)
+        self.ranks_protected += _ranks(new_protected) - _ranks(old_protected)
+        self._all.replace(old, new)
+        self._protected.replace(old_protected, new_protected)
+        for part in new:
             if part.digest is not None:
                 known = [self._digests.setdefault(shard, part.digest) for shard, _ in part.shards_and_ranks()]
                 self.differ |= {*known} != {part.digest}
@@ -100,18 +101,18 @@ class KeptIndex:
     def __init__(self, durable: DurableRun) -> None:
         """Begin with the recorded members: their parts are not known before they are heard."""
         self._unheard = {node for node, member in durable.members.items() if member.outcome is None}
-        """The members that have not reported their parts since the coordinator was started. One that was released does
-        not report any more, though the records have it until its round is over."""
+        """The members that have not reported their parts since the coordinator was started. Released ones report no
+        more."""
         self._of_node: dict[str, Parts] = {}
         self._of_step: dict[KeptStep, StepHolders] = {}
         self._differing: list[KeptStep] = []
-        """The last steps of which ranks had different states, though nobody may have them any more."""
+        """The last steps of which ranks had different states, even if no node has them any more."""
 
     def __bool__(self) -> bool:
         """Return whether any node keeps anything."""
         return bool(self._of_node)
 
-    def note(self, node: str, parts: Parts) -> list[PartsChange] | None:
+    def record(self, node: str, parts: Parts) -> list[PartsChange] | None:
         """Record the parts that a node reports; return the changes, or None if it reported the same before."""
         first = node in self._unheard
         self._unheard.discard(node)
@@ -120,21 +121,21 @@ class KeptIndex:
             self._of_node[node] = parts
         if parts == before:
             return [] if first else None
-        was, now, changes = _by_step(before), _by_step(parts), []
-        for at in was.keys() | now.keys():
-            lost = not _has_all(now.get(at, ()), was.get(at, ()))
-            changes.append(PartsChange(at, lost, at not in was, self.is_whole(at)))
-            self._put(at, node, now.get(at, ()))
+        old, new, changes = _by_step(before), _by_step(parts), []
+        for at in old.keys() | new.keys():
+            lost = not _has_all(new.get(at, ()), old.get(at, ()))
+            changes.append(PartsChange(at, lost, at not in old, self.is_whole(at)))
+            self._put(at, node, new.get(at, ()))
         return changes
 
     def _put(self, at: KeptStep, node: str, parts: Parts) -> None:
         if (holders := self._of_step.get(at)) is None:
             holders = self._of_step[at] = StepHolders(differ=self.differs(at))
-        if holders.held.get(node, ()) != parts:
+        if holders.parts.get(node, ()) != parts:
             holders.put(node, parts)
         if holders.differ and not self.differs(at):
             self._differing = [*self._differing[1 - DIFFERING_MAX :], at]
-        if not holders.held:
+        if not holders.parts:
             del self._of_step[at]
 
     @property
@@ -147,9 +148,9 @@ class KeptIndex:
         return self._of_step.get(at)
 
     def holders(self, at: KeptStep) -> dict[str, Parts]:
-        """Return the parts of a step, by the node that keeps them."""
+        """Return the parts of a step, by the node that has them."""
         holders = self._of_step.get(at)
-        return {} if holders is None else holders.held
+        return {} if holders is None else holders.parts
 
     def is_whole(self, at: KeptStep) -> bool:
         """Whether each shard of a step has a holder, and all holders of a shard agree."""
@@ -175,11 +176,11 @@ class KeptIndex:
         return max((at for at, holders in self._of_step.items() if holds(holders)), default=None)
 
     def steps(self) -> list[KeptStep]:
-        """Return the steps of which anything is kept, the newest first."""
+        """Return the steps of which any node has a part, the newest first."""
         return sorted(self._of_step, reverse=True)
 
     def clear(self) -> None:
-        """Forget everything: the run is over."""
+        """Forget all parts: the run is over."""
         self._unheard.clear()
         self._of_node.clear()
         self._of_step.clear()
@@ -198,7 +199,7 @@ def _by_step(parts: Parts) -> dict[KeptStep, Parts]:
 
 
 def _has_all(now: Parts, before: Parts) -> bool:
-    """Whether a node still has all parts of a step that it had; whether it protects them does not matter.
+    """Whether a node still has all parts of a step that it had, protected or not.
 
     A received copy may have merged them into a larger group.
     """

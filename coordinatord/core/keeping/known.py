@@ -1,9 +1,9 @@
-"""What is known of the kept state of one run."""
+"""Joins all that the coordinator knows of the kept state of one run."""
 
 from __future__ import annotations
 
 from coordinatord.core.keeping.checkpoint_watch import CheckpointWatch
-from coordinatord.core.keeping.copy_plans import CopyPlans
+from coordinatord.core.keeping.copy_plan import CopyPlans
 from coordinatord.core.keeping.first_states import FirstStates
 from coordinatord.core.keeping.halting import Halting
 from coordinatord.core.keeping.kept_index import KeptIndex, Parts
@@ -16,35 +16,35 @@ from coordinatord.protocol.kept_state import KeptStep
 
 
 class KeptState:
-    """What is known of the kept state of one run; nothing of it is recorded."""
+    """The state of the wing for one run. It is not recorded: after a restart, nodes report it again."""
 
     def __init__(self, run: Run) -> None:
-        """Begin with what the records of the run hold."""
+        """Begin with the step that the round resumed from, by the records of the run."""
         self.run = run
         self.changes = 0
-        """How often something has changed that nodes are sent."""
+        """A counter of the changes that affect what nodes are sent."""
         self.index = KeptIndex(run.durable)
         self.copies = CopyPlans()
         self.disk = Persisting()
         self.protection = Protection(self.index, self.copies, self.disk, _resumed(run.durable))
         self.plan: ResumePlan | None = None
-        """Which node gets which parts from which other one in the current round. None if it is to be made, or made
-        anew: parts of its step have gone, or some that it lacked may have come."""
+        """The sources of the parts that each node of the current round needs to resume. None if the plan has to be made,
+        or made anew: parts are gone, or missing ones may have been found."""
         self.failed: dict[str, str] = {}
-        """Why nodes of the current round could not get what their workers resume from."""
+        """Why nodes of the current round could not fetch the state that their workers resume from, by node."""
         self.first_states = FirstStates()
         self.halting = Halting()
         self.checkpoints = CheckpointWatch()
         self.stays_until: dict[str, float] = {}
-        """The time until which nodes that leave may stay to hand over what they keep; in the past if none needs it."""
+        """The time until which each departing node may stay to hand over its state; in the past if no node needs that."""
 
-    def note_parts(self, node: str, parts: Parts) -> bool:
-        """Take in what a node keeps; return whether that has changed, or is the first report."""
-        changes = self.index.note(node, parts)
+    def record_parts(self, node: str, parts: Parts) -> bool:
+        """Record the parts that a node keeps; return whether they have changed, or are its first report."""
+        changes = self.index.record(node, parts)
         for change in changes or ():
             if self.plan is not None and change.at == self.plan.at and (change.lost or not change.was_whole):
                 self.plan = None
-            self.copies.note_change(node, change)
+            self.copies.drop_outdated(node, change)
         return changes is not None
 
     def begin_round(self, at: KeptStep | None) -> None:
@@ -57,30 +57,30 @@ class KeptState:
 
     @property
     def copied(self) -> KeptStep | None:
-        """The newest step that outlives the loss of all hosts of any one failure domain; None if none does."""
+        """The newest step that survives the loss of all hosts of any one failure domain; None if none does."""
         steps = self.protection.steps or ()
-        return max((at for at in steps if self.copies.outlives(self.index.holders(at))), default=None)
+        return max((at for at in steps if self.copies.survives_any_loss(self.index.holders(at))), default=None)
 
     def copy_of(self, node: str) -> tuple[str, KeptStep] | None:
-        """Return the node that has a copy of what only this node keeps, and of which step; None if none has.
+        """Return the node with the newest copy of a node's state, and the step of the copy; None if there is no copy.
 
         A step that is no longer protected does not count: its copy may have been overwritten already.
         """
         for at in sorted(self.copies.plans.keys() & {*(self.protection.steps or ())}, reverse=True):
             plan = self.copies.plans[at]
-            taker = plan.pairs.get(node, "")
+            taker = plan.buddy_of.get(node, "")
             if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.index.holders(at), only=node):
                 return taker, at
         return None
 
 
 def _resumed(durable: DurableRun) -> KeptStep | None:
-    """Return the step that a round resumes from which has done no step yet: it is protected from the beginning."""
+    """Return the step in memory that the round resumes from, if it has made no step yet."""
     resume = durable.resume
     is_protected = resume is not None and resume.disk is None and not durable.stepped and not durable.state.ended
     return resume.at if resume is not None and is_protected else None
 
 
 def kept_of(run: Run) -> KeptState:
-    """Return what is known of the kept state of a run; a coordinator without this wing keeps nothing."""
+    """Return the kept state of a run; it is empty in a coordinator without this wing."""
     return run.keeping if isinstance(run.keeping, KeptState) else KeptState(run)

@@ -263,11 +263,11 @@ def newest_on_disk(kept: KeptState, nodes: Sequence[Member]) -> tuple[ResumePoin
 
 def who_finds(kept: KeptState) -> tuple[str, PersistedStep] | None:
     """Return a node that finds steps on the disk, and the newest of them; the node may be gone by now."""
-    if not kept.disk.found.any:
+    if not kept.disk.found.has_any:
         return None
     found = [(member.node, found_by(member)) for member in kept.run.members.values()]
-    if kept.disk.found.missed is not None:
-        found.append(kept.disk.found.missed)
+    if kept.disk.found.departed is not None:
+        found.append(kept.disk.found.departed)
     return next(((node, steps[0]) for node, steps in found if steps), None)
 
 

@@ -112,7 +112,7 @@ class PersistWork:
         report = self.reports.get(self.committer)
         return report is not None and report.state is PersistState.COMMITTED
 
-    def note(self, node: str, report: PersistReport, now: float) -> None:
+    def record(self, node: str, report: PersistReport, now: float) -> None:
         """Record a node's report; one on an earlier attempt does not count."""
         if node in self.writers and report.attempt == self.attempt and report != self.reports.get(node):
             self.reports[node] = report
@@ -130,25 +130,25 @@ class FoundSteps:
 
     def __init__(self) -> None:
         """Begin with nothing found."""
-        self.any = False
+        self.has_any = False
         """Whether any node has found a step on the disk, or what might be one."""
-        self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
+        self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
         """The last departed node that had found steps on the disk, and these steps, until another node finds one
         as new. Without this, training would then start from scratch."""
 
-    def note(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
+    def record(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
         """Record the steps that a node finds on the disk, newest first, and why others are unusable."""
-        self.any |= bool(found or unusable)
-        if self.missed is not None and (node == self.missed[0] or (found and self._is_as_new(found))):
-            self.missed = None
+        self.has_any |= bool(found or unusable)
+        if self.departed is not None and (node == self.departed[0] or (found and self._is_as_new(found))):
+            self.departed = None
 
-    def miss(self, node: str, found: tuple[PersistedStep, ...]) -> None:
+    def record_departure(self, node: str, found: tuple[PersistedStep, ...]) -> None:
         """Record the steps that a node had found on the disk: the node is gone now."""
-        if found and (self.missed is None or self._is_as_new(found)):
-            self.missed = node, found
+        if found and (self.departed is None or self._is_as_new(found)):
+            self.departed = node, found
 
     def _is_as_new(self, found: tuple[PersistedStep, ...]) -> bool:
-        return self.missed is not None and found[0].serial >= self.missed[1][0].serial
+        return self.departed is not None and found[0].serial >= self.departed[1][0].serial
 
 
 class Persisting:
@@ -232,7 +232,7 @@ class Persisting:
         if work is not None:
             work.state = state
 
-    def note_end(self, now: float, longest_s: float, *, ends: bool) -> None:
+    def record_end(self, now: float, longest_s: float, *, ends: bool) -> None:
         """Record whether nodes are about to leave. If so, the next attempt need not wait for its pause."""
         if not ends:
             self.ends_at = None

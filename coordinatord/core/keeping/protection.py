@@ -1,12 +1,12 @@
-"""Which steps nodes must not overwrite: the newest whole one, and the one that is to take its place.
+"""The agreement of the nodes on the steps that none of them overwrites: the newest whole one, and its successor.
 
-The newest whole step must not be overwritten before a newer one is safe everywhere. A node does not know what others
-hold, so the coordinator names two steps: `whole`, and a `candidate` for its place. Nodes protect both, and report that.
-Only when all parts of the candidate are protected does it become the whole one, and the old one may be overwritten.
-With one name, a node could overwrite the new step while another, which protects it already, gives up the old one.
+The newest whole step must not be overwritten before a newer one is safe on all nodes. A node does not know what others
+hold, so the coordinator names two steps: `whole`, and the `candidate` to replace it. Nodes protect both, and report
+that. Only when all parts of the candidate are protected does it replace the whole step, which may then be overwritten.
+With one name, a node could overwrite the new step while another one, which protects it already, drops the old step.
 
-What only one host has is copied to another one, and those copies are protected like everything else. The candidate
-waits for its copies too, so the old step and its copies stay until the new one outlives the loss of a host.
+State that only one host has is copied to another host, and the copies are protected as well. The candidate waits for
+its copies, so the old step and its copies stay until the new step survives the loss of a host.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from coordinatord.core.keeping.copy_plans import CopyPlans
+from coordinatord.core.keeping.copy_plan import CopyPlans
 from coordinatord.core.keeping.kept_index import KeptIndex
 from coordinatord.core.keeping.persisting import Persisting
 from coordinatord.protocol.kept_state import KeptStep
 
 
 class StepState(StrEnum):
-    """How a step stands."""
+    """Whether nodes may overwrite a step."""
 
     NONE = "none"
     """Nodes may overwrite it."""
     PROPOSED = "proposed"
-    """Nodes are to protect it, as the candidate. One of them may not have heard that yet."""
+    """Nodes are asked to protect it, as the candidate. Some of them may not know that yet."""
     PROTECTED = "protected"
-    """All nodes that hold it protect it, and it is copied. It stays until a newer one takes its place."""
+    """All nodes that hold it protect it, and it is copied. It stays so until a newer step replaces it."""
 
 
 class Protection:
@@ -40,17 +40,18 @@ class Protection:
         """Begin with the step that the round resumed from, if that is still to be protected."""
         self.index, self.copies, self._disk = index, copies, disk
         self.whole = resumed
-        """The newest step that is whole and protected; it stays until a newer one takes its place."""
+        """The newest step that is whole and protected; it stays until a newer step replaces it."""
         self.candidate: KeptStep | None = None
-        """A newer step that is whole and not yet protected everywhere."""
-        self.passed = resumed
-        """The newest candidate so far. One that was given up may be gone on some node, so it is no candidate again."""
-        self.is_ending = False
-        """Whether the round is being stopped, so that its last step has to find a place."""
+        """A newer step that is whole, but not yet protected by all its holders."""
+        self.newest_proposed = resumed
+        """The highest step that was ever the candidate. A rejected one may be gone on some node, so it is not proposed
+        again."""
+        self.is_stopping = False
+        """Whether the round is being stopped, so that nodes need a free place for its last step."""
 
     @property
     def pinned(self) -> KeptStep | None:
-        """The step that is being written to the disk, and stays protected meanwhile."""
+        """The step that is being written to the disk, which nodes protect meanwhile."""
         return self._disk.pinned
 
     @property
@@ -61,17 +62,17 @@ class Protection:
         return steps if steps or self.index.all_heard else None
 
     def advance(self) -> bool:
-        """Find the steps to protect anew; return whether they have changed."""
+        """Apply the rows of the table to the steps; return whether the steps to protect have changed."""
         before = self.steps
         for row in ROWS:
             at = row.when(self)
             if at is not None and self.state_of(at) is row.source:
                 self._move(at, row.target)
-        self.copies.keep_only(self.steps or ())
+        self.copies.retain(self.steps or ())
         return self.steps != before
 
     def state_of(self, at: KeptStep) -> StepState:
-        """Return how a step stands."""
+        """Return the state of a step."""
         if at == self.candidate:
             return StepState.PROPOSED
         return StepState.PROTECTED if at == self.whole else StepState.NONE
@@ -80,76 +81,75 @@ class Protection:
         self.candidate = at if target is StepState.PROPOSED else None
         if target is StepState.PROTECTED:
             self.whole = at
-        self.passed = at if self.passed is None else max(self.passed, at)
+        self.newest_proposed = at if self.newest_proposed is None else max(self.newest_proposed, at)
 
     def begin_round(self, at: KeptStep | None) -> None:
-        """Protect the step that the round resumes from; it was chosen while no worker lived.
-
-        The older one that was whole before stays until there are copies of this one.
-        """
+        """Protect the step that the round resumes from, and an older whole one until this one has its copies."""
         stays = self.whole is not None and at is not None and self.whole < at and self.index.is_whole(self.whole)
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
-        self.passed = max((step for step in (self.passed, at) if step is not None), default=None)
-        self.is_ending = False
+        self.newest_proposed = max((step for step in (self.newest_proposed, at) if step is not None), default=None)
+        self.is_stopping = False
 
     def clear(self) -> None:
         """Protect nothing: the run is over."""
-        self.whole = self.candidate = self.passed = None
+        self.whole = self.candidate = self.newest_proposed = None
 
 
-# Conditions: each returns the step of which it holds, or None
+# Conditions: each returns the step for which it holds, or None
 
 
-def is_safe(known: Protection) -> KeptStep | None:
-    """Return the proposed step if all nodes that hold it protect it, and its copies are made."""
-    if known.candidate is None:
+def safe_candidate(protection: Protection) -> KeptStep | None:
+    """Return the candidate if all nodes that hold it protect it, and its copies are made."""
+    at, index, copies = protection.candidate, protection.index, protection.copies
+    if at is None:
         return None
-    holders, plan = known.index.step_holders(known.candidate), known.copies.plans.get(known.candidate)
+    holders, plan = index.step_holders(at), copies.plans.get(at)
     if holders is None or not holders.is_protected_by_all:
         return None
-    return known.candidate if plan is not None and plan.is_made(holders.held, known.copies.problems) else None
+    return at if plan is not None and plan.is_made(holders.parts, copies.problems) else None
 
 
-def is_broken(known: Protection) -> KeptStep | None:
-    """Return the proposed step if a part of it is gone."""
-    at = known.candidate
-    return None if at is None or known.index.is_whole(at) else at
+def broken_candidate(protection: Protection) -> KeptStep | None:
+    """Return the candidate if a part of it is gone."""
+    at = protection.candidate
+    return None if at is None or protection.index.is_whole(at) else at
 
 
-def was_protected(known: Protection) -> KeptStep | None:
-    """Return the newest step that nodes protect already, after a restart.
+def protected_before_restart(protection: Protection) -> KeptStep | None:
+    """Return the newest step that nodes protect already, after a restart of the coordinator.
 
-    One that has copies comes first, as a newer one may not have them yet; and it is known before all nodes are heard.
+    A step with copies comes first: a newer one may not have its copies yet. It counts before all nodes are heard.
     """
-    if known.whole is not None or known.passed is not None:
+    if protection.whole is not None or protection.newest_proposed is not None:
         return None
-    index = known.index
+    index = protection.index
     return index.newest(lambda holders: holders.is_protected_twice) or (
         index.newest(lambda holders: holders.is_protected) if index.all_heard else None
     )
 
 
-def is_newer(known: Protection) -> KeptStep | None:
-    """Return the newest whole step if none is proposed, it was not proposed before, and nodes have a place for it."""
-    if known.candidate is not None or (known.whole is None and not known.index.all_heard):
+def new_candidate(protection: Protection) -> KeptStep | None:
+    """Return the newest whole step if there is no candidate, it was never one, and nodes have a place for it."""
+    if protection.candidate is not None or (protection.whole is None and not protection.index.all_heard):
         return None
-    newest = known.index.newest_whole
-    if newest is None or (known.passed is not None and newest <= known.passed) or _is_last_place(known, newest):
+    newest, proposed = protection.index.newest_whole, protection.newest_proposed
+    if newest is None or (proposed is not None and newest <= proposed) or _leaves_no_place(protection, newest):
         return None
     return newest
 
 
-def _is_last_place(known: Protection, at: KeptStep) -> bool:
-    """Whether a node would have no place for the last step of the round if this one was protected too.
+def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
+    """Whether nodes that protect this step too have no place for the last step of the round.
 
-    A state that all nodes have alike is saved when the round breaks, and that may happen at any time.
+    State that is the same on all nodes is saved when the round breaks, and that may happen at any time.
     """
-    alike = any(part.shards == 1 for parts in known.index.holders(at).values() for part in parts)
-    return (alike or known.is_ending) and known.pinned is not None and known.pinned != known.whole
+    is_replicated = any(part.shards == 1 for parts in protection.index.holders(at).values() for part in parts)
+    needs_place = is_replicated or protection.is_stopping
+    return needs_place and protection.pinned is not None and protection.pinned != protection.whole
 
 
 class ProtectionRow(Struct, frozen=True):
-    """How one step comes to stand otherwise."""
+    """One transition: the state of a step changes if a condition holds for it."""
 
     source: StepState
     when: Callable[[Protection], KeptStep | None]
@@ -157,9 +157,9 @@ class ProtectionRow(Struct, frozen=True):
 
 
 ROWS = (
-    ProtectionRow(StepState.PROPOSED, is_safe, StepState.PROTECTED),
-    ProtectionRow(StepState.PROPOSED, is_broken, StepState.NONE),
-    ProtectionRow(StepState.NONE, was_protected, StepState.PROTECTED),
-    ProtectionRow(StepState.NONE, is_newer, StepState.PROPOSED),
+    ProtectionRow(StepState.PROPOSED, safe_candidate, StepState.PROTECTED),
+    ProtectionRow(StepState.PROPOSED, broken_candidate, StepState.NONE),
+    ProtectionRow(StepState.NONE, protected_before_restart, StepState.PROTECTED),
+    ProtectionRow(StepState.NONE, new_candidate, StepState.PROPOSED),
 )
-"""All rows, in the order in which each is looked at once. A step that is protected stays so until another one is."""
+"""All rows, in the order in which each is checked once. A step stays protected until another one is."""

@@ -58,7 +58,7 @@ def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
     A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: its
     steps would soon be replaced by those of the new beginning.
     """
-    nodes = kept.run.candidates if kept.disk.found.any else ()
+    nodes = kept.run.candidates if kept.disk.found.has_any else ()
     if not nodes or resume_point(kept, nodes) is not None:
         return None
     if (found := who_finds(kept)) is not None:

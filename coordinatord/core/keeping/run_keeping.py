@@ -26,27 +26,27 @@ class RunKeeping(KeptState, KeepingWing):
     def report(self, member: Member, now: float) -> bool:
         """Record a node's report; return whether it settles if all ranks have the same state."""
         alike = self.first_states.alike
-        holdings.take_in(self, member, now)
+        holdings.record_report(self, member, now)
         return self.first_states.alike is not alike
 
     @property
     def awaits_report(self) -> bool:
         """Whether copies have to be planned anew, which the next report brings about."""
-        return self.copies.are_void and self.run.durable.state is State.RUNNING
+        return self.copies.are_outdated and self.run.durable.state is State.RUNNING
 
     def drop(self, member: Member) -> None:
         """Forget the parts of a node, but not its findings on the disk."""
-        self.note_parts(member.node, ())
-        self.copies.note_problem(member.node, "")
-        self.copies.void()
-        self.disk.found.miss(member.node, persistence.found_by(member))
+        self.record_parts(member.node, ())
+        self.copies.record_problem(member.node, "")
+        self.copies.drop_all()
+        self.disk.found.record_departure(member.node, persistence.found_by(member))
         self.stays_until.pop(member.node, None)
 
     def follow(self, record: Record) -> None:
         """Bring the kept state up to date with a record."""
         match record:
             case NodeJoined():
-                self.copies.void()
+                self.copies.drop_all()
             case RoundFormed():
                 self._begin_round(record)
             case RoundStopped():
@@ -59,7 +59,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     def _begin_round(self, record: RoundFormed) -> None:
         """Protect the step that the round resumes from; its nodes can get it only from now on."""
-        self.checkpoints.begin(record.round)
+        self.checkpoints.begin_round(record.round)
         in_memory = record.resume is not None and record.resume.disk is None
         self.begin_round(record.resume.at if record.resume is not None and in_memory else None)
         self.disk.since = min(self.disk.since, self.run.durable.entered_at)
@@ -74,7 +74,7 @@ class RunKeeping(KeptState, KeepingWing):
         takes_last_place = self.disk.pinned is not None and len(self.protection.steps or ()) >= PROTECTED_MAX
         if record.planned and takes_last_place:
             self.disk.drop()
-        self.protection.is_ending = True
+        self.protection.is_stopping = True
         self.halting.begin(self.run)
 
     def take_up(self) -> None:
@@ -99,8 +99,8 @@ class RunKeeping(KeptState, KeepingWing):
         """
         held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
-        is_awaited = self.checkpoints.are_written or at_intervals or not can_halt(self.run.roll.inside)
-        return self.checkpoints.at if is_awaited else None
+        is_awaited = self.checkpoints.writes_any or at_intervals or not can_halt(self.run.roll.inside)
+        return self.checkpoints.newest_at if is_awaited else None
 
     @property
     def has_disk(self) -> bool:
@@ -143,7 +143,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     def note_end(self, now: float) -> None:
         """Record whether nodes are about to leave, and so wait for the disk."""
-        self.disk.note_end(now, END_S, ends=self.run.is_ending)
+        self.disk.record_end(now, END_S, ends=self.run.is_ending)
 
     def next_at(self, *, first: bool = False) -> float | None:
         """Return when the first row of its table is due."""

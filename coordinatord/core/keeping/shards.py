@@ -1,4 +1,4 @@
-"""Whether kept parts make a step whole: each shard of its big state needs a holder."""
+"""Decides whether parts of kept state make a step whole: each shard of its big state needs a holder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coordinatord.protocol.kept_state import KeptParts
 
 
 def shards_in(parts: KeptParts, shards: int) -> Iterator[tuple[int, int]]:
-    """Return the shards that these parts have, as ranges without their ends."""
+    """Yield the shards of these parts as ranges `[begin, end)`; none if they belong to another number of shards."""
     if not parts.big or parts.shards != shards:
         return
     end = parts.first_shard + parts.ranks
@@ -22,7 +22,7 @@ def shards_in(parts: KeptParts, shards: int) -> Iterator[tuple[int, int]]:
 
 
 def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
-    """Whether these ranges cover all of so many shards."""
+    """Whether these ranges `[begin, end)` cover all of so many shards."""
     reached = 0
     for begin, end in sorted(ranges):
         if begin > reached:
@@ -32,43 +32,39 @@ def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
 
 
 def are_whole(parts: Sequence[KeptParts]) -> bool:
-    """Whether parts of one step have all its shards.
-
-    Ranks that disagree on how many shards or ranks there are keep nothing that fits together.
-    """
+    """Whether parts of one step have all its shards, and agree on the number of shards and of ranks."""
     if not parts:
         return False
     shards = parts[0].shards
-    alike = all(part.shards == shards and part.world_size == parts[0].world_size for part in parts)
-    return alike and cover((shard for part in parts for shard in shards_in(part, shards)), shards)
+    agree = all(part.shards == shards and part.world_size == parts[0].world_size for part in parts)
+    return agree and cover((shard for part in parts for shard in shards_in(part, shards)), shards)
 
 
 class Coverage:
-    """Whether the parts of one step make it whole, kept up to date as parts come and go; see `are_whole`.
+    """Whether the parts of one step make it whole, as `are_whole` decides, at a low cost for each change.
 
-    Most parts come with a range of shards that no other part has, and are later replaced by equal ones that are
-    protected. So the answer is worked out anew only if a range is new, or no part has it any more.
+    Most parts are replaced by equal ones that are protected. So `is_whole` is computed anew only if a range of shards
+    is new, or no part has it any more.
     """
 
-    __slots__ = ("_breadth", "_parts", "is_whole")
+    __slots__ = ("_parts", "_total_length", "is_whole")
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, int, int, int], int] = {}
-        """How many parts have each range of shards, by the number of shards, the number of ranks, and the range."""
-        self._breadth = 0
-        """How long all of these ranges are together."""
+        """The number of parts with each range, by the number of shards, the number of ranks, and the range."""
+        self._total_length = 0
+        """The length of all of these ranges together: while it is too small, the ranges need not be sorted."""
         self.is_whole = False
-        """Whether each shard has a holder."""
 
-    def exchange(self, come: Iterable[KeptParts], gone: Iterable[KeptParts]) -> None:
-        """Take in that parts of big state have come and that others have gone."""
-        changes = [self._count(part, 1) for part in come]  # these first: what is only replaced then changes nothing
-        changes += [self._count(part, -1) for part in gone]
+    def replace(self, old: Iterable[KeptParts], new: Iterable[KeptParts]) -> None:
+        """Replace parts of big state."""
+        changes = [self._count(part, 1) for part in new]  # new ones first, so that an equal part changes nothing
+        changes += [self._count(part, -1) for part in old]
         if any(changes):
             self.is_whole = self._cover_all()
 
     def _count(self, part: KeptParts, by: int) -> bool:
-        """Count a part more or less; return whether other ranges are held now."""
+        """Add `by` to the count of a part's ranges; return whether a range is new, or no part has it any more."""
         changed = False
         for begin, end in shards_in(part, part.shards):
             key = part.shards, part.world_size, begin, end
@@ -76,12 +72,12 @@ class Coverage:
             if before + by:
                 self._parts[key] = before + by
             if not before or not before + by:
-                self._breadth += by * (end - begin)
+                self._total_length += by * (end - begin)
                 changed = True
         return changed
 
     def _cover_all(self) -> bool:
         shards = next((shards for shards, _, _, _ in self._parts), 0)
-        if not 0 < shards <= self._breadth or len({key[:2] for key in self._parts}) > 1:
+        if not 0 < shards <= self._total_length or len({key[:2] for key in self._parts}) > 1:
             return False
         return cover(((begin, end) for _, _, begin, end in self._parts), shards)

@@ -1,7 +1,7 @@
-"""The wing's own actions, as a table: each row has a state of a run, a condition and an action.
+"""The actions that the wing begins itself, as a table: each row has a state of a run, a condition and an action.
 
-The kernel's table has one row for the wing in each of these states; the first row here whose condition holds is taken.
-None of it is recorded: the files show which steps are on the disk, and workers repeat their promises.
+The kernel's table has one row for the wing in each of these states, which applies the first row here whose condition
+holds. No action is recorded: the files show which steps are on the disk, and workers repeat their promises.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 
 Condition = Callable[[KeptState], float | None]
-"""It returns the time from which it holds, as a condition of the kernel does."""
+"""Returns the time from which it holds, or None, as a condition of the kernel does."""
 
 Action = Callable[[KeptState, float], Iterable[Member]]
-"""It is told the time, and returns the nodes that may have to be sent something."""
+"""Takes the time, and returns the nodes that may have to be sent something."""
 
 
 class KeepingRow(Struct, frozen=True):
-    """One row."""
+    """An action to execute in a state of the run when a condition holds."""
 
     state: State
     when: Condition
@@ -80,6 +80,7 @@ def all_promised(kept: KeptState) -> float | None:
 
 
 def _is_calm(kept: KeptState) -> bool:
+    """Whether no worker is about to end: only then does a write go on."""
     return kept.run.durable.state is not State.STOPPING or kept.run.has_failed
 
 

@@ -165,7 +165,7 @@ class KeptStateLaws(Laws):
         reports = [self._heard.get((member.node, member.incarnation)) for member in run.roll.inside]
         is_whole = len(reports) == len(run.durable.order)
         able = is_whole and all(report is not None and _can_halt(report, key) for report in reports)
-        lacking = record.planned and run.durable.stepped and able and not kept_of(run).halting.wanted
+        lacking = record.planned and run.durable.stepped and able and not kept_of(run).halting.is_possible
         self.check(not lacking, "round %d ends without a step that all of its workers keep", record.round)
 
     def _judge_released(self, run: Run, node: str) -> None:

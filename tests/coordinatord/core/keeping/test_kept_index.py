@@ -11,10 +11,10 @@ from tests.support.kept_state import kept_parts
 def test_a_node_that_is_gone_takes_its_parts_along() -> None:
     kept = a_kept()
     keep(kept, 8)
-    kept.note_parts("n1", ())
+    kept.record_parts("n1", ())
     assert not kept.index.is_whole(KeptStep(1, 8))
     for number in range(NODES):
-        kept.note_parts(f"n{number}", ())
+        kept.record_parts(f"n{number}", ())
     assert not kept.index
     assert kept.index.steps() == []
 
@@ -27,7 +27,7 @@ def test_a_step_on_which_ranks_differed_stays_out_even_if_all_of_them_go_and_one
     note(kept, 1, alike[1])
     for number in range(2):
         assert not kept.index.is_whole(at)
-        kept.note_parts(f"n{number}", ())
+        kept.record_parts(f"n{number}", ())
     note(kept, 0, alike[0])
     assert kept.index.differs(at)
     assert not kept.index.is_whole(at)
@@ -47,11 +47,11 @@ def test_the_plan_of_a_round_stands_while_all_of_its_parts_do() -> None:
     keep(kept, 8)
     plan = a_plan(kept, 8)
     keep(kept, 8, protected=True)
-    kept.note_parts("n3", (shard(0, 8),))
-    kept.note_parts("n0", (shard(0, 8), shard(0, 16)))
-    kept.note_parts("n0", (shard(0, 8),))
+    kept.record_parts("n3", (shard(0, 8),))
+    kept.record_parts("n0", (shard(0, 8), shard(0, 16)))
+    kept.record_parts("n0", (shard(0, 8),))
     assert kept.plan is plan, "what comes and goes of other steps does not matter, nor do further copies of this one"
-    kept.note_parts("n1", ())
+    kept.record_parts("n1", ())
     assert kept.plan is None
 
 
@@ -59,7 +59,7 @@ def test_the_plan_of_a_round_is_made_anew_when_a_part_comes_that_it_lacks() -> N
     kept = a_kept()
     keep(kept, 8, nodes=2)
     plan = a_plan(kept, 8)
-    kept.note_parts("n2", (shard(2, 4),))
+    kept.record_parts("n2", (shard(2, 4),))
     assert kept.plan is plan
-    kept.note_parts("n2", (shard(2, 8),))
+    kept.record_parts("n2", (shard(2, 8),))
     assert kept.plan is None

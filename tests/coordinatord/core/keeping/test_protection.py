@@ -61,9 +61,9 @@ def test_the_whole_step_stays_protected_while_its_successor_is_lost_somewhere() 
 def test_an_older_step_takes_no_place_and_a_later_round_comes_first() -> None:
     kept = a_kept()
     kept.begin_round(KeptStep(2, 40))
-    kept.note_parts("n0", (kept_parts(1, 90), kept_parts(2, 30)))
+    kept.record_parts("n0", (kept_parts(1, 90), kept_parts(2, 30)))
     assert not kept.protection.advance()
-    kept.note_parts("n0", (kept_parts(3, 2),))
+    kept.record_parts("n0", (kept_parts(3, 2),))
     kept.protection.advance()
     assert kept.protection.candidate == KeptStep(3, 2)
 
@@ -72,10 +72,10 @@ def test_nothing_is_given_up_after_a_restart_before_all_members_are_heard() -> N
     kept = a_kept(members=NODES)
     assert kept.protection.steps is None
     for number in range(NODES - 1):
-        kept.note_parts(f"n{number}", (shard(number, 8, protected=True), shard(number, 16)))
+        kept.record_parts(f"n{number}", (shard(number, 8, protected=True), shard(number, 16)))
         kept.protection.advance()
         assert kept.protection.steps is None
-    kept.note_parts("n2", (shard(2, 8, protected=True), shard(2, 16)))
+    kept.record_parts("n2", (shard(2, 8, protected=True), shard(2, 16)))
     kept.protection.advance()
     assert named(kept) == [8, 16]
 
@@ -144,8 +144,8 @@ def test_a_round_that_resumes_from_nothing_protects_nothing_of_what_was_before()
 def test_a_copy_of_a_step_that_is_protected_for_the_disk_alone_is_none_any_more_once_it_is_written() -> None:
     kept, at = a_kept(), KeptStep(1, 8)
     kept.disk.begin(a_write(at))
-    kept.note_parts("n1", (shard(0, 8, protected=True),))
-    kept.copies.note_plan(at, CopyPlan({"n0": "n1"}, wanted={"n1": {"n0": [0]}}))
+    kept.record_parts("n1", (shard(0, 8, protected=True),))
+    kept.copies.add(at, CopyPlan({"n0": "n1"}, wanted={"n1": {"n0": [0]}}))
     assert kept.copy_of("n0") == ("n1", at)
     kept.disk.commit()
     assert kept.copy_of("n0") is None
@@ -179,7 +179,7 @@ def test_how_a_step_stands_after_what_a_node_reports_last(reports: list[str], st
 def test_the_last_place_of_a_round_that_ends_is_not_taken() -> None:
     kept = a_kept()
     kept.disk.begin(a_write(KeptStep(1, 4)))
-    kept.protection.is_ending = True
+    kept.protection.is_stopping = True
     keep(kept, 8)
     assert named(kept) == [4]
     kept.disk.drop()

@@ -61,6 +61,6 @@ def test_parts_that_come_and_go_are_whole_when_all_of_them_are(changes: list[tup
     coverage, held = Coverage(), dict[int, list[KeptParts]]()
     for node, parts in changes:
         big = [part for part in parts if part.big]
-        coverage.exchange(big, held.get(node, []))
+        coverage.replace(held.get(node, []), big)
         held[node] = big
         assert coverage.is_whole is are_whole([part for some in held.values() for part in some])
