@@ -93,7 +93,7 @@ class Coordinator:
         for job, durable in self.cluster.durable.jobs.items():
             run = Run(durable, self.policy, self.cluster.wings)
             self.cluster.jobs[job] = self.registry.live[durable.id] = run
-            run.take_up(now)
+            run.after_restart(now)
             for member in run.members.values():
                 # It may have gone before the first known failure, and caused it: that one must not be charged.
                 member.lease.heard_at, member.session.closed_at = now, now - AGE_MAX
@@ -260,7 +260,7 @@ class Coordinator:
     def _take_in(self, event: events.Looked | events.Compared, decision: Decision) -> None:
         """Take in what workers of a run have answered; while nothing can be recorded, they are asked again later."""
         run = self.registry.live.get(event.run)
-        if run is not None and self.store_error is None and run.watching.take(event, decision.now):
+        if run is not None and self.store_error is None and run.watching.record_answers(event, decision.now):
             for touched in (*releases.drain_laggard(run, decision), run):
                 self._advance(touched, decision)
 

@@ -12,7 +12,7 @@ from coordinatord.core.keeping.sentences import lost_step
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.wings import Stay
+from coordinatord.core.rounds.state.wings import Wait
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
 HAND_OVER_S = 20.0
@@ -137,7 +137,7 @@ def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str
     return () if are_whole([part for parts in stay for part in parts if part.big]) else held.keys()
 
 
-def stays(kept: KeptState) -> dict[str, Stay]:
+def waits(kept: KeptState) -> dict[str, Wait]:
     """Return how long each node stays: until the others and the disk have what it keeps, or its time is over.
 
     The last nodes that have a step which the disk lacks wait for the disk.
@@ -151,7 +151,7 @@ def stays(kept: KeptState) -> dict[str, Stay]:
         is_needed = not _is_handed_over(kept) and (is_needed_by_others(kept, member) or not kept.index.all_heard)
         handed_by = kept.stays_until.get(member.node, -math.inf) if is_needed else -math.inf
         written_by = disk_by if member.node in holders or writes(kept, member) else -math.inf
-        found[member.node] = Stay(max(written_by, handed_by), lost=lost if member.node in holders else "")
+        found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in holders else "")
     return found
 
 

@@ -12,7 +12,7 @@ from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Stay
+from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import PROTECTED_MAX
 from coordinatord.protocol.messages import Goal
@@ -34,7 +34,7 @@ class RunKeeping(KeptState, KeepingWing):
         """Whether copies have to be planned anew, which the next report brings about."""
         return self.copies.are_outdated and self.run.durable.state is State.RUNNING
 
-    def drop(self, member: Member) -> None:
+    def remove(self, member: Member) -> None:
         """Forget the parts of a node, but not its findings on the disk."""
         self.record_parts(member.node, ())
         self.copies.record_problem(member.node, "")
@@ -77,7 +77,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.protection.is_stopping = True
         self.halting.begin(self.run)
 
-    def take_up(self) -> None:
+    def after_restart(self) -> None:
         """Go on after a coordinator restart: the last due write may not be done, and nodes repeat their promises."""
         self.disk.since = -math.inf
         if self.run.durable.state is State.STOPPING:
@@ -87,9 +87,9 @@ class RunKeeping(KeptState, KeepingWing):
 
     resume_point = resumption.resume_point
     differing_step = resumption.differing_step
-    resumes = sentences.resumes
+    resume_text = sentences.resume_text
     obstacle = sentences.obstacle
-    lost = sentences.lost
+    restore_problem = sentences.restore_problem
 
     @property
     def checkpoint_at(self) -> float | None:
@@ -111,26 +111,26 @@ class RunKeeping(KeptState, KeepingWing):
 
     may_be_needed = handover.may_be_needed
     hold_back = handover.hold_back
-    stays = handover.stays
+    waits = handover.waits
 
-    def stays_for(self, member: Member) -> str:
+    def leaves_once(self, member: Member) -> str:
         """Say whether a node waits for the disk or for other nodes."""
         all_leave = self.has_disk and all(peer.leaves for peer in self.run.members.values())
         by_disk = all_leave or persistence.writes(self, member)
         return "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
 
-    def stay_of(self, member: Member) -> Stay:
+    def wait_at_timeout(self, member: Member) -> Wait:
         """Return how long a node waits: one that writes, or each one if the run is to end."""
         writes = persistence.writes(self, member)
         until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
-        return Stay(until, lost="" if self.disk.work is not None and not writes else sentences.lost_step(self))
+        return Wait(until, last_step="" if self.disk.work is not None and not writes else sentences.lost_step(self))
 
-    def end(self) -> Stay:
+    def wait_at_end(self) -> Wait:
         """Return how long a run that ends waits for the disk; nodes that are not heard yet may keep a newer step."""
         last_step = sentences.last_step(self)
         if persistence.is_unsure(self):
-            return Stay(None, "what nodes keep is known when all are heard again", last_step)
-        return Stay(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
+            return Wait(None, "what nodes keep is known when all are heard again", last_step)
+        return Wait(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
 
     def before_end(self, now: float) -> str:
         """Say whether nodes have to be heard first, or a step written."""
@@ -141,7 +141,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     # Its own actions
 
-    def note_end(self, now: float) -> None:
+    def record_ending(self, now: float) -> None:
         """Record whether nodes are about to leave, and so wait for the disk."""
         self.disk.record_end(now, END_S, ends=self.run.is_ending)
 
@@ -172,12 +172,12 @@ class RunKeeping(KeptState, KeepingWing):
 
     # Outputs to nodes
 
-    def settle_sources(self) -> None:
+    def choose_sources(self) -> None:
         """Plan which node gets which parts from which."""
         if self.run.durable.resume is not None and self.plan is None:
             self.plan = resumption.plan_of_round(self)
 
-    def goals(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
+    def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
         """Return the steps to halt at and to write; unless `at_once`, also those to get, protect and copy."""
         halt = self.halting.sent_to(self.run, member) if goal is Goal.STOP else None
         persist = None if goal is Goal.EXIT else persistence.order_for(self, member)

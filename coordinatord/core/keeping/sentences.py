@@ -14,7 +14,7 @@ from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.text import name_some
 
 
-def resumes(kept: KeptState, nodes: Sequence[Member]) -> str:
+def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
     """Say what a round of these nodes resumes from, as the end of a sentence; empty if nothing has been kept yet."""
     point = resume_point(kept, nodes)
     text = f"; {why}" if (why := _left_out(kept, point)) else ""
@@ -91,7 +91,7 @@ def obstacle(kept: KeptState) -> str:
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
 
 
-def lost(kept: KeptState) -> str:
+def restore_problem(kept: KeptState) -> str:
     """Explain which node cannot get what the workers resume from, and why; empty if all nodes can, or have it."""
     point, failed = kept.run.durable.resume, kept.failed
     if point is None or not (failed or not is_obtainable(kept)):

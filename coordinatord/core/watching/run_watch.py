@@ -96,7 +96,7 @@ class RunWatch(WatchingWing):
         self._hang.pause(now)
         return None
 
-    def take(self, event: Looked | Compared, now: float) -> bool:
+    def record_answers(self, event: Looked | Compared, now: float) -> bool:
         """Record answers; ignore those to an old look, or about a round that is over."""
         if event.round != self._run.durable.round:
             return False

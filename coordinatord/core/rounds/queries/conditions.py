@@ -142,7 +142,7 @@ def node_lost(run: Run) -> float | None:
 
 def unrestorable(run: Run) -> float | None:
     """A node of the round cannot get the state that its workers resume from: all have to resume from another step."""
-    return _when(run.keeping.lost())
+    return _when(run.keeping.restore_problem())
 
 
 def outrun(run: Run) -> float | None:
@@ -227,7 +227,7 @@ def stop_asked(run: Run) -> float | None:
     A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
     """
     if run.durable.state is State.FORMING and run.durable.stop_asked:
-        return run.keeping.end().until
+        return run.keeping.wait_at_end().until
     return _when(run.durable.stop_asked)
 
 
@@ -253,7 +253,7 @@ def node_stopped(run: Run) -> float | None:
 
 def given(run: Run) -> float | None:
     """Nodes that are to leave have handed over what only they keep, or their time for that is over."""
-    return min((stay.until for stay in run.keeping.stays().values() if stay.until is not None), default=None)
+    return min((wait.until for wait in run.keeping.waits().values() if wait.until is not None), default=None)
 
 
 def corroborated(run: Run) -> float | None:
@@ -266,7 +266,7 @@ def exhausted(run: Run) -> float | None:
 
     A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
     """
-    return run.keeping.end().until if run.has_failed else None
+    return run.keeping.wait_at_end().until if run.has_failed else None
 
 
 def given_up(run: Run) -> float | None:

@@ -73,7 +73,7 @@ def knows_goal(run: Run, member: Member) -> bool:
         return False
     known = sent.run, sent.round, sent.planned, sent.outcome
     kept = KeptDesired(halt=sent.halt, persist=sent.persist, alike=sent.alike)
-    return known == _urgent(run, member, goal) and kept == run.keeping.goals(member, goal, at_once=True)
+    return known == _urgent(run, member, goal) and kept == run.keeping.desired(member, goal, at_once=True)
 
 
 def _urgent(run: Run, member: Member, goal: Goal) -> tuple[str, int, bool, Outcome | None]:
@@ -85,7 +85,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
     """Return the desired state of a node, with this heartbeat, as a new message."""
     goal = goal_of(run, member)
     run_id, number, planned, outcome = _urgent(run, member, goal)
-    kept = run.keeping.goals(member, goal)
+    kept = run.keeping.desired(member, goal)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
         run=run_id,
@@ -153,7 +153,7 @@ def _reason(run: Run, member: Member) -> str:
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
         return _waiting_text(run)
     if member.state is MemberState.HANDING_OVER:
-        return f"it leaves as soon as {run.keeping.stays_for(member)}"
+        return f"it leaves as soon as {run.keeping.leaves_once(member)}"
     if member.state is MemberState.STALE:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"

@@ -119,12 +119,12 @@ class Reasons:
     @property
     def resumes(self) -> str:
         """What the round to form now resumes from, as the end of a sentence; empty if nothing has been kept yet."""
-        return self._run.keeping.resumes(self._candidates)
+        return self._run.keeping.resume_text(self._candidates)
 
     @property
     def unrestorable(self) -> str:
         """Which node cannot get what the workers resume from, and why."""
-        return self._run.keeping.lost()
+        return self._run.keeping.restore_problem()
 
     @property
     def leave_asked(self) -> str:
@@ -142,7 +142,7 @@ class Reasons:
     @property
     def last_step(self) -> str:
         """Where the newest step of a run that is over is, or why it is lost, as the end of a sentence."""
-        return self._run.keeping.end().lost
+        return self._run.keeping.wait_at_end().last_step
 
     def came_late(self, now: float) -> str:
         """Explain the end of the run to a node that was on its way to the run."""
@@ -171,7 +171,7 @@ class Reasons:
         ready, preparing = run.roll.count(MemberState.READY), run.roll.count(MemberState.PREPARING)
         joined = ready + preparing
         if run.durable.stop_asked:
-            return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.end().what)))
+            return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.wait_at_end().why)))
         if ready >= least and run.pause_s:
             return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
         if ready >= least and (obstacle := run.keeping.obstacle()):

@@ -37,7 +37,7 @@ class Evidence:
         self.consequences_from = at if durable.first_failure is None else None
         self.stop_overdue_at = at + slowest_s + policy.stop_limit_s
 
-    def take_up(self, durable: DurableRun) -> None:
+    def after_restart(self, durable: DurableRun) -> None:
         """Go on after the coordinator was away.
 
         What fails in a round that was being stopped, and not for a failure, counts as a consequence of the stop.

@@ -105,7 +105,7 @@ class Run:
         """Remove a member."""
         self.progress.gone_step = self._step_of([member])
         self.roll.remove(member)
-        self.keeping.drop(member)
+        self.keeping.remove(member)
         self.gathering.join_timeouts.discard(member.node)
         self.leaving.discard(member.node)
         self.claims.pop(member.node, None)
@@ -143,7 +143,7 @@ class Run:
         if self.emptied_at is not None:
             self.emptied_at += by
 
-    def take_up(self, now: float) -> None:
+    def after_restart(self, now: float) -> None:
         """Go on after the coordinator was away.
 
         A round that was being stopped has the whole time for that again, which is longer than nodes have to come back
@@ -154,10 +154,10 @@ class Run:
         self.dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
             self.begin_stop(now)
-        self.evidence.take_up(durable)
+        self.evidence.after_restart(durable)
         if self.emptied_at is not None:
             self.emptied_at = now
-        self.keeping.take_up()
+        self.keeping.after_restart()
 
     @property
     def candidates(self) -> list[Member]:

@@ -24,14 +24,14 @@ from coordinatord.protocol.kept_state import Halt, KeptCopy, KeptStep, PersistOr
 from coordinatord.protocol.messages import Goal
 
 
-class Stay(Struct, frozen=True):
+class Wait(Struct, frozen=True):
     """The wait of a node or run before its end."""
 
     until: float | None = -math.inf
     """The deadline of the wait, in the past without a wait; None if not known yet."""
-    what: str = ""
+    why: str = ""
     """Why it waits, as a clause."""
-    lost: str = ""
+    last_step: str = ""
     """The end of a sentence: where the newest step is, or which step is lost."""
 
 
@@ -66,13 +66,13 @@ class KeepingWing:
         """Whether to call `report` next time even if the node repeats its last report."""
         return False
 
-    def drop(self, member: Member) -> None:
+    def remove(self, member: Member) -> None:
         """Forget a node that is no longer a member."""
 
     def follow(self, record: Record) -> None:
         """Follow a record, after the run has."""
 
-    def take_up(self) -> None:
+    def after_restart(self) -> None:
         """Go on after a coordinator restart."""
 
     # Queries
@@ -85,7 +85,7 @@ class KeepingWing:
         """Return the newest step that is left out since ranks differ in it; None if `point` is newer."""
         return None
 
-    def resumes(self, nodes: Sequence[Member]) -> str:
+    def resume_text(self, nodes: Sequence[Member]) -> str:
         """Say what a round of these nodes resumes from, as the end of a sentence; empty if nothing has been kept."""
         return ""
 
@@ -93,7 +93,7 @@ class KeepingWing:
         """Say why no round may be formed; empty if one may."""
         return ""
 
-    def lost(self) -> str:
+    def restore_problem(self) -> str:
         """Say why nodes of the round cannot get what it resumes from; empty if they can."""
         return ""
 
@@ -120,21 +120,21 @@ class KeepingWing:
         """Return which of these nodes have to stay, outside the round, before they leave."""
         return ()
 
-    def stays(self) -> Mapping[str, Stay]:
+    def waits(self) -> Mapping[str, Wait]:
         """Return the wait of each node that was held back."""
         return {}
 
-    def stays_for(self, member: Member) -> str:
+    def leaves_once(self, member: Member) -> str:
         """Complete "it leaves as soon as ..."."""
         return ""
 
-    def stay_of(self, member: Member) -> Stay:
+    def wait_at_timeout(self, member: Member) -> Wait:
         """Return the wait of a node whose `--join-timeout` is over."""
-        return Stay()
+        return Wait()
 
-    def end(self) -> Stay:
+    def wait_at_end(self) -> Wait:
         """Return the wait of a run that is to end, and where its newest step is."""
-        return Stay()
+        return Wait()
 
     def before_end(self, now: float) -> str:
         """Say what precedes the end of a run between two rounds, to begin a sentence."""
@@ -142,7 +142,7 @@ class KeepingWing:
 
     # Its own actions
 
-    def note_end(self, now: float) -> None:
+    def record_ending(self, now: float) -> None:
         """Record whether nodes are about to leave. Called whenever the run's rows are checked."""
 
     def next_at(self, *, first: bool = False) -> float | None:
@@ -159,10 +159,10 @@ class KeepingWing:
 
     # Outputs to nodes
 
-    def settle_sources(self) -> None:
+    def choose_sources(self) -> None:
         """Choose, once for the round, the nodes from which each node gets its state."""
 
-    def goals(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
+    def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
         """Return the fields to send a node with its goal; with `at_once`, only the urgent ones."""
         return KeptDesired()
 
@@ -185,7 +185,7 @@ class WatchingWing:
     def follow(self, record: Record) -> None:
         """Follow a record that has just taken effect: earlier looks may no longer count."""
 
-    def take(self, event: Looked | Compared, now: float) -> bool:
+    def record_answers(self, event: Looked | Compared, now: float) -> bool:
         """Record the workers' answers; return whether they count, so that something may follow."""
         return False
 

@@ -67,7 +67,7 @@ class Decision:
 
 def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
     """Make the message of a node's desired state, with this heartbeat, and record it as the last one."""
-    run.keeping.settle_sources()
+    run.keeping.choose_sources()
     message = answer_to(run, member, heartbeat_s, now)
     member.session.sent, member.session.sent_revision = message, run.revision
     return Send(session, message)

@@ -51,9 +51,9 @@ def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision
 
 def release_held_back(run: Run, decision: Decision) -> None:
     """Release the nodes that others and the disk need no more, or that have stayed for as long as they may."""
-    for node, stay in run.keeping.stays().items():
-        if stay.until is not None and stay.until <= decision.now:
-            release_left(run, run.members[node], decision, stay.lost)
+    for node, wait in run.keeping.waits().items():
+        if wait.until is not None and wait.until <= decision.now:
+            release_left(run, run.members[node], decision, wait.last_step)
 
 
 # Nodes that wait
@@ -73,11 +73,11 @@ def release_in_vain(run: Run, member: Member, decision: Decision) -> None:
 
     One that writes a step to the disk stays until that is over. So do all nodes of a run that is to end after that.
     """
-    stay = run.keeping.stay_of(member)
-    if stay.until is not None and stay.until > decision.now:
-        run.gathering.join_timeouts.set(member.node, min(stay.until, decision.now + LOOK_AGAIN_S))
+    wait = run.keeping.wait_at_timeout(member)
+    if wait.until is not None and wait.until > decision.now:
+        run.gathering.join_timeouts.set(member.node, min(wait.until, decision.now + LOOK_AGAIN_S))
     else:
-        release(run, member, _in_vain(run, member, stay.lost), decision)
+        release(run, member, _in_vain(run, member, wait.last_step), decision)
 
 
 def _in_vain(run: Run, member: Member, lost: str) -> Outcome:

@@ -156,7 +156,7 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
     while len(taken) < TRANSITIONS_MAX:
         run.gathering.count_ready(decision.now)
         run.gathering.join_timeouts.settle()
-        run.keeping.note_end(decision.now)
+        run.keeping.record_ending(decision.now)
         row, due = next_row(run, decision.now)
         if row is None:
             return due
