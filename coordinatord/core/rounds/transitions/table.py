@@ -1,7 +1,7 @@
 """The life of a run as a table: from which state, under which condition, to which state, and for which reason.
 
-The first row whose condition holds is taken, and so on until none holds. The reason goes to the log, to `nodeclient
-status` and to the nodes; its placeholders are values of the run, and texts of `Reasons`.
+The first row of the present state whose condition holds is taken, again and again, until none holds. The reason goes to
+the log, to `nodeclient status` and to the nodes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from coordinatord.core.rounds.queries import conditions
+from coordinatord.core.rounds.queries import conditions as when
 from coordinatord.core.rounds.queries.conditions import Condition
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.transitions import actions
+from coordinatord.core.rounds.transitions import actions as do
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import Reason
 from coordinatord.protocol.errors import InternalError
@@ -27,108 +27,94 @@ Action = Callable[[Run, Reason, Decision], None]
 
 
 class Transition(Struct, frozen=True):
-    """One transition."""
+    """One row of the table, for one state."""
 
     source: State
     when: Condition
     target: State
     action: Action
     reason: str
+    """A template. Its placeholders are values of the run, and texts of `Reasons`."""
 
 
 class TransitionLoopError(InternalError):
     """The table goes round in circles. The run is where the last row left it."""
 
 
+FORMING, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED, LEFT = State
+
 _LEFT = "{reasons.because}the last node has left, as asked"
 _FORMED = "{reasons.because}formed of {reasons.chosen}"
 
+_TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
+    # In which states, under which condition, to which state (None: the same one), by which action, for which reason.
+    (
+        (FORMING, STARTING, RUNNING),
+        when.replaced,
+        FAILED,
+        do.fail_abandoned,
+        "all nodes are gone, a run with other settings follows",
+    ),
+    # No round
+    ((FORMING,), when.keeping_due_first, None, do.keep, "what nodes keep comes before they are let go"),
+    ((FORMING,), when.stop_asked, STOPPED, do.end_as_asked, "{run.durable.stop_asked}{reasons.last_step}"),
+    ((FORMING,), when.all_left, LEFT, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
+    (
+        (FORMING,),
+        when.abandoned,
+        FAILED,
+        do.fail_abandoned,
+        "{reasons.because}no node is left: all have gone, were lost or gave up",
+    ),
+    ((FORMING,), when.full, STARTING, do.form, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
+    ((FORMING,), when.settled, STARTING, do.form, f"{_FORMED}{{reasons.resumes}}"),
+    # A round at work
+    ((STARTING,), when.all_started, RUNNING, do.proceed, "all workers are started{reasons.starts}"),
+    ((RUNNING,), when.all_succeeded, SUCCEEDED, do.succeed, "all workers succeeded"),
+    ((STARTING, RUNNING), when.outrun, STOPPING, do.stop_at_once, "{run.durable.superseded_reason}"),
+    ((STARTING, RUNNING), when.worker_failed, STOPPING, do.stop_at_once, "{run.evidence.first}"),
+    ((STARTING, RUNNING), when.node_lost, STOPPING, do.stop_at_once, "lost {reasons.lost}"),
+    ((STARTING, RUNNING), when.unrestorable, STOPPING, do.stop_at_once, "{reasons.unrestorable}"),
+    ((STARTING, RUNNING), when.stop_asked, STOPPING, do.stop_planned, "{run.durable.stop_asked}"),
+    ((STARTING, RUNNING), when.node_leaving, STOPPING, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
+    ((STARTING, RUNNING), when.restart_asked, STOPPING, do.stop_planned, "{run.restart_asked}"),
+    (
+        (STARTING, RUNNING),
+        when.node_stopped,
+        STOPPING,
+        do.stop_at_once,
+        "{reasons.stopped} had ended the workers, out of touch for too long",
+    ),
+    ((STARTING, RUNNING), when.outage, FAILED, do.fail_abandoned, "every node was silent for too long"),
+    ((STARTING, RUNNING), when.arrived, STOPPING, do.stop_planned, "{reasons.ready} arrived"),
+    ((STARTING, RUNNING), when.fell_silent, None, do.record_silent, "every node is silent"),
+    ((STARTING, RUNNING), when.heard_again, None, do.record_heard, "nodes are heard again"),
+    # Whether there is a round or not
+    ((FORMING, STARTING, RUNNING), when.given, None, do.let_go, "others have what nodes that leave have kept"),
+    # This waits while workers start, which takes a moment.
+    ((FORMING, RUNNING, STOPPING), when.keeping_due, None, do.keep, "what nodes keep is looked after"),
+    # Steps
+    ((RUNNING,), when.caught_up, None, do.catch_up, "step {run.durable.reached} is reached again"),
+    ((RUNNING,), when.first_step_overdue, None, do.record_overdue, "{reasons.overdue}"),
+    ((RUNNING,), when.stalled, None, do.stall, "{reasons.idle}"),
+    ((RUNNING,), when.resumed, None, do.end_stall, "workers do steps again"),
+    ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{reasons.hung}"),
+    ((RUNNING,), when.busy_awaited, None, do.record_busy, "{reasons.awaited}"),
+    ((RUNNING,), when.look_due, None, do.look, "it is time to look where the workers stand"),
+    # A round that ends. If all workers succeeded before their nodes received the stop, another would repeat their work.
+    ((STOPPING,), when.all_succeeded, SUCCEEDED, do.succeed, "all workers succeeded"),
+    ((STOPPING,), when.corroborated, None, do.lose_corroborated, "{reasons.corroborated}"),
+    ((STOPPING,), when.exhausted, FAILED, do.fail_workers, "{reasons.verdict}"),
+    ((STOPPING,), when.given_up, FAILED, do.fail_workers, "{reasons.verdict}"),
+    ((STOPPING,), when.all_stopped, FORMING, do.reform, "{reasons.verdict}"),
+    ((STOPPING,), when.stop_overdue, None, do.leave_behind, "{reasons.slow} could not end the workers in time"),
+]
 
-def _rows() -> list[Transition]:
-    forming, starting, running, stopping = State.FORMING, State.STARTING, State.RUNNING, State.STOPPING
-    succeeded, failed, stopped, left = State.SUCCEEDED, State.FAILED, State.STOPPED, State.LEFT
-    when, do = conditions, actions
-    rows = [
-        Transition(
-            state, when.replaced, failed, do.fail_abandoned, "all nodes are gone, a run with other settings follows"
-        )
-        for state in (forming, starting, running)
-    ]
-    rows += [
-        Transition(forming, when.keeping_due_first, forming, do.keep, "what nodes keep comes before they are let go"),
-        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{run.durable.stop_asked}{reasons.last_step}"),
-        Transition(forming, when.all_left, left, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
-        Transition(
-            forming,
-            when.abandoned,
-            failed,
-            do.fail_abandoned,
-            "{reasons.because}no node is left: all have gone, were lost or gave up",
-        ),
-        Transition(forming, when.full, starting, do.form, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
-        Transition(forming, when.settled, starting, do.form, f"{_FORMED}{{reasons.resumes}}"),
-        Transition(starting, when.all_started, running, do.proceed, "all workers are started{reasons.starts}"),
-        Transition(running, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
-    ]
-    for state in (starting, running):
-        rows += [
-            Transition(state, when.outrun, stopping, do.stop_at_once, "{run.durable.superseded_reason}"),
-            Transition(state, when.worker_failed, stopping, do.stop_at_once, "{run.evidence.first}"),
-            Transition(state, when.node_lost, stopping, do.stop_at_once, "lost {reasons.lost}"),
-            Transition(state, when.unrestorable, stopping, do.stop_at_once, "{reasons.unrestorable}"),
-            Transition(state, when.stop_asked, stopping, do.stop_planned, "{run.durable.stop_asked}"),
-            Transition(state, when.node_leaving, stopping, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
-            Transition(state, when.restart_asked, stopping, do.stop_planned, "{run.restart_asked}"),
-            Transition(
-                state,
-                when.node_stopped,
-                stopping,
-                do.stop_at_once,
-                "{reasons.stopped} had ended the workers, out of touch for too long",
-            ),
-            Transition(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
-            Transition(state, when.arrived, stopping, do.stop_planned, "{reasons.ready} arrived"),
-            Transition(state, when.fell_silent, state, do.record_silent, "every node is silent"),
-            Transition(state, when.heard_again, state, do.record_heard, "nodes are heard again"),
-        ]
-    rows += [
-        Transition(state, when.given, state, do.let_go, "others have what nodes that leave have kept")
-        for state in (forming, starting, running)
-    ]
-    rows += [
-        Transition(state, when.keeping_due, state, do.keep, "what nodes keep is looked after")
-        for state in (forming, running, stopping)  # that waits while workers start, which takes a moment
-    ]
-    rows += [
-        Transition(running, when.caught_up, running, do.catch_up, "step {run.durable.reached} is reached again"),
-        Transition(running, when.first_step_overdue, running, do.record_overdue, "{reasons.overdue}"),
-        *_stall_rows(),
-        # All workers succeeded before their nodes received the stop: another round would repeat what is done.
-        Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
-        Transition(stopping, when.corroborated, stopping, do.lose_corroborated, "{reasons.corroborated}"),
-        Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),
-        Transition(stopping, when.given_up, failed, do.fail_workers, "{reasons.verdict}"),
-        Transition(stopping, when.all_stopped, forming, do.reform, "{reasons.verdict}"),
-        Transition(
-            stopping, when.stop_overdue, stopping, do.leave_behind, "{reasons.slow} could not end the workers in time"
-        ),
-    ]
-    return rows
-
-
-def _stall_rows() -> list[Transition]:
-    """Return what is done while workers do no step."""
-    running, stopping, when, do = State.RUNNING, State.STOPPING, conditions, actions
-    return [
-        Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
-        Transition(running, when.resumed, running, do.end_stall, "workers do steps again"),
-        Transition(running, when.hung, stopping, do.stop_hung, "{reasons.hung}"),
-        Transition(running, when.busy_awaited, running, do.record_busy, "{reasons.awaited}"),
-        Transition(running, when.look_due, running, do.look, "it is time to look where the workers stand"),
-    ]
-
-
-ROWS = _rows()
+ROWS = [
+    Transition(source, condition, target or source, action, reason)
+    for sources, condition, target, action, reason in _TABLE
+    for source in sources
+]
 
 _BY_STATE = {state: [row for row in ROWS if row.source is state] for state in State}
 
