@@ -9,7 +9,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.desired_state import GOALS
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
-from coordinatord.core.rounds.transitions.actions import keep
+from coordinatord.core.rounds.transitions.actions import advance_keeping
 from coordinatord.core.rounds.transitions.table import ROWS
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core import table as node
@@ -123,7 +123,7 @@ def test_no_two_rows_of_a_run_are_the_same_transition() -> None:
 
 
 def test_the_kernel_has_a_row_for_what_nodes_keep_in_each_state_of_that_table() -> None:
-    assert {row.source for row in ROWS if row.action is keep} == {row.state for row in keeping.ROWS}
+    assert {row.source for row in ROWS if row.action is advance_keeping} == {row.state for row in keeping.ROWS}
 
 
 @pytest.mark.parametrize(("state", "member_state"), [*itertools.product(State, MemberState)])

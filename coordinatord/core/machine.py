@@ -24,7 +24,7 @@ from coordinatord.core.rounds.state.run import Run, Wings
 from coordinatord.core.rounds.state.sleep_watch import SleepWatch
 from coordinatord.core.rounds.transitions import actions, admin, observations, releases
 from coordinatord.core.rounds.transitions.apply import apply
-from coordinatord.core.rounds.transitions.decision import Decision, answer
+from coordinatord.core.rounds.transitions.decision import Decision, send_desired
 from coordinatord.core.rounds.transitions.runs import Registry
 from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
@@ -132,10 +132,10 @@ class Coordinator:
         """Answer a heartbeat that reports nothing new, as most are; None if it is to be handled like other events."""
         run, member = self._sessions.get(event.session, (None, None))
         observed = event.observed
-        if run is None or member is None or not observed.beat or not observations.is_as_before(run, member, observed):
+        if run is None or member is None or not observed.beat or not observations.has_no_news(run, member, observed):
             return None
         heartbeat_s = self._heartbeat_s
-        if self._record_heard(run, member, observed, heartbeat_s, now) and observations.has_consequences(run):
+        if self._record_heard(run, member, observed, heartbeat_s, now) and observations.steps_have_consequences(run):
             decision = Decision(self.cluster, self.policy, now)
             decision.answer(run, member)
             self._advance(run, decision)
@@ -143,7 +143,7 @@ class Coordinator:
         if self._due is None or now >= self._due:  # else it stands: all that has changed is that a lease ends later
             self._due = self._first_due()
         before, is_current = member.session.sent, member.session.sent_revision == run.revision
-        sent = answer(event.session, run, member, heartbeat_s, now)
+        sent = send_desired(event.session, run, member, heartbeat_s, now)
         return Batch((), (sent,), repeats=is_current and _is_renewal(sent.message, before))
 
     def _conclude(self, decision: Decision) -> Batch:
@@ -189,9 +189,9 @@ class Coordinator:
             return  # its session was refused or replaced a moment ago
         observed = event.observed
         (decision.answer if observed.beat else decision.notify)(run, member)
-        if observations.is_as_before(run, member, observed):
+        if observations.has_no_news(run, member, observed):
             self._record_heard(run, member, observed, self._heartbeat_s, decision.now)
-            if not observations.has_consequences(run):
+            if not observations.steps_have_consequences(run):
                 return
         else:
             self._observe(run, member, observed, decision)
@@ -275,7 +275,7 @@ class Coordinator:
         for run in touched.values():
             self._advance(run, decision)  # the ready nodes may form a round now, and then none has waited in vain
             for node in run.gathering.join_timeouts.pop_due(decision.now):
-                releases.release_in_vain(run, run.members[node], decision)
+                releases.release_timed_out(run, run.members[node], decision)
             self._advance(run, decision)
 
     # Members
@@ -314,11 +314,11 @@ class Coordinator:
             younger = observations.new_member(event, decision.now)
             if known is not None:
                 self._replace(run, known, younger, decision)
-            known = observations.take_in(run, younger, join, decision)
+            known = observations.add_member(run, younger, join, decision)
         elif known.session.id is not None:
             decision.close(known)  # the node has given up this session, whose end was not seen yet
             del self._sessions[known.session.id]
-        observations.introduce(run, known, event, decision.now)
+        observations.begin_session(run, known, event, decision.now)
         return known
 
     def _replace(self, run: Run, known: Member, younger: Member, decision: Decision) -> None:
@@ -338,7 +338,7 @@ class Coordinator:
         if run.roll.all_silent:
             self._leases.renew_all(run, self._heartbeat_s, now)
         self._record_heard(run, member, observed, self._heartbeat_s, now)
-        if observations.observe(run, member, observed):
+        if observations.record_report(run, member, observed):
             decision.notify_all(run)
 
     def _record_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
@@ -386,7 +386,7 @@ class Coordinator:
         """Decide what follows for a run from what is now known of it, unless that could not be recorded."""
         if self.store_error is not None or run.durable.state.ended:
             return
-        observations.settle_claims(run, decision)
+        observations.record_claims(run, decision)
         self.registry.plan(run, take_due_rows(run, decision))
         self._leases.drop_lost(run, decision.records)
         self._forget_absent(run, decision)

@@ -81,7 +81,7 @@ class RunWatch(WatchingWing):
         first_at = run.durable.entered_at + _looks_apart_s(run) if _is_timed_without_steps(run) else None
         return max((at for at in (self._hang.due_at, _section_end(run), first_at) if at is not None), default=NOW)
 
-    def look(self, now: float) -> Look | None:
+    def begin_look(self, now: float) -> Look | None:
         """Begin a look at all workers of the round; return None if one cannot be asked."""
         number = self._hang.begin(now)
         try:

@@ -154,7 +154,7 @@ def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypat
     cluster.report(Phase.RUNNING, beat=True)
     cluster.sends.clear()
     looks = _count_calls(
-        monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "observe"), (desired_state, "Desired")
+        monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "record_report"), (desired_state, "Desired")
     )
     cluster.now += 1.0
     before = {member.node: (member.lease.heard_at, member.session.sent) for member in cluster.run.members.values()}
@@ -173,7 +173,7 @@ def test_a_first_step_is_recorded_and_the_next_ones_cost_what_a_heartbeat_does(
         cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(0,))))
     cluster.commit()
     assert cluster.commits == [[TrainingBegan]]
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "observe"))
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "record_report"))
     for step, session in enumerate((2, 3, 4), 1):
         cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(step,))))
     assert dict(looks) == {}

@@ -152,7 +152,7 @@ class Reasons:
             f"job {run.job} {_WAS[run.durable.state]} {ago} before this node came (run {run.id}): {run.durable.reason}"
         )
 
-    def begun_anew(self, next_run: str, now: float) -> str:
+    def followed_by_run(self, next_run: str, now: float) -> str:
         """Explain that another run of the job follows this one."""
         run = self._run
         ago = _ago(now - run.durable.entered_at)

@@ -69,16 +69,10 @@ def spent_at_the_end(run: Run, now: float) -> Spent:
     return run.durable.ledger.split(now, run.durable.ledger.activity, run.durable.ledger.activity, now)
 
 
-def spent_without_steps(run: Run, now: float) -> Spent:
-    """Return the time spent by a run that proves stalled now: the stall began with its newest step."""
+def spent_since_newest_step(run: Run, since: Activity, now: float) -> Spent:
+    """Return the time spent by a run whose time goes to the activity `since` from its newest step on."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
-    return _split(run, newest, Activity.STALLED, now)
-
-
-def spent_with_steps_again(run: Run, now: float) -> Spent:
-    """Return the time spent by a run that had stalled, and goes on since its newest step."""
-    newest = now if run.progress.stepped_at is None else run.progress.stepped_at
-    return _split(run, newest, run.durable.activity_at_work, now)
+    return _split(run, newest, since, now)
 
 
 def _split(run: Run, turn: float, since: Activity, now: float) -> Spent:

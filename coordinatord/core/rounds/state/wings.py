@@ -193,7 +193,7 @@ class WatchingWing:
         """Return when to look at the workers, or `NOW`; None until something happens."""
         return None
 
-    def look(self, now: float) -> Look | None:
+    def begin_look(self, now: float) -> Look | None:
         """Begin the look that is due; None if a node cannot be asked. Either way, the next one is due later."""
         return None
 

@@ -1,7 +1,7 @@
-"""The fourth floor: all that changes the state.
+"""The fourth floor: all code that changes the state.
 
-`table` says which state follows which, and when; `actions` are what its rows do, and `decision` collects what goes out.
-`apply` changes the durable state by a record, in life and in replay alike, and `follow` brings the rest up to date.
-`observations` takes in what nodes report, `admin` what operators ask for; `runs` opens and drops runs, and `releases`
-lets nodes go that are to leave or have waited for too long.
+* `table` lists which state of a run follows which, and when; `actions` has what its rows do.
+* `decision` collects what follows from an event. `apply` applies a record to the durable state, `follow` to the rest.
+* `observations` records what nodes report, and `admin` carries out what operators ask for.
+* `runs` opens and drops runs. `releases` releases nodes that are to leave or have waited for too long.
 """

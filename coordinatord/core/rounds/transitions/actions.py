@@ -1,4 +1,4 @@
-"""The actions of the table: what happens on the way from one state of a run to the next."""
+"""The actions of the table: each does what a row stands for, and records the row's reason if it records anything."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from coordinatord.core.rounds.queries.time_attribution import (
     spent,
     spent_at_the_end,
     spent_in_silence,
+    spent_since_newest_step,
     spent_when_broken,
     spent_with_new_steps,
-    spent_with_steps_again,
-    spent_without_steps,
 )
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
@@ -44,15 +43,16 @@ from coordinatord.core.rounds.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
+from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
-# Transitions: each leads to a state, for `reason`
+# Actions of rows
 
 
-def form(run: Run, reason: Reason, decision: Decision) -> None:
+def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
     nodes = run.candidates
     point = run.keeping.resume_point(nodes)
@@ -73,82 +73,84 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
     decision.notify_all(run)
 
 
-def proceed(run: Run, reason: Reason, decision: Decision) -> None:
-    """Go on with the same round and the same goals."""
+def record_started(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that all workers of the round are started, and how long the start took."""
     steps, so_far = run.durable.reports_steps, spent(run, decision.now)
-    decision.record(RoundStarted(*_of_round(run, reason), steps, so_far, count_starts(run)))
+    decision.record(RoundStarted(*_round_fields(run, reason), steps, so_far, count_starts(run)))
 
 
 def record_overdue(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that the first step has not come in time; nothing else is done, because a large model loads slowly."""
-    decision.record(FirstStepOverdue(*_of_round(run, reason), spent(run, decision.now)))
+    decision.record(FirstStepOverdue(*_round_fields(run, reason), spent(run, decision.now)))
 
 
-def stall(run: Run, reason: Reason, decision: Decision) -> None:
-    """Count the time since the last step as a stall; nothing else is done, because it may be a long evaluation."""
-    decision.record(TrainingStalled(*_of_round(run, reason), spent_without_steps(run, decision.now)))
+def record_stalled(run: Run, reason: Reason, decision: Decision) -> None:
+    """Count the time since the newest step as a stall; nothing else is done, because it may be a long evaluation."""
+    so_far = spent_since_newest_step(run, Activity.STALLED, decision.now)
+    decision.record(TrainingStalled(*_round_fields(run, reason), so_far))
 
 
-def end_stall(run: Run, reason: Reason, decision: Decision) -> None:
+def record_resumed(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time since the newest step as training again."""
-    decision.record(TrainingResumed(*_of_round(run, reason), spent_with_steps_again(run, decision.now)))
+    so_far = spent_since_newest_step(run, run.durable.activity_at_work, decision.now)
+    decision.record(TrainingResumed(*_round_fields(run, reason), so_far))
 
 
-def look(run: Run, reason: Reason, decision: Decision) -> None:
-    """Have the workers looked at; that is no record, since it changes nothing."""
+def begin_look(run: Run, reason: Reason, decision: Decision) -> None:
+    """Ask where the workers stand; a look changes nothing, so it is not recorded."""
     del reason
-    asked = run.watching.look(decision.now)
-    if asked is not None:
-        decision.looks.append(asked)
+    look = run.watching.begin_look(decision.now)
+    if look is not None:
+        decision.looks.append(look)
 
 
 def record_busy(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that the others wait for a worker; nothing else is done, because it may be an evaluation."""
-    decision.record(BusyWorkerAwaited(*_of_round(run, reason)))
+    decision.record(BusyWorkerAwaited(*_round_fields(run, reason)))
 
 
 def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
-    """End a round of which one worker holds up all others: that is its failure, and charged as any."""
+    """Stop a round in which one worker holds up all others; this is charged as a failure of that worker."""
     hang = run.watching.hang()
     assert hang is not None  # noqa: S101 - it is the row's condition
     run.evidence.failures[hang.node] = hang
     _stop(run, reason, decision, planned=False)
 
 
-def catch_up(run: Run, reason: Reason, decision: Decision) -> None:
-    """Count the time as training again from when the round came to where an earlier one had been."""
-    decision.record(TrainingCaughtUp(*_of_round(run, reason), spent_with_new_steps(run, decision.now)))
+def record_caught_up(run: Run, reason: Reason, decision: Decision) -> None:
+    """Count the time as training from the moment at which the round reached the furthest step of earlier rounds."""
+    decision.record(TrainingCaughtUp(*_round_fields(run, reason), spent_with_new_steps(run, decision.now)))
 
 
 def record_silent(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that no node is heard; the round stands."""
-    decision.record(NodesSilent(*_of_round(run, reason), spent_in_silence(run, decision.now)))
+    """Record that no node is heard; the round goes on."""
+    decision.record(NodesSilent(*_round_fields(run, reason), spent_in_silence(run, decision.now)))
 
 
 def record_heard(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that a node is heard again."""
-    decision.record(NodesHeard(*_of_round(run, reason), spent(run, decision.now)))
+    decision.record(NodesHeard(*_round_fields(run, reason), spent(run, decision.now)))
 
 
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the round on purpose: workers get the time to save their state."""
+    """Stop the round on purpose: workers get the time to save their state."""
     _stop(run, reason, decision, planned=True)
 
 
 def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
-    """End a round that cannot go on: workers that are blocked in a collective get no time to save."""
+    """Stop a round that cannot go on: workers that are blocked in a collective get no time to save."""
     _stop(run, reason, decision, planned=False)
 
 
-def keep(run: Run, reason: Reason, decision: Decision) -> None:
-    """Have what is kept looked after; that is no record."""
+def advance_keeping(run: Run, reason: Reason, decision: Decision) -> None:
+    """Let the keeping wing do what is due, which it does not record."""
     del reason
     for member in run.keeping.act(decision.now):
         decision.notify(run, member)
 
 
-def reform(run: Run, reason: Reason, decision: Decision) -> None:
-    """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
+def end_round(run: Run, reason: Reason, decision: Decision) -> None:
+    """Judge the round, charge the budget if a worker failed by itself, and let nodes leave that were asked to."""
     report = report_on(run, decision.now)
     charged, repeats = report is not None, repeats_of(run, report, decision.now)
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
@@ -177,21 +179,15 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     decision.notify_all(run)
 
 
-def let_go(run: Run, reason: Reason, decision: Decision) -> None:
-    """Release the nodes that stayed to hand over or to write what they keep."""
-    del reason
-    releases.release_held_back(run, decision)
-
-
 def lose_corroborated(run: Run, reason: Reason, decision: Decision) -> None:
-    """Count the node that is proved to be gone as lost, without waiting for it to come back."""
+    """Count the node that is proved to be gone as lost before its time to reconnect is over."""
     gone = node_gone(run)
     assert gone is not None  # noqa: S101 - it is the row's condition
     lose(run, gone, reason.sentence, decision)
 
 
 def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
-    """Go on without the nodes that cannot end their workers; they may come back as new arrivals when they have."""
+    """End the round without the nodes that could not end their workers in time; they remain members."""
     for member in list(run.roll.in_state(*MAY_HAVE_WORKERS)):
         decision.record(
             NodeLeftBehind(
@@ -206,44 +202,44 @@ def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
         )
 
 
-def fail_workers(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the run because its workers fail for good, with the code of the root cause."""
+def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
+    """End the run because its workers fail for good, with the exit code of the root cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
     reasons = Reasons(run)
     reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")
-    end(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))
+    end_run(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))
 
 
 def end_as_asked(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because an operator wants it; its last round has been judged."""
-    end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
+    end_run(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
 
 
-def fail_abandoned(run: Run, reason: Reason, decision: Decision) -> None:
+def end_as_abandoned(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because no node is left to go on with it."""
-    end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, decision)
+    end_run(run, reason, Result.FAILED, ExitCode.TEMPFAIL, decision)
 
 
 def end_as_left(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the run because its last node left on purpose; a node that was lost before may try again."""
-    end(run, reason, Result.LEFT, ExitCode.TEMPFAIL, decision)
+    """End the run because its last node left on purpose; a node that was lost earlier may open another run."""
+    end_run(run, reason, Result.LEFT, ExitCode.TEMPFAIL, decision)
 
 
-def succeed(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the run with success: every node is sent it at once, without an exit barrier."""
+def end_as_succeeded(run: Run, reason: Reason, decision: Decision) -> None:
+    """End the run with success: all nodes exit at once. Spares get an outcome of their own."""
     for member in run.members.values():
         durable = member.durable
         if not durable.has_taken_part and member.node not in run.durable.order and durable.outcome is None:
             releases.release_spare(run, member, reason.sentence, decision)
-    end(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
+    end_run(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
 
 
-# Members
+# Actions that others call too
 
 
 def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
-    """Count a node as lost: that is evidence of why the round ended, unless the node had done its part of it."""
+    """Record that a node is lost: evidence of why the round ends, unless all workers of the node have succeeded."""
     decision.close(member)
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
     if member.durable.in_round and not member.durable.succeeded:
@@ -251,19 +247,41 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
 
 
-# Parts of the above
+def end_run(
+    run: Run, reason: Reason, result: Result, exit_code: int, decision: Decision, report: Report | None = None
+) -> None:
+    """End the run with this result; every node exits with `exit_code`."""
+    is_broken = run.durable.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
+    so_far = spent_when_broken(run, decision.now) if is_broken else spent_at_the_end(run, decision.now)
+    outcome = Outcome(result, exit_code, clip(reason.sentence))
+    decision.record(
+        RunEnded(run.job, run.id, reason.sentence, outcome, report, so_far, condition=reason.condition, step=run.step)
+    )
+    decision.notify_all(run)
 
 
-def _of_round(run: Run, reason: Reason) -> tuple[str, str, str, int]:
-    """Return the fields that all records of the present round have."""
+def loss_reason(member: Member) -> str:
+    """Describe how a node was lost, as the reason of its record."""
+    if member.observed == UNHEARD:
+        return "it did not come back after the coordinator was started again"
+    return (
+        "its connection closed, and it did not come back" if member.session.id is None else "silent for its whole lease"
+    )
+
+
+# Helpers
+
+
+def _round_fields(run: Run, reason: Reason) -> tuple[str, str, str, int]:
+    """Return the fields with which all records of the present round begin."""
     return run.job, run.id, reason.sentence, run.durable.round
 
 
 def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:
-    well = planned and not (run.roll.count(MemberState.SILENT) or run.roll.doubtful)
-    so_far = spent(run, decision.now) if well else spent_when_broken(run, decision.now)
+    is_well = planned and not (run.roll.count(MemberState.SILENT) or run.roll.doubtful)
+    so_far = spent(run, decision.now) if is_well else spent_when_broken(run, decision.now)
     first = _first_failure(run, decision.now)
-    decision.record(RoundStopped(*_of_round(run, reason), planned, first, so_far, condition=reason.condition))
+    decision.record(RoundStopped(*_round_fields(run, reason), planned, first, so_far, condition=reason.condition))
     for member in [member for member in run.roll.inside if member.lease.expired and member.durable.outcome is None]:
         lose(run, member, loss_reason(member), decision)
     decision.notify_all(run)
@@ -279,25 +297,3 @@ def _first_failure(run: Run, now: float) -> FirstFailure | None:
         return None
     age_s = min(max(0.0, now - first.at), DURATION_S_MAX)
     return FirstFailure(first.node, first.host, replace(first.failure, age_s=age_s))
-
-
-def end(
-    run: Run, reason: Reason, result: Result, exit_code: int, decision: Decision, report: Report | None = None
-) -> None:
-    """End the run, with the exit code of every node."""
-    broken = run.durable.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
-    so_far = spent_when_broken(run, decision.now) if broken else spent_at_the_end(run, decision.now)
-    outcome = Outcome(result, exit_code, clip(reason.sentence))
-    decision.record(
-        RunEnded(run.job, run.id, reason.sentence, outcome, report, so_far, condition=reason.condition, step=run.step)
-    )
-    decision.notify_all(run)
-
-
-def loss_reason(member: Member) -> str:
-    """Describe how a node was lost."""
-    if member.observed == UNHEARD:
-        return "it did not come back after the coordinator was started again"
-    return (
-        "its connection closed, and it did not come back" if member.session.id is None else "silent for its whole lease"
-    )

@@ -1,4 +1,4 @@
-"""Carries out the requests of operators: each changes state, and the table of transitions then acts on it.
+"""Carries out operators' requests. A request changes the state of a run, and the table of transitions does the rest.
 
 A request whose effect already holds changes nothing, and the answer says so. So it may be repeated.
 """
@@ -34,15 +34,16 @@ from coordinatord.protocol.text import NAMES_MAX, clip, name_some
 
 
 class Reply(Struct, frozen=True):
-    """The answer to a request, and the runs in which something may follow."""
+    """The answer to a request."""
 
     result: AdminResult
     text: str
     touched: list[Run] = []
+    """The runs that the machine has to advance."""
 
 
 def carry_out(request: Request, decision: Decision) -> Reply:
-    """Carry out a request, or describe its effect in a dry run; the machine then advances its runs."""
+    """Carry out a request, or only describe its effect in a dry run."""
     reply = _reply(request, decision)
     if request.dry_run and reply.result is AdminResult.DONE:
         return Reply(AdminResult.NOTHING, "\n".join(f"dry run: {line}" for line in reply.text.split("\n")))
@@ -69,25 +70,21 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
         return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
     if run.durable.stop_asked:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
-    how = _ending(run, decision.now)
+    how = _how_it_ends(run, decision.now)
     if not request.dry_run:
         decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
     return Reply(AdminResult.DONE, f"job {run.job} {how}", [run])
 
 
-def _ending(run: Run, now: float) -> str:
+def _how_it_ends(run: Run, now: float) -> str:
     """Describe how an operator's stop will end a run, as the end of a sentence."""
     if run.roll.all_silent:
         return "is over: no node of it is heard, and one that comes back ends its workers"
-    return f"is being stopped: {_last_acts(run, now)}"
-
-
-def _last_acts(run: Run, now: float) -> str:
     if run.durable.state is State.FORMING:
-        return f"it had no workers; {run.keeping.before_end(now)}its nodes end"
+        return f"is being stopped: it had no workers; {run.keeping.before_end(now)}its nodes end"
     if run.durable.state is State.STOPPING and not run.durable.planned:
-        return f"its round is ending already ({run.durable.reason}), and no other follows"
-    return "its workers save their state, then its nodes end"
+        return f"is being stopped: its round is ending already ({run.durable.reason}), and no other follows"
+    return "is being stopped: its workers save their state, then its nodes end"
 
 
 def _restart(run: Run, request: Request, decision: Decision) -> Reply:
@@ -97,7 +94,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.stop_asked:
         return Reply(AdminResult.REFUSED, f"job {run.job} is being stopped: {run.durable.stop_asked}")
     if run.durable.state in {State.FORMING, State.STOPPING}:
-        return _hasten(run, request, decision.now)
+        return _skip_pause(run, request, decision.now)
     if run.roll.all_silent:
         text = f"job {run.job} cannot be restarted now: {Reasons(run).situation(decision.now)}"
         return Reply(AdminResult.REFUSED, text)
@@ -106,20 +103,20 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
             AdminResult.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
         )
     text = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
-    return _restarted(run, request, f"job {run.job}: {text}")
+    return _request_restart(run, request, f"job {run.job}: {text}")
 
 
-def _hasten(run: Run, request: Request, now: float) -> Reply:
-    """Skip the pause before the next round, if a run is on its way to one."""
+def _skip_pause(run: Run, request: Request, now: float) -> Reply:
+    """Skip the pause before the next round of a run that has no round at work."""
     on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
     if run.durable.state is State.STOPPING and not run.durable.planned and not run.restart_asked:
-        return _restarted(run, request, f"{on_its_way}; it follows without a pause")
+        return _request_restart(run, request, f"{on_its_way}; it follows without a pause")
     if now < run.durable.entered_at + run.pause_s:
-        return _restarted(run, request, f"job {run.job}: the pause before round {run.durable.round + 1} is over")
+        return _request_restart(run, request, f"job {run.job}: the pause before round {run.durable.round + 1} is over")
     return Reply(AdminResult.NOTHING, on_its_way)
 
 
-def _restarted(run: Run, request: Request, text: str) -> Reply:
+def _request_restart(run: Run, request: Request, text: str) -> Reply:
     if not request.dry_run:
         run.restart_asked = request.attribution("restarted")
     return Reply(AdminResult.DONE, text, [run])
@@ -135,7 +132,7 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
     if not request.dry_run:
         why = request.attribution("forgotten")
         if is_live:
-            actions.end(run, Reason("forgotten", why), Result.STOPPED, ExitCode.STOPPED, decision)
+            actions.end_run(run, Reason("forgotten", why), Result.STOPPED, ExitCode.STOPPED, decision)
         decision.record(JobForgotten(run.job, run.id, why))
     return Reply(AdminResult.DONE, f"job {run.job} is forgotten, and its history with it", [run])
 
@@ -150,10 +147,10 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
     if len(cluster.durable.drained) >= DRAINED_MAX:
         text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
         return Reply(AdminResult.REFUSED, text)
-    if not (request.ahead or name in _names(cluster)):
-        return Reply(AdminResult.UNKNOWN_NODE, _unknown(cluster, name))
-    inside = [run for run in cluster.live if _named(run, name)]
-    lines = [clip(_leaves(run, name, request.after)) for run in inside[:NAMES_MAX]]
+    if not (request.ahead or name in _known_names(cluster)):
+        return Reply(AdminResult.UNKNOWN_NODE, _unknown_name(cluster, name))
+    inside = [run for run in cluster.live if _members_named(run, name)]
+    lines = [clip(_how_it_goes_on(run, name, request.after)) for run in inside[:NAMES_MAX]]
     if not inside:
         lines = [f"{name} is in no job, and no job lets it in until it is undrained"]
     elif len(inside) > NAMES_MAX:
@@ -165,30 +162,30 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
     return Reply(AdminResult.DONE, "\n".join(lines), touched)
 
 
-def _named(run: Run, *names: str) -> list[Member]:
-    """Return the nodes of these names, or on hosts of these names, that have not been released yet."""
+def _members_named(run: Run, *names: str) -> list[Member]:
+    """Return the members with these node ids or hosts, but for those that were released."""
     known = frozenset(names)
     members = (member for member in run.members.values() if member.durable.outcome is None)
     return [member for member in members if not known.isdisjoint({member.node, member.offer.host})]
 
 
-def _names(cluster: Cluster) -> set[str]:
-    """Return the names of all nodes that jobs know, and of their hosts; nodes that left the last round count too."""
+def _known_names(cluster: Cluster) -> set[str]:
+    """Return the ids of all nodes that are in a job or were in its last round, and the hosts of those in a job."""
     names = {node for run in cluster.jobs.values() for node in run.durable.order}
     members = [member for run in cluster.jobs.values() for member in run.members.values()]
     return names.union(*((member.node, member.offer.host) for member in members))
 
 
-def _unknown(cluster: Cluster, wrong: str) -> str:
-    """Explain that no node or host has this name, which one may be meant, and how to drain the name all the same."""
-    nearest = difflib.get_close_matches(wrong, sorted(_names(cluster)), n=1)
+def _unknown_name(cluster: Cluster, wrong: str) -> str:
+    """Explain that no node or host has this name, which name may be meant, and how to drain a name ahead of time."""
+    nearest = difflib.get_close_matches(wrong, sorted(_known_names(cluster)), n=1)
     meant = f"; did you mean {nearest[0]}?" if nearest else "."
     return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it ahead of time"
 
 
-def _leaves(run: Run, name: str, after: Sequence[str]) -> str:
-    """Describe how a run goes on if its nodes of this name leave after those of the names in `after`."""
-    going, gone = _named(run, name), _named(run, *after)
+def _how_it_goes_on(run: Run, name: str, after: Sequence[str]) -> str:
+    """Describe how a run goes on when its nodes with this name leave, after those named in `after` have left."""
+    going, gone = _members_named(run, name), _members_named(run, *after)
     names = name_some((member.node for member in going), len(going))
     leaving = {member.node for member in (*going, *gone)}
     runs = run.durable.state in {State.STARTING, State.RUNNING} and not any(member.durable.in_round for member in gone)
@@ -221,14 +218,14 @@ def _undrain(request: Request, decision: Decision) -> Reply:
     named = [
         (run, member, cluster.durable.why_drained(*({member.node, member.offer.host} - {name})))
         for run in cluster.jobs.values()
-        for member in _named(run, name)
+        for member in _members_named(run, name)
     ]
     kept = dict.fromkeys(why for _, _, why in named if why is not None)
     staying = [(run, member) for run, member, why in named if why is None and member.drained]
     if not request.dry_run:
         decision.record(NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
         for run, member in staying:
-            observations.stay(run, member, decision.now)
+            observations.cancel_drain(run, member, decision.now)
     touched = [run for run, _ in staying]
     if kept:
         return Reply(

@@ -1,7 +1,6 @@
-"""Applies records to the durable state: the only code that changes it, live and in replay.
+"""Applies records to the durable state, as a daemon makes them and as it reads them after a restart.
 
-The daemon applies the records of each decision, and after a restart the same records from the store. So the replayed
-store is the durable state in memory. `follow` updates the rest of the state.
+No other code changes the durable state, so both daemons have the same one. `follow` updates the rest of the state.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from coordinatord.protocol.messages import Assignment, Report, Result
 
 
 class HistoryError(InternalError):
-    """A record does not follow from those before it, and has changed nothing.
+    """A record does not fit those before it, and has changed nothing.
 
-    A caller that has read the records from a file reports that another program wrote them.
+    Where the records were read from a file, another program wrote them.
     """
 
 
 def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
-    """Apply a record of time `at`, by the coordinator's clock. Raises `HistoryError`."""
+    """Apply a record that was made at `at`, by the coordinator's clock. Raises `HistoryError`."""
     match record:
         case records.NodeDrained():
             cluster.drained[record.node] = record.reason
@@ -55,7 +54,10 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
             )
             return
         case records.JobForgotten():
-            _job_forgotten(cluster, record)
+            _set_newest(cluster.forgotten, record.run, record.reason, FORGOTTEN_MAX)
+            last = cluster.jobs.get(record.job)
+            if last is not None and last.id == record.run:
+                del cluster.jobs[record.job]
             return
     run = cluster.jobs.get(record.job)
     if run is None or run.id != record.run:
@@ -82,23 +84,16 @@ def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
     return (last, *run.earlier)[:EARLIER_MAX]
 
 
-def _job_forgotten(cluster: DurableCluster, record: records.JobForgotten) -> None:
-    _remember(cluster.forgotten, record.run, record.reason, FORGOTTEN_MAX)
-    run = cluster.jobs.get(record.job)
-    if run is not None and run.id == record.run:
-        del cluster.jobs[record.job]
-
-
-def _remember(memory: dict[str, Any], key: str, value: object, most: int) -> None:
-    """Add an entry as the newest of at most `most`."""
-    memory.pop(key, None)
-    memory[key] = value
-    if len(memory) > most:
-        del memory[next(iter(memory))]
+def _set_newest(entries: dict[str, Any], key: str, value: object, most: int) -> None:
+    """Set an entry, move it to the end, and delete the oldest one if there are more than `most`."""
+    entries.pop(key, None)
+    entries[key] = value
+    if len(entries) > most:
+        del entries[next(iter(entries))]
 
 
 def _node_joined(run: DurableRun, record: records.NodeJoined, at: float) -> None:
-    run.released.pop(record.node, None)  # the outcome has been recorded, so the departure is not worth a record
+    run.released.pop(record.node, None)  # it has left since it was released, which is not recorded
     run.members.pop(record.node, None)
     run.members[record.node] = DurableMember(
         node=record.node,
@@ -111,7 +106,7 @@ def _node_joined(run: DurableRun, record: records.NodeJoined, at: float) -> None
     )
     run.emptied_at = None
     if not run.order:
-        # A run whose records are lost goes on counting from the rounds that its nodes remember.
+        # If the records were lost, the numbers of rounds continue from the last one that nodes remember.
         run.round = max(run.round, record.round)
 
 
@@ -139,9 +134,9 @@ def _node_released(run: DurableRun, record: records.NodeReleased, at: float) -> 
 
 
 def _release(run: DurableRun, member: DurableMember) -> None:
-    """Release a member, with its outcome and without a part in a round."""
+    """Move a member that has its outcome, and no part in a round, to the released ones."""
     run.members.pop(member.node, None)
-    _remember(run.released, member.node, member, RELEASED_MAX)
+    _set_newest(run.released, member.node, member, RELEASED_MAX)
     if not run.members:
         run.emptied_at = None
 
@@ -195,7 +190,7 @@ def _round_formed(run: DurableRun, record: records.RoundFormed, at: float) -> No
 
 
 def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRemembered, at: float) -> None:
-    """Begin a round; nothing is known against any of its nodes yet."""
+    """Begin a round, in which nothing has happened yet."""
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
     run.formed_at, run.succeeded = at, set()
@@ -243,7 +238,7 @@ def _training_resumed(run: DurableRun, record: records.TrainingResumed, at: floa
 
 
 def _busy_worker_awaited(run: DurableRun, record: records.BusyWorkerAwaited, at: float) -> None:
-    """Change nothing: the record is only to be read."""
+    """Change nothing: the record is only for readers of the history."""
     del run, record, at
 
 
@@ -287,13 +282,13 @@ def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.outcome, run.last_step = record.outcome, record.step
     run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
-    _let_go_of_rounds(run)
+    _drop_rounds(run)
     _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
     _spend(run, record.spent, None, at)
 
 
-def _let_go_of_rounds(run: DurableRun) -> None:
-    """Drop the state for another round, and the rounds themselves.
+def _drop_rounds(run: DurableRun) -> None:
+    """Drop the rounds, and all that only another round would need.
 
     A thousand runs that have ended are kept, and each may have had fifty rounds. The store still has the rounds.
     """
@@ -304,7 +299,7 @@ def _let_go_of_rounds(run: DurableRun) -> None:
     run.stop_reason, run.first_failure, run.slowest_s = records.Reason("", ""), None, 0.0
     run.stop_asked, run.reports_steps, run.resume, run.spoiled = "", False, None, None
     if not any(True for _ in run.rounds):
-        run.round = 0  # it was the number of another run, as nodes remembered it
+        run.round = 0  # nodes remembered this number from an earlier run
     run.rounds = RoundHistory()
 
 
@@ -326,17 +321,16 @@ def _job_stop_asked(run: DurableRun, record: records.JobStopAsked, at: float) ->
 
 
 def _enter(run: DurableRun, state: State, reason: str, at: float) -> None:
-    """Enter a state."""
     run.state, run.reason, run.entered_at = state, reason, at
 
 
 def _spend(run: DurableRun, spent: Spent, activity: Activity | None, at: float) -> None:
-    """Settle the time spent so far; from now on it goes to another activity, or to none."""
+    """Settle the time spent so far; from now on, time goes to `activity`, or to none."""
     run.ledger = Ledger(at, spent, activity)
 
 
 def _work_on(run: DurableRun, spent: Spent, at: float) -> None:
-    """Settle the time spent so far; from now on it goes to `activity_at_work`."""
+    """Settle the time spent so far; from now on, time goes to `activity_at_work`."""
     _spend(run, spent, run.activity_at_work, at)
 
 

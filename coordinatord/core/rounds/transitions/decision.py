@@ -1,4 +1,4 @@
-"""Collects what one event has led to: records, sessions that end, and nodes that may have to be sent their state."""
+"""Collects what follows from one event: records, sessions to end, and the nodes to send a message."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Decision:
         self.endings: list[Refuse | Close | Answer] = []
         self.looks: list[Look] = []
         self.answers: dict[int, tuple[Run, Member]] = {}
-        """The nodes that get their desired state in any case, keyed by session."""
+        """The nodes that are sent their desired state even if it is unchanged, keyed by session."""
         self.notified: dict[int, tuple[Run, Member]] = {}
-        """The nodes that get their desired state if their goal has changed, keyed by session."""
+        """The nodes that are sent their desired state only if `knows_goal` is false, keyed by session."""
 
     def record(self, record: Record) -> None:
-        """Add a record to the history, and let it take effect."""
+        """Add a record, and apply it at once to the durable and to the live state."""
         apply(self.cluster.durable, record, self.now)
         follow(self.cluster, record, self._policy)
         self.records.append(record)
@@ -42,17 +42,17 @@ class Decision:
             self.endings.append(Close(member.session.id))
 
     def answer(self, run: Run, member: Member) -> None:
-        """Send this node its desired state in any case."""
+        """Send this node its desired state, even if that is unchanged."""
         if member.session.id is not None:
             self.answers[member.session.id] = (run, member)
 
     def notify(self, run: Run, member: Member) -> None:
-        """Send this node its desired state, if its goal is another one than it was sent last."""
+        """Send this node its desired state, if something urgent in it differs from the last message (`knows_goal`)."""
         if member.session.id is not None:
             self.notified[member.session.id] = (run, member)
 
     def notify_all(self, run: Run) -> None:
-        """Send every member its desired state, if its goal has changed."""
+        """Notify every member."""
         for member in run.members.values():
             self.notify(run, member)
 
@@ -62,11 +62,11 @@ class Decision:
             # A silent node is sent its goal when it is heard.
             has_goal = run.durable.state.ended or member.state is not MemberState.SILENT
             if member.session.id == session and has_goal and (session in self.answers or not knows_goal(run, member)):
-                yield answer(session, run, member, heartbeat_s, self.now)
+                yield send_desired(session, run, member, heartbeat_s, self.now)
 
 
-def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
-    """Make the message of a node's desired state, with this heartbeat, and record it as the last one."""
+def send_desired(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
+    """Return the effect that sends a node its desired state, with this heartbeat; keep it as the last message."""
     run.keeping.choose_sources()
     message = answer_to(run, member, heartbeat_s, now)
     member.session.sent, member.session.sent_revision = message, run.revision

@@ -1,6 +1,6 @@
-"""How a node becomes a member of a run, and what follows from its reports.
+"""Makes nodes members of a run, and records what they report.
 
-`queries/admission` decides which nodes are let in, `machine` what becomes of sessions and leases.
+`queries/admission` decides which nodes are let in. The machine handles sessions and leases.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
 from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
-"""The highest round that a node can bring along, half of what the protocol can express: at one a second, 34 years. A
-node that claims more must not leave the run without a number for its next round."""
+"""The highest round number that is believed of a node, half of the protocol's limit: at a round a second, 34 years. A
+wrong higher number would leave none for the next round."""
 
 
 def new_member(event: Connected, now: float) -> Member:
-    """Return the member that a node would become."""
+    """Return the member that a node becomes if it is let in."""
     join, peer, local = event.join, plain(event.peer_address), plain(event.local_address)
     return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now, token=event.token))
 
 
-def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
-    """Make a node a member of a run; return it as the run knows it."""
+def add_member(run: Run, member: Member, join: Join, decision: Decision) -> Member:
+    """Add a member to a run, and return the run's own object for it; a run that has ended records nothing."""
     observed = join.observed
-    if run.durable.state.ended:  # a node that comes for the outcome is not worth a record
+    if run.durable.state.ended:  # the node only comes for the outcome
         if run.durable.outcome is not None and observed.run != run.id:
             outcome = replace(run.durable.outcome, summary=clip(Reasons(run).came_late(decision.now)))
             member = Member(dataclasses.replace(member.durable, outcome=outcome))
@@ -67,8 +67,8 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
     return run.members[member.node]
 
 
-def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
-    """Begin a new session of a member, and set the warning for its user."""
+def begin_session(run: Run, member: Member, event: Connected, now: float) -> None:
+    """Give a member its new session, and a warning for its user if something looks like a mistake."""
     join = event.join
     other = other_command(run, join)
     member.session = Session(
@@ -87,30 +87,30 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
     before = join.observed.run
     anew = f"this coordinator does not know run {before}, in which this node was: the job begins anew"
     is_strange = bool(before) and not run.durable.knows(before)
-    begun_anew = "" if run.durable.last_end_reason else run.remark
-    remarks = (begun_anew, anew if is_strange else "", advice if other is not None else "")
+    follows = "" if run.durable.last_end_reason else run.remark
+    remarks = (follows, anew if is_strange else "", advice if other is not None else "")
     member.remark = clip("; ".join(filter(None, remarks)), MESSAGE_MAX)
 
 
-def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
-    """Whether nothing can follow from a member's report: it is the same as before, and all members are heard.
+def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether a report can change nothing but how long the member is heard and how far its workers are.
 
-    This holds for most heartbeats. What follows only from time does not depend on a report.
+    Most heartbeats are such reports. They cost no check of the table, since time brings about the rest by itself.
     """
     return (
-        _news_of(observed) == _news_of(member.observed)
-        and not (observed.leaving or observed.failure)  # reasons to look closer
+        _news_in(observed) == _news_in(member.observed)
+        and not (observed.leaving or observed.failure)
         and not (member.lease.expired or run.roll.count(MemberState.SILENT))
         and not run.keeping.awaits_report
-        and not _is_to_be_recorded(run, member, observed)
+        and not _must_be_recorded(run, member, observed)
     )
 
 
-_news_of = attrgetter(*(name for name in Observed.__struct_fields__ if name not in QUIET))
+_news_in = attrgetter(*(name for name in Observed.__struct_fields__ if name not in QUIET))
 
 
 def record_steps(run: Run, member: Member, observed: Observed) -> None:
-    """Take in how far a member's workers have come, and their section, even if nothing else has changed."""
+    """Record how far a member's workers are, and their section."""
     before, member.observed = member.observed, observed
     assignment = member.durable.assignment
     if assignment is not None and _is_about_this_round(run, member, observed):
@@ -118,11 +118,11 @@ def record_steps(run: Run, member: Member, observed: Observed) -> None:
         run.progress.record(assignment.group_rank, observed, before, member.lease.heard_at)
 
 
-def has_consequences(run: Run) -> bool:
-    """Whether something follows from the steps and the section that were just recorded.
+def steps_have_consequences(run: Run) -> bool:
+    """Whether the table has to be checked because of the steps and the section that were just recorded.
 
-    Steps may show that training has stalled, goes on again, or no longer repeats old steps. Without steps, the first
-    one may be overdue. If a section is over, its limit no longer counts.
+    Steps may show that training has stalled, goes on again, or no longer repeats old steps. The first step may be
+    overdue. When a section ends, its limit no longer counts.
     """
     if run.progress.sections.ended_at == run.roll.heard_at:
         return True
@@ -134,8 +134,8 @@ def has_consequences(run: Run) -> bool:
     return conditions.stalled(run) is not None or conditions.resumed(run) is not None
 
 
-def observe(run: Run, member: Member, observed: Observed) -> bool:
-    """Take in a member's report; return whether all nodes are to hear of it. That it was heard is recorded already."""
+def record_report(run: Run, member: Member, observed: Observed) -> bool:
+    """Record a report of a member, whose lease is renewed already; return whether all nodes have to be notified."""
     before, now = member.state, member.lease.heard_at
     member.observed, member.lease.expired = observed, False
     run.roll.place(member)
@@ -144,13 +144,13 @@ def observe(run: Run, member: Member, observed: Observed) -> bool:
         run.gathering.prepare(member, now)
     if member.state is MemberState.READY and before is not MemberState.READY:
         if before is MemberState.DISCONNECTED and member.readiness.arrived:
-            run.gathering.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
+            run.gathering.wait(member, now)  # its session was interrupted, so it is no new arrival
         else:
             run.gathering.arrive(member, now)
     if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
-        # Only the coordinator finds a hang: the text of one is its own, and becomes the reason of a record.
+        # Only the coordinator may report a hang: the text becomes the reason of a record.
         run.evidence.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
-    if _is_to_be_recorded(run, member, observed):
+    if _must_be_recorded(run, member, observed):
         run.claims[member.node] = None
     return concerns_all
 
@@ -160,27 +160,28 @@ def _is_about_this_round(run: Run, member: Member, observed: Observed) -> bool:
     return inside and observed.round == run.durable.round and observed.run == run.id
 
 
-def _is_to_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
+def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
     succeeds = (
         observed.phase is Phase.SUCCEEDED
         and not member.durable.succeeded
         and _is_about_this_round(run, member, observed)
     )
     knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
-    return observed.leaving or bool(member.drained) or succeeds or knows_more or _begins(run, member, observed)
+    return (
+        observed.leaving or bool(member.drained) or succeeds or knows_more or _reports_first_step(run, member, observed)
+    )
 
 
-def _begins(run: Run, member: Member, observed: Observed) -> bool:
+def _reports_first_step(run: Run, member: Member, observed: Observed) -> bool:
     """Whether a member reports the first step of the round that runs."""
     if not observed.steps or run.durable.stepped or run.durable.state is not State.RUNNING:
         return False
     return _is_about_this_round(run, member, observed) and any(step is not None for step in observed.steps)
 
 
-def settle_claims(run: Run, decision: Decision) -> None:
-    """Record what nodes have reported that must not be forgotten."""
-    claims, run.claims = run.claims, {}
-    claimants = [run.members[node] for node in claims]
+def record_claims(run: Run, decision: Decision) -> None:
+    """Record what the nodes in `run.claims` have reported: a later round, a first step, a success, a wish to leave."""
+    claimants, run.claims = [run.members[node] for node in run.claims], {}
     known = (member.observed.round for member in claimants if member.observed.run == run.id)
     latest = max((number for number in known if number <= ROUNDS_REMEMBERED_MAX), default=0)
     if latest > run.durable.round:
@@ -188,7 +189,9 @@ def settle_claims(run: Run, decision: Decision) -> None:
             f"nodes know of round {latest}, but the records end with round {run.durable.round}: they are an old copy"
         )
         decision.record(RoundsMissed(run.job, run.id, reason, latest))
-    _record_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], decision)
+    _record_first_step(
+        run, [member for member in claimants if _reports_first_step(run, member, member.observed)], decision
+    )
     for member in claimants:
         if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
@@ -212,20 +215,20 @@ def _record_first_step(run: Run, members: list[Member], decision: Decision) -> N
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
-        return  # it was released, and sent this report before it received that
+        return  # it sent this report before it received its release
     ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
     if ended and run.keeping.may_be_needed(member):
-        run.leaving.add(member.node)  # whether others need what it keeps is known when all have stopped
+        run.leaving.add(member.node)  # whether others need its kept state is known when all have stopped
     elif member.state is MemberState.READY:
         releases.release_or_hold_back(run, [member], decision)
     elif ended or member.state in {MemberState.PREPARING, MemberState.SUCCEEDED}:
-        releases.release_left(run, member, decision)
+        releases.release_leaving(run, member, decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)
 
 
-def stay(run: Run, member: Member, now: float) -> None:
-    """Let a member stay that is no longer drained, unless its own user wants it to leave."""
+def cancel_drain(run: Run, member: Member, now: float) -> None:
+    """Let a member stay since its drain is cancelled, unless its own user wants it to leave."""
     member.drained = ""
     if not member.observed.leaving:
         before = member.state

@@ -1,7 +1,4 @@
-"""The runs of all jobs: how a run is opened, found again and forgotten, and when its table may have a row to take.
-
-`observations` says how a node becomes a member of a run, `table` what follows for the run.
-"""
+"""Opens and drops the runs of all jobs, and keeps the time at which each run's table is to be checked next."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from coordinatord.protocol.messages import Join
 from coordinatord.protocol.text import clip
 
 SIGNALS_APART_S = 1.0
-"""How much later than their coordinator nodes that keep state may say that they were asked to end, too. Where a host
-shuts down or Slurm ends a job, all processes get SIGTERM within milliseconds, in any order."""
+"""How long a coordinator that is asked to end waits for nodes to report that they were asked, too. Where a host shuts
+down or Slurm ends a job, all processes get SIGTERM within milliseconds, in any order."""
 
 
 class Registry:
@@ -40,7 +37,7 @@ class Registry:
         self._missed_until = -math.inf
         """When the last node that was lost stops trying to come back for the outcome of its run."""
         self.deadlines = DeadlineHeap[str]()
-        """When the table of a run may have a row to take or a node has waited long enough, keyed by job."""
+        """When to check the table of a run and the join timeouts of its nodes, keyed by job."""
 
     def open(self, join: Join, store_error: str | None, decision: Decision) -> Run:
         """Open a run for its first node; `store_error` is why that could not be recorded. Raises `RefusedError`."""
@@ -51,19 +48,19 @@ class Registry:
             self._make_room(decision)
         self._opened += 1
         run_id = f"{self._epoch}-{self._opened}"
-        again = "" if old is None or not old.durable.concluded else Reasons(old).begun_anew(run_id, decision.now)
-        reason = f"opened by node {join.node}" + (f"; {again}" if again else "")
+        follows = "" if old is None or not old.durable.concluded else Reasons(old).followed_by_run(run_id, decision.now)
+        reason = f"opened by node {join.node}" + (f"; {follows}" if follows else "")
         decision.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
         if old is not None:
             self.drop_if_over(old)
         run = jobs[join.job]
         if old is not None and old.durable.state is State.SUCCEEDED:
-            run.remark = clip(again, MESSAGE_MAX)
+            run.remark = clip(follows, MESSAGE_MAX)
         self.live[run_id] = run
         return run
 
     def _make_room(self, decision: Decision) -> None:
-        """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all of them live."""
+        """Forget the oldest ended job if there are too many jobs. Raises `RefusedError` if all of them are live."""
         jobs = self._cluster.jobs
         if len(jobs) < self.policy.jobs_max:
             return
@@ -82,12 +79,12 @@ class Registry:
             self.live.pop(run.id, None)
 
     def record_losses(self, records: Sequence[Record], now: float) -> None:
-        """Record whether a node was lost by these records."""
+        """Begin the wait for nodes that these records count as lost: they may come back for the outcome."""
         if any(isinstance(record, NodeLost) for record in records):
             self._missed_until = now + self.policy.farewell_s
 
     def needed_until(self) -> float:
-        """Return when no absent node needs the outcome of its run any more; infinity while a run lives."""
+        """Return when no absent node needs the outcome of its run any more; infinity while a run is live."""
         return math.inf if any(True for _ in self._cluster.live) else self._missed_until
 
     @property
@@ -96,9 +93,9 @@ class Registry:
         return [run for run in self.live.values() if _has_ending_nodes(run)]
 
     def may_end_at(self, asked_at: float) -> float:
-        """Return from when the coordinator may end that was asked to at this time: not before nodes that end are gone.
+        """Return when the coordinator may end that was asked to at `asked_at`: after the nodes that end as well.
 
-        They have the time in which workers end, and then a step is written. Nodes that just train go on without it.
+        These need the time in which workers end, and then a step is written. Nodes that train go on without it.
         """
         if ending := self.ending:
             slowest_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
@@ -107,7 +104,7 @@ class Registry:
         return asked_at + SIGNALS_APART_S if writes else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
-        """Plan when a row of the run's table may be due, or a node has waited for long enough."""
+        """Set the time at which a row of the run's table is due, or a join timeout expires, whichever is first."""
         dues = [due for due in (row_due, run.gathering.join_timeouts.next()) if due is not None]
         if dues:
             self.deadlines.set(run.job, min(dues))
@@ -116,7 +113,7 @@ class Registry:
 
 
 def _has_ending_nodes(run: Run) -> bool:
-    """Whether nodes that are here end their workers, write to the disk before they go, or go."""
+    """Whether connected nodes end their workers, write to the disk before they leave, or leave."""
     here = [member for member in run.members.values() if member.session.id is not None and not member.lease.expired]
     ends = run.durable.state is State.STOPPING or run.durable.state.ended or run.is_ending
     return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))

@@ -16,12 +16,13 @@ from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import actions as do
+from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import Reason
 from coordinatord.protocol.errors import InternalError
 
 TRANSITIONS_MAX = 16
-"""The most steps that one event can cause in one run: a longer chain than there are states is a loop in the table."""
+"""The most rows that one event can take in one run: a longer chain than there are states is a loop in the table."""
 
 Action = Callable[[Run, Reason, Decision], None]
 
@@ -38,7 +39,7 @@ class Transition(Struct, frozen=True):
 
 
 class TransitionLoopError(InternalError):
-    """The table goes round in circles. The run is where the last row left it."""
+    """The rows of the table follow each other without end. The run is where the last row left it."""
 
 
 FORMING, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED, LEFT = State
@@ -52,25 +53,25 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
         (FORMING, STARTING, RUNNING),
         when.replaced,
         FAILED,
-        do.fail_abandoned,
+        do.end_as_abandoned,
         "all nodes are gone, a run with other settings follows",
     ),
     # No round
-    ((FORMING,), when.keeping_due_first, None, do.keep, "what nodes keep comes before they are let go"),
+    ((FORMING,), when.keeping_due_first, None, do.advance_keeping, "what nodes keep comes before they are let go"),
     ((FORMING,), when.stop_asked, STOPPED, do.end_as_asked, "{run.durable.stop_asked}{reasons.last_step}"),
     ((FORMING,), when.all_left, LEFT, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
     (
         (FORMING,),
         when.abandoned,
         FAILED,
-        do.fail_abandoned,
+        do.end_as_abandoned,
         "{reasons.because}no node is left: all have gone, were lost or gave up",
     ),
-    ((FORMING,), when.full, STARTING, do.form, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
-    ((FORMING,), when.settled, STARTING, do.form, f"{_FORMED}{{reasons.resumes}}"),
+    ((FORMING,), when.full, STARTING, do.form_round, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
+    ((FORMING,), when.settled, STARTING, do.form_round, f"{_FORMED}{{reasons.resumes}}"),
     # A round at work
-    ((STARTING,), when.all_started, RUNNING, do.proceed, "all workers are started{reasons.starts}"),
-    ((RUNNING,), when.all_succeeded, SUCCEEDED, do.succeed, "all workers succeeded"),
+    ((STARTING,), when.all_started, RUNNING, do.record_started, "all workers are started{reasons.starts}"),
+    ((RUNNING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),
     ((STARTING, RUNNING), when.outrun, STOPPING, do.stop_at_once, "{run.durable.superseded_reason}"),
     ((STARTING, RUNNING), when.worker_failed, STOPPING, do.stop_at_once, "{run.evidence.first}"),
     ((STARTING, RUNNING), when.node_lost, STOPPING, do.stop_at_once, "lost {reasons.lost}"),
@@ -85,28 +86,34 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
         do.stop_at_once,
         "{reasons.stopped} had ended the workers, out of touch for too long",
     ),
-    ((STARTING, RUNNING), when.outage, FAILED, do.fail_abandoned, "every node was silent for too long"),
+    ((STARTING, RUNNING), when.outage, FAILED, do.end_as_abandoned, "every node was silent for too long"),
     ((STARTING, RUNNING), when.arrived, STOPPING, do.stop_planned, "{reasons.ready} arrived"),
     ((STARTING, RUNNING), when.fell_silent, None, do.record_silent, "every node is silent"),
     ((STARTING, RUNNING), when.heard_again, None, do.record_heard, "nodes are heard again"),
     # Whether there is a round or not
-    ((FORMING, STARTING, RUNNING), when.given, None, do.let_go, "others have what nodes that leave have kept"),
+    (
+        (FORMING, STARTING, RUNNING),
+        when.given,
+        None,
+        releases.release_held_back,
+        "others have what nodes that leave have kept",
+    ),
     # This waits while workers start, which takes a moment.
-    ((FORMING, RUNNING, STOPPING), when.keeping_due, None, do.keep, "what nodes keep is looked after"),
+    ((FORMING, RUNNING, STOPPING), when.keeping_due, None, do.advance_keeping, "what nodes keep is looked after"),
     # Steps
-    ((RUNNING,), when.caught_up, None, do.catch_up, "step {run.durable.reached} is reached again"),
+    ((RUNNING,), when.caught_up, None, do.record_caught_up, "step {run.durable.reached} is reached again"),
     ((RUNNING,), when.first_step_overdue, None, do.record_overdue, "{reasons.overdue}"),
-    ((RUNNING,), when.stalled, None, do.stall, "{reasons.idle}"),
-    ((RUNNING,), when.resumed, None, do.end_stall, "workers do steps again"),
+    ((RUNNING,), when.stalled, None, do.record_stalled, "{reasons.idle}"),
+    ((RUNNING,), when.resumed, None, do.record_resumed, "workers do steps again"),
     ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{reasons.hung}"),
     ((RUNNING,), when.busy_awaited, None, do.record_busy, "{reasons.awaited}"),
-    ((RUNNING,), when.look_due, None, do.look, "it is time to look where the workers stand"),
+    ((RUNNING,), when.look_due, None, do.begin_look, "it is time to look where the workers stand"),
     # A round that ends. If all workers succeeded before their nodes received the stop, another would repeat their work.
-    ((STOPPING,), when.all_succeeded, SUCCEEDED, do.succeed, "all workers succeeded"),
+    ((STOPPING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),
     ((STOPPING,), when.corroborated, None, do.lose_corroborated, "{reasons.corroborated}"),
-    ((STOPPING,), when.exhausted, FAILED, do.fail_workers, "{reasons.verdict}"),
-    ((STOPPING,), when.given_up, FAILED, do.fail_workers, "{reasons.verdict}"),
-    ((STOPPING,), when.all_stopped, FORMING, do.reform, "{reasons.verdict}"),
+    ((STOPPING,), when.exhausted, FAILED, do.end_as_failed, "{reasons.verdict}"),
+    ((STOPPING,), when.given_up, FAILED, do.end_as_failed, "{reasons.verdict}"),
+    ((STOPPING,), when.all_stopped, FORMING, do.end_round, "{reasons.verdict}"),
     ((STOPPING,), when.stop_overdue, None, do.leave_behind, "{reasons.slow} could not end the workers in time"),
 ]
 
