@@ -92,7 +92,7 @@ def test_the_end_of_workers_goes_through_its_stages_in_their_order_and_ends_what
     for (place, _), row in TABLE.items():
         if isinstance(place, EndStage) and isinstance(row.to, EndStage):
             assert [*EndStage].index(row.to) >= [*EndStage].index(place)
-    later = {stage: TABLE[stage, Stimulus.OVER].to for stage in ALIVE if stage is not EndStage.KILLED}
+    later = {stage: TABLE[stage, Stimulus.STAGE_EXPIRED].to for stage in ALIVE if stage is not EndStage.KILLED}
     assert all(stage is not after for stage, after in later.items())
     assert all(TABLE[stage, Stimulus.DEAD].to is EndStage.SWEEPING for stage in ALIVE)
 

@@ -2,11 +2,11 @@
 
 Pure: no clock, process, socket or log. `agent` takes an event and the time, and returns effects. `table` has its
 transitions. `events` and `effects` are the two edges, `agent_settings` are the user's settings. `connection_state` is
-the state of the connection to the coordinator, `worker_group` that of the workers, `exits` tells which of them failed
-first, and `ending` is the ladder on which they end. `reuse` knows which worker processes survive into the next round.
+the state of the connection to the coordinator, and `worker_group` that of the workers. `exits` tells which worker
+failed first, `ending` ends the workers in stages, and `reuse` knows which processes survive into the next round.
 `kept_goals` turns the coordinator's goals for kept state into effects, and `kept_groups` groups kept parts for the
 protocol. `persist_attempt` is the life of one attempt to write a step to a disk, and selects the steps to delete there.
 `leaving` is how a node leaves its job. `sweeping` says how long the end of a round waits for memory of GPUs.
-`leftover_stages` says how long the processes of workers, and those that they have started, may outlive the program.
+`leftover_stages` limits how long processes may outlive the programs of their workers.
 `logged_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
 """

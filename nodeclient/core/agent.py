@@ -1,7 +1,7 @@
-"""The agent of a node: it works towards the coordinator's goal, and reports what the node does.
+"""The agent of a node: it works towards the coordinator's goal, and reports the state of the node.
 
-`Agent.handle` is the only entry for events. `table` says which act follows from a stimulus. This module has the acts,
-what follows from the end of a worker and from time alone, and the exits of the node.
+`Agent.handle` is the only entry for events. Each event becomes a stimulus, `table` names the act that follows, and this
+module carries out the act. It also has the deadlines and the exits of the node.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, events, notices
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.connection_state import MAY_PASS, ConnectionState
+from nodeclient.core.connection_state import TEMPORARY, ConnectionState
 from nodeclient.core.effects import Level, Notice, Park
 from nodeclient.core.ending import Terms
 from nodeclient.core.kept_goals import KeptGoals
-from nodeclient.core.leaving import Leaving, succeeded_alone
+from nodeclient.core.leaving import Leaving, unreported_success
 from nodeclient.core.reuse import Reuse
 from nodeclient.core.sweeping import Sweeping
 from nodeclient.core.table import TABLE, WORKING, Act, EndStage, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 
 REPORT_WITHIN_S = 30.0
-"""How long a node looks for a coordinator when it knows by itself that the run has succeeded. A coordinator that is
-started again is back within seconds, and then records the success."""
+"""How long a node looks for a coordinator to report a success of the run that only it knows of. A coordinator that is
+started again is back within seconds."""
 
 
 class Agent:
     """Decides for one node. Times are in seconds of a clock that never goes back."""
 
     def __init__(self, settings: Settings, port: int, now: float) -> None:
-        """Begin without workers and without a connection; `port` is reserved for the first round."""
+        """Begin without workers or a connection. `port` is reserved for the first round."""
         self._settings = settings
         self.phase = Phase.PREPARING if settings.preloads else Phase.IDLE
         self._desired: Desired | None = None
@@ -53,12 +53,12 @@ class Agent:
 
     @property
     def run(self) -> str:
-        """The run of the round that the node is in, or was in last; empty before the first one."""
+        """The run of the present or last round; empty before the first one."""
         return self._group.run
 
     @property
     def round(self) -> int:
-        """The number of that round."""
+        """The number of the present or last round; 0 before the first one."""
         return self._group.round
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
@@ -66,7 +66,7 @@ class Agent:
         self._effects = []
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
-            self._group.ending.pace(self._group.alive, self._reuse, now)
+            self._group.ending.update_deadline(self._group.alive, self._reuse, now)
             self._effects += self._reuse.dismiss_cut_off(self.phase)
             self._pursue(now)
             if self._settings.keeps and not self.exited:
@@ -80,12 +80,11 @@ class Agent:
 
     def observed(self, now: float, *, beat: bool) -> Observed:
         """Return the state of the node for the coordinator; `beat` marks a heartbeat."""
-        # A success is reported only after the sweep.
-        unreported = self.phase is Phase.STOPPING and self._group.result is Phase.SUCCEEDED
+        sweeps_after_success = self.phase is Phase.STOPPING and self._group.result is Phase.SUCCEEDED
         return Observed(
             run=self.run,
             round=self.round,
-            phase=Phase.RUNNING if unreported else self.phase,
+            phase=Phase.RUNNING if sweeps_after_success else self.phase,
             port=self._sweeping.port,
             leaving=self._leaving.leaves,
             failure=self._group.exits.failure(now),
@@ -100,104 +99,104 @@ class Agent:
         )
 
     def awaits_own(self, now: float) -> bool:
-        """Whether the node only takes a coordinator that knows its run: for the grace, and while it has workers of it.
+        """Whether the node joins only a coordinator that knows its run.
 
-        A node that has succeeded takes no other one at all: it would be told to train anew. Any other node takes one at
-        once that has forgotten the run.
+        It does while it has workers of the run, and for the outage grace. After that a coordinator that has forgotten
+        the run will do, except for a node that has succeeded: it would be told to train anew.
         """
-        waits = self.phase.has_workers or not self._connection.is_grace_over(now)
-        waits = waits and not self._settings.coordinator_forgets
-        return bool(self.run) and (waits or self.phase is Phase.SUCCEEDED)
+        insists = self.phase.has_workers or not self._connection.is_grace_over(now)
+        insists = insists and not self._settings.coordinator_forgets
+        return bool(self.run) and (insists or self.phase is Phase.SUCCEEDED)
 
     # Events
 
-    def _opened(self, event: events.SessionOpened, now: float) -> None:
+    def _on_session_opened(self, event: events.SessionOpened, now: float) -> None:
         self._connection.open(event.coordinator, self.observed(now, beat=False), now)
 
-    def _closed(self, event: events.SessionClosed, now: float) -> None:
+    def _on_session_closed(self, event: events.SessionClosed, now: float) -> None:
         if self._connection.close(event.reason, now) and self._leaving.exit is None:
             leaves_in_s = self._leaving.leaves_in_s(self._connection, now)
             text = notices.lost(event.reason, leaves_in_s, works=self.phase.has_workers)
             self._notice(Level.WARNING, "coordinator_lost", text)
         elif self._connection.shown.is_new_error(event.reason):
             working = self.phase in WORKING
-            self._effects.append(self._connection.searching(self._limit_alone(), working=working))
+            self._effects.append(self._connection.search_notice(self._search_deadline(), working=working))
         self._leaving.decide_by = None
 
-    def _directed(self, event: events.DesiredReceived, now: float) -> None:
+    def _on_desired(self, event: events.DesiredReceived, now: float) -> None:
         desired = event.desired
-        let_in = self._connection.grant(desired, now)
+        let_in = self._connection.record_desired(desired, now)
         if let_in:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
-            return  # it is older than a message that this node has received
-        self._effects += self._connection.shown.news(desired, now, again=let_in)
+            return  # a later message has overtaken it
+        self._effects += self._connection.shown.unseen(desired, now, let_in=let_in)
         self._leaving.on_desired(desired, now)
         self._desired = desired
 
-    def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
+    def _on_degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
         self._connection.record_alive(now)
         if self._connection.shown.is_new_error(event.degraded.reason):
             self._notice(Level.WARNING, "coordinator_undecided", notices.degraded(event.degraded.reason))
         self._leaving.on_undecided(now)
 
-    def _turned_away(self, event: events.TurnedAway, now: float) -> None:
+    def _on_turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
-        if refused.retry or (refused.code in MAY_PASS and self._desired is not None):
-            self._connection.turn_away(refused, now + event.patience_s if self._desired is None else math.inf)
-            self._closed(events.SessionClosed(refused.message), now)
+        if refused.retry or (refused.code in TEMPORARY and self._desired is not None):
+            self._connection.record_refusal(refused, now + event.patience_s if self._desired is None else math.inf)
+            self._on_session_closed(events.SessionClosed(refused.message), now)
         else:
-            hurry = refused.code is RefusalCode.SUPERSEDED  # the node's new process waits for the end of these workers
+            hurry = refused.code is RefusalCode.SUPERSEDED  # the node's new process waits until these workers end
             self._end_with(effects.Exit(ExitCode.REFUSED, notices.refused(refused)), now, hurry=hurry)
 
-    def _probed(self, event: events.Reached | events.Unreached, now: float) -> None:
+    def _on_probed(self, event: events.Reached | events.Unreached, now: float) -> None:
         if self.phase is not Phase.STARTING or self._group.begun or (event.run, event.round) != (self.run, self.round):
             return  # the probe was for an older round
         if isinstance(event, events.Reached):
             self._apply(Stimulus.REACHED, now)
         else:
-            self._worker_ended(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
+            self._on_worker_end(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
 
-    def _state_kept(self, event: events.Keeping, _: float) -> None:
+    def _on_keeping(self, event: events.Keeping, _: float) -> None:
         self._group.keeping = event
         self._leaving.has_state = True
 
-    def _workers_started(self, event: events.WorkersStarted, now: float) -> None:
+    def _on_workers_started(self, event: events.WorkersStarted, now: float) -> None:
         self._reuse.on_started(event, self._settings.workers)
         self._group.pids = event.pids
         self._apply(Stimulus.STARTED, now)
 
-    def _kept_saved(self, event: events.KeptSaved, now: float) -> None:
-        if self._group.ending.record_answer(event):
+    def _on_kept_saved(self, event: events.KeptSaved, now: float) -> None:
+        if self._group.ending.record_saved(event):
             self._apply(Stimulus.SAVED, now)
 
-    def _swept(self, event: events.Swept, now: float) -> None:
+    def _on_swept(self, event: events.Swept, now: float) -> None:
         self._sweeping.end(event.port)
         self._apply(Stimulus.SWEPT, now)
 
-    def _sweep_failed(self, event: events.SweepFailed, now: float) -> None:
+    def _on_sweep_failed(self, event: events.SweepFailed, now: float) -> None:
         if self._leaving.leaves and self._leaving.hurry:
             self._exit(effects.Exit(ExitCode.OS_ERROR, event.message))
         else:
             self._effects.append(self._sweeping.fail(event.message))
             self._sweep(now)
 
-    def _gpus_in_use(self, event: events.GpusInUse, now: float) -> None:
+    def _on_gpus_in_use(self, event: events.GpusInUse, now: float) -> None:
         sweeps = self._group.ending.stage is EndStage.SWEEPING
         self._effects += self._sweeping.on_gpus(event.gpus, now, sweeps=sweeps)
 
-    def _ticked(self, _: events.Tick, now: float) -> None:
+    def _on_tick(self, _: events.Tick, now: float) -> None:
         for due, act in self._deadlines():
             if due <= now and not self.exited:
                 act(now)
 
-    def _worker_ended(self, event: events.WorkerEnd, now: float) -> None:
+    def _on_worker_end(self, event: events.WorkerEnd, now: float) -> None:
         stimulus, new = self._group.on_end(event, self._reuse, self._settings.workers, now)
         self._effects += new
         if stimulus is not None:
             self._apply(stimulus, now)
 
-    def _worker_left(self, event: events.WorkerLeft, now: float) -> None:
+    def _on_worker_left(self, event: events.WorkerLeft, now: float) -> None:
         if self._reuse.park(event.local_rank, self._group.alive, self._group.ending.stage):
             self._group.alive.discard(event.local_rank)
             self._effects.append(Park(event.local_rank))
@@ -206,7 +205,7 @@ class Agent:
 
     # Leaving and giving up
 
-    def _leave_requested(self, event: events.LeaveRequested, now: float) -> None:
+    def _on_leave_requested(self, event: events.LeaveRequested, now: float) -> None:
         again, grace_s = self._leaving.leaves, self._settings.stop_timeout_s if self._group.alive else None
         self._effects += self._leaving.on_request(event.signum, self._connection, grace_s, now)
         if again:
@@ -224,10 +223,10 @@ class Agent:
 
     def _give_up(self, now: float) -> None:
         connection, failure = self._connection, self._group.exits.failure(now)
-        gave_up = connection.give_up(self._settings.join_timeout_s, self.phase, failure)
-        self._leaving.end_with(succeeded_alone(connection.error) if self._has_succeeded_alone else gave_up)
+        gave_up = connection.exit_of_search(self._settings.join_timeout_s, self.phase, failure)
+        self._leaving.end_with(unreported_success(connection.error) if self._knows_of_success else gave_up)
 
-    def _embedded_coordinator_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
+    def _on_embedded_coordinator_end(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
         if self._leaving.exit is None:
             text = notices.embedded_coordinator_ended(event.how)
             self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now)
@@ -238,11 +237,10 @@ class Agent:
         self._apply(Stimulus.ABANDONED, now)
 
     @property
-    def _has_succeeded_alone(self) -> bool:
-        """Whether this node knows that all workers of the round have succeeded, since it is the only node.
+    def _knows_of_success(self) -> bool:
+        """Whether this node knows that the run has succeeded, since it is the only node of the round.
 
-        The last goal must have been to run this round. What follows a round that was being stopped is the coordinator's
-        decision.
+        The last goal must have been to run this round: after a round that was being stopped, the coordinator decides.
         """
         assignment = self._group.assignment
         return (
@@ -255,7 +253,7 @@ class Agent:
     # Time
 
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
-        """Return the deadlines, each with what is due then. They follow from the state, so none has to be cancelled."""
+        """Return each deadline with its action. They follow from the state, so none has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         dues += [(at, partial(self._apply, stimulus)) for at, stimulus in self._group.ending.deadlines()]
         if self._reuse.parked_until is not None and not self.phase.has_workers:
@@ -265,19 +263,19 @@ class Agent:
         connection = self._connection
         dues += self._leaving.deadlines(self.phase, connection, self._abandon)
         if connection.connected:
-            lapse_at = connection.heard_at + connection.lease_s
-            dues.append((lapse_at, lambda now: self._effects.append(connection.lapse(now))))
+            lease_end = connection.heard_at + connection.lease_s
+            dues.append((lease_end, lambda now: self._effects.append(connection.expire(now))))
             dues.append((connection.beat_at, lambda _: None))  # `_report` sends it
         elif self.phase is not Phase.STOPPING:
-            dues.append((self._limit_alone(), self._cut_off if self.phase in WORKING else self._give_up))
+            dues.append((self._search_deadline(), self._cut_off if self.phase in WORKING else self._give_up))
         return dues
 
-    def _limit_alone(self) -> float:
-        """Return until when the node goes on without a coordinator."""
+    def _search_deadline(self) -> float:
+        """Return when the node stops looking for a coordinator."""
         patience_s = self._settings.join_timeout_s
-        if self._has_succeeded_alone:
+        if self._knows_of_success:
             patience_s = min(patience_s, REPORT_WITHIN_S)
-        return self._connection.limit_alone(self.phase, self._without_workers_since, patience_s)
+        return self._connection.search_deadline(self.phase, self._without_workers_since, patience_s)
 
     # The goal
 
@@ -286,9 +284,9 @@ class Agent:
         return None if self._desired is None else stimulus_of(self._desired, self.run, self.round)
 
     def _pursue(self, now: float) -> None:
-        """Work towards the goal, until that changes the phase no more."""
+        """Work towards the goal until the phase stays the same."""
         while not self.exited:
-            decided = self._leaving.exit_now(has_succeeded=self._has_succeeded_alone)
+            decided = self._leaving.exit_now(has_succeeded=self._knows_of_success)
             if decided is not None and not self.phase.has_workers:
                 self._exit(decided)
                 return
@@ -299,6 +297,7 @@ class Agent:
                 return
 
     def _apply(self, stimulus: Stimulus, now: float) -> None:
+        """Carry out the act for a stimulus, and enter the next phase or stage."""
         works, row = self.phase in WORKING, TABLE[self._group.ending.stage or self.phase, stimulus]
         self._ACTS[row.act](self, row.to, now)
         if row.to is not None:
@@ -309,7 +308,7 @@ class Agent:
     # Acts
 
     def _probe(self) -> None:
-        desired = self._take_round()
+        desired = self._enter_round()
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
         if desired.resume is None:
             self._effects += self._reuse.dismiss("the round begins from nothing, and so do its workers")
@@ -325,13 +324,14 @@ class Agent:
 
     def _stop(self, stage: EndStage, now: float) -> None:
         """Bring the workers to a stage of their end, or to the first one after it that applies."""
-        desired, first = self._desired, self._group.ending.stage is None
-        self._effects += self._group.ending.go_on(stage, self._terms, self._reuse, now)
-        if first and desired is not None and desired.goal is not Goal.RUN:
+        desired, begins = self._desired, self._group.ending.stage is None
+        self._effects += self._group.ending.enter(stage, self._terms, self._reuse, now)
+        if begins and desired is not None and desired.goal is not Goal.RUN:
             self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
 
     @property
     def _terms(self) -> Terms:
+        """The terms on which the workers end, if they end now."""
         desired, group, leaving, settings = self._desired, self._group, self._leaving, self._settings
         cut_off = group.ending.cut_off
         on_purpose = leaving.exit is not None or cut_off or (desired is not None and desired.planned)
@@ -360,8 +360,8 @@ class Agent:
         if self.phase is Phase.SUCCEEDED:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 
-    def _take_round(self) -> Desired:
-        """Enter the round of the goal, and drop the state of an older one; return the goal."""
+    def _enter_round(self) -> Desired:
+        """Enter the round of the goal, and drop the state of an older round; return the goal."""
         desired = self._desired
         assert desired is not None  # noqa: S101 - goals come from it
         if (desired.run, desired.round) != (self.run, self.round):
@@ -390,32 +390,32 @@ class Agent:
 
     _HANDLERS = Table[type, Callable[[Any, Any, float], object]]("events of a node")
     _HANDLERS |= {
-        events.SearchBegan: lambda self, _, now: self._connection.begin(now),
+        events.SearchBegan: lambda self, _, now: self._connection.begin_search(now),
         events.Prepared: lambda self, _, now: self._apply(Stimulus.PREPARED, now),
-        events.SessionOpened: _opened,
-        events.SessionClosed: _closed,
-        events.DesiredReceived: _directed,
-        events.CoordinatorDegraded: _degraded,
-        events.TurnedAway: _turned_away,
-        events.Reached: _probed,
-        events.Unreached: _probed,
-        events.WorkersStarted: _workers_started,
-        events.StartFailed: _worker_ended,
-        events.WorkerExited: _worker_ended,
-        events.CollectiveFailed: _worker_ended,
+        events.SessionOpened: _on_session_opened,
+        events.SessionClosed: _on_session_closed,
+        events.DesiredReceived: _on_desired,
+        events.CoordinatorDegraded: _on_degraded,
+        events.TurnedAway: _on_turned_away,
+        events.Reached: _on_probed,
+        events.Unreached: _on_probed,
+        events.WorkersStarted: _on_workers_started,
+        events.StartFailed: _on_worker_end,
+        events.WorkerExited: _on_worker_end,
+        events.CollectiveFailed: _on_worker_end,
         events.WorkerStays: lambda self, event, _: self._reuse.on_able(event),
-        events.WorkerLeft: _worker_left,
+        events.WorkerLeft: _on_worker_left,
         events.WorkerAborts: lambda self, event, now: self._reuse.on_abort(event, now),
         events.WorkerRefuses: lambda self, event, _: self._reuse.on_refusal(event),
-        events.Keeping: _state_kept,
-        events.KeptSaved: _kept_saved,
+        events.Keeping: _on_keeping,
+        events.KeptSaved: _on_kept_saved,
         events.KeptChanged: lambda self, _, now: self._connection.make_beat_due(now),
-        events.Swept: _swept,
-        events.SweepFailed: _sweep_failed,
-        events.GpusInUse: _gpus_in_use,
-        events.EmbeddedCoordinatorEnded: _embedded_coordinator_ended,
-        events.LeaveRequested: _leave_requested,
-        events.Tick: _ticked,
+        events.Swept: _on_swept,
+        events.SweepFailed: _on_sweep_failed,
+        events.GpusInUse: _on_gpus_in_use,
+        events.EmbeddedCoordinatorEnded: _on_embedded_coordinator_end,
+        events.LeaveRequested: _on_leave_requested,
+        events.Tick: _on_tick,
     }
     _ACTS = Table[Act, Callable[[Any, Any, float], object]]("acts of a node")
     _ACTS |= {
@@ -427,6 +427,6 @@ class Agent:
         Act.KILL: lambda self, *_: self._kill(),
         Act.SWEEP: lambda self, _, now: self._sweep(now),
         Act.SETTLE: lambda self, _, now: self._settle(now),
-        Act.TAKE: lambda self, *_: self._take_round(),
+        Act.ENTER: lambda self, *_: self._enter_round(),
         Act.LEAVE: lambda self, *_: self._leave_as_directed(),
     }

@@ -12,8 +12,8 @@ ABORT_TIMEOUT_S = 0.5
 itself."""
 
 NCCL_ABORT_TIMEOUT_S = 3.0
-"""The same for workers that abort NCCL to leave their round. A new warm worker does its next step after 3 s (one run on
-an H100), so a longer wait for one that stays would gain nothing."""
+"""How long workers that abort NCCL may take to leave their round. A new warm worker does its first step after 3 s (one
+run on an H100), so a longer wait for a reused one would gain nothing."""
 
 KEEP_RATE = 100e6
 """The limit of bytes a second at which a node copies other nodes' state, near the capacity of 1 Gbit/s. Half of it is
@@ -23,23 +23,22 @@ KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save their kept state, as in a planned stop."""
 
 HALT_SHARE = 0.5
-"""The share of `--stop-timeout` for workers to halt after a common step before a planned end, and to save it. The rest
-is for a save without a common step. A host that will be taken away gives some 30 s of notice."""
+"""The share of `--stop-timeout` in which workers halt after a common step before a planned end, and save it. The rest is
+for a save without a common step. A host that will be preempted gives some 30 s of notice."""
 
 CHECKPOINT_SHARE = 0.9
-"""The same where the script writes a checkpoint of its own: nothing else has to be saved after it."""
+"""The same share where the script writes its own checkpoint: nothing else has to be saved after it."""
 
 PUT_OFF_SHARE = 0.5
-"""The share of their time to end in which workers may choose the step to save. After it they are asked to save the last
-step that they have done: a script in a long evaluation calls `should_stop` too late."""
+"""The share of their time to end in which workers may choose the step to save. After it they are asked to save their
+last step, because a script in a long evaluation calls `should_stop` too late."""
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 
 BACK_WITHIN_S = 10.0
-"""A leaving node that keeps state waits this long for a coordinator that is out of reach: without one, no step becomes
-whole on the disk. A standby leads after some six seconds, and a killed daemon is back sooner. The rest of 30 s of
-notice is enough to save."""
+"""A leaving node that keeps state waits this long for a coordinator that is out of reach, because without one no step
+becomes whole on the disk. A standby leads after some six seconds. The rest of 30 s of notice is enough to save."""
 
 
 class Settings(Struct, frozen=True):
@@ -55,11 +54,11 @@ class Settings(Struct, frozen=True):
     nccl_abort_timeout_s: float = NCCL_ABORT_TIMEOUT_S
     """How long workers get to leave a round for another one once they abort NCCL."""
     preloads: bool = False
-    """Whether the node prepares before it can start workers: see `Prepared`."""
+    """Whether the node has to import modules before it can start workers: see `Prepared`."""
     keeps: bool = False
     """Whether workers may keep state in memory of this node."""
     coordinator_forgets: bool = False
-    """Whether a node starts the only coordinator, embedded: if that does not know a run, it has forgotten it, and no
-    other coordinator will know it."""
+    """Whether the only coordinator is one that a node has started. If that one does not know a run, no coordinator
+    does."""
     kills: bool = True
     """Whether this node kills workers that do not end in time. torchrun kills its own."""

@@ -1,4 +1,4 @@
-"""The agent's connection to the coordinator: whether there is a session, since when, and what was last reported."""
+"""The agent's connection to the coordinator: the state of the session, of the search for one, and the last report."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ OUTAGE_GRACE_S = 300.0
 """These three apply until the coordinator grants others."""
 
 PROBE_LEASES = 4.0
-"""How many leases a probe takes. The coordinator must be able to declare a dead master lost, which is not charged,
-before the probe fails. A lease may be stretched to three times its length."""
+"""How many leases a probe takes. The coordinator stretches a lease to three times its length on a bad network, and must
+declare a dead master lost before the probe fails: a loss is not charged, and a failed probe is."""
 
 ERRORS_MAX = 16
 """How many different errors are shown in one outage: more than one for each coordinator of a job."""
 
 TRANSIENT = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
-"""Phases that a node passes through at the coordinator's request. The coordinator waits for the phase after them, so
-the next heartbeat is early enough to report them. A round thus costs each node two reports instead of four: that its
-workers run, and that they have stopped."""
+"""Phases that a node passes through at the coordinator's request. The coordinator waits for the next phase, so a node
+reports these only with a heartbeat. A round thus costs each node two reports instead of four."""
 
-MAY_PASS = frozenset({RefusalCode.VERSION, RefusalCode.FORBIDDEN})
-"""Refusals after which a node that was let in before tries again: an upgrade can be undone, and a token replaced."""
+TEMPORARY = frozenset({RefusalCode.VERSION, RefusalCode.FORBIDDEN})
+"""Refusals after which a node that was let in before retries: an upgrade can be undone, and a token replaced."""
 
 
 class Contact(Enum):
@@ -40,22 +39,22 @@ class Contact(Enum):
     NONE = auto()
     """It looks for one."""
     JOINING = auto()
-    """It has a session, in which it has not been let in yet."""
+    """It has a session, and is not let in yet."""
     LET_IN = auto()
 
 
 class Refusal(Struct, frozen=True):
-    """A refusal after which the node tries again."""
+    """A refusal after which the node retries."""
 
     refused: Refused
     until: float
-    """When it is for good, if it stays the same."""
+    """When the refusal becomes final if it stays the same; infinity if it never does."""
     by: str
-    """The coordinator that has sent it; empty if the node had no session."""
+    """The coordinator that has refused the node; empty if the node had no session."""
 
 
 class Shown:
-    """What the user was shown of the coordinator, so that nothing is shown twice."""
+    """The messages of the coordinator that the user was shown, so that none is shown twice."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
@@ -68,7 +67,7 @@ class Shown:
         self._remark = ""
 
     def is_new_error(self, reason: str) -> bool:
-        """Record an error; return whether to show it: once in an outage, and only the first few."""
+        """Record an error; return whether to show it: each once in an outage, and only the first few."""
         new = reason not in self._errors and len(self._errors) < ERRORS_MAX
         if new:
             self._errors.add(reason)
@@ -78,10 +77,10 @@ class Shown:
         """Forget the errors, so that they are shown in the next outage."""
         self._errors.clear()
 
-    def news(self, desired: Desired, now: float, *, again: bool) -> list[Show | Notice | Waiting]:
-        """Return what of a desired state the user has not seen yet, and record it as shown.
+    def unseen(self, desired: Desired, now: float, *, let_in: bool) -> list[Show | Notice | Waiting]:
+        """Return the parts of a desired state that the user has not seen yet, and record them as shown.
 
-        The reason to wait is shown `again` where the node was let in anew.
+        The reason to wait is shown again if the node was `let_in` by this message.
         """
         news: list[Show | Notice | Waiting] = []
         if desired.report is not None and self._is_new_report(desired.run, desired.report):
@@ -90,7 +89,7 @@ class Shown:
             self._remark = desired.remark
             news.append(Notice(Level.WARNING, desired.remark, "remark"))
         before, self._reason = self._reason, desired.reason
-        if desired.goal is Goal.WAIT and (again or before != desired.reason):
+        if desired.goal is Goal.WAIT and (let_in or before != desired.reason):
             news.append(Waiting(desired.reason, None if desired.wait_s is None else now + desired.wait_s))
         return news
 
@@ -106,19 +105,19 @@ class ConnectionState:
         self.coordinator = ""
         """The coordinator of the present or last session."""
         self._contact = Contact.NONE
-        self.alone_since = now
+        self.searching_since = now
         """When the search for a coordinator began, or the present or last outage."""
         self.error = "no answer yet"
         """Why the coordinator is out of reach."""
         self.heartbeat_s = HEARTBEAT_S
         self.lease_s = LEASE_S
         self.outage_grace_s = OUTAGE_GRACE_S
-        """How long the workers may go on while the coordinator is out of reach. By then it may have replaced this
+        """How long the workers may go on while the coordinator is out of reach. After that it may have replaced this
         node."""
         self.heard_at = now
         """When the coordinator was last heard."""
         self.beat_at = math.inf
-        """When the next heartbeat is due."""
+        """When the next heartbeat is due; infinity before the first session."""
         self.shown = Shown()
         self._refusal: Refusal | None = None
         """The last refusal; None once a coordinator has let the node in."""
@@ -130,9 +129,9 @@ class ConnectionState:
         """Whether there is a session."""
         return self._contact is not Contact.NONE
 
-    def begin(self, now: float) -> None:
-        """Begin to look for a coordinator; the time without one is counted from here."""
-        self.alone_since = now
+    def begin_search(self, now: float) -> None:
+        """Begin to look for a coordinator: the time without one counts from now."""
+        self.searching_since = now
 
     def open(self, coordinator: str, joined_with: Observed, now: float) -> None:
         """Begin a session whose first message carried `joined_with`."""
@@ -147,9 +146,9 @@ class ConnectionState:
         """How long to probe the master of a round."""
         return PROBE_LEASES * self.lease_s
 
-    def lapse(self, now: float) -> Reconnect:
-        """Give up a session whose coordinator was silent for a lease."""
-        self.heard_at = now  # no second time before the shell answers with `SessionClosed`
+    def expire(self, now: float) -> Reconnect:
+        """Return the effect that ends a session whose coordinator was silent for a lease."""
+        self.heard_at = now  # so that this is done once before the shell submits `SessionClosed`
         return Reconnect(notices.silent(self.lease_s))
 
     def heard_s(self, now: float) -> float:
@@ -161,29 +160,28 @@ class ConnectionState:
         was_let_in, self._contact = self._contact is Contact.LET_IN, Contact.NONE
         self.error = reason
         if was_let_in:
-            self.alone_since = now
+            self.searching_since = now
         return was_let_in
 
-    def limit_alone(self, phase: Phase, without_workers_since: float, patience_s: float) -> float:
-        """Return until when a node in this phase goes on without the coordinator.
+    def search_deadline(self, phase: Phase, without_workers_since: float, patience_s: float) -> float:
+        """Return when a node in this phase stops looking for a coordinator.
 
-        The last two parameters count for a node without workers: since when it has none, and how long it then looks
-        for a coordinator.
+        A node without workers looks for `patience_s`, at least from `without_workers_since` on.
         """
         if phase.has_workers:
-            return self.alone_since + self.outage_grace_s
-        return max(self.alone_since, without_workers_since) + patience_s
+            return self.searching_since + self.outage_grace_s
+        return max(self.searching_since, without_workers_since) + patience_s
 
     def is_grace_over(self, now: float) -> bool:
         """Whether no coordinator has let the node in for the outage grace."""
-        return now >= self.alone_since + self.outage_grace_s
+        return now >= self.searching_since + self.outage_grace_s
 
-    def turn_away(self, refused: Refused, until: float) -> None:
-        """Record that the coordinator was reached and refuses this node for now. The session is about to end."""
+    def record_refusal(self, refused: Refused, until: float) -> None:
+        """Record that a coordinator refuses this node, finally from `until` on. The session is about to end."""
         self._refusal = Refusal(refused, until, self.coordinator if self.connected else "")
 
-    def searching(self, until: float, *, working: bool) -> Waiting:
-        """Return what is shown while no coordinator lets the node in, which goes on until then."""
+    def search_notice(self, until: float, *, working: bool) -> Waiting:
+        """Return the notice of a search for a coordinator that goes on `until` then."""
         refusal = self._refusal
         if refusal is None or refusal.refused.message != self.error:
             return Waiting(f"{notices.LOOKING}: {self.error}", until, working)
@@ -191,8 +189,8 @@ class ConnectionState:
         text = f"{notices.NOT_LET_IN}{by}: {self.error}"
         return Waiting(text, min(until, refusal.until), working, Level.WARNING)
 
-    def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
-        """Return the exit of a node in this phase that has waited in vain for a coordinator, for `waited_s`."""
+    def exit_of_search(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
+        """Return the exit of a node in this phase that has found no coordinator within `waited_s`."""
         refused = None if self._refusal is None else self._refusal.refused
         code = ExitCode.UNAVAILABLE
         if refused is None:
@@ -205,8 +203,8 @@ class ConnectionState:
         text = notices.gave_up(reason, phase, failure)
         return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
 
-    def grant(self, desired: Desired, now: float) -> bool:
-        """Record what the coordinator grants; return whether this is its first message in this session."""
+    def record_desired(self, desired: Desired, now: float) -> bool:
+        """Record the times that the coordinator grants; return whether this is its first message in this session."""
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
         self.outage_grace_s = desired.outage_grace_s
         # The heartbeats may have been further apart so far; then the next one would be too late.
@@ -224,7 +222,7 @@ class ConnectionState:
         return first
 
     def make_beat_due(self, now: float) -> None:
-        """Let a heartbeat be due now: what the shell adds to a report has changed."""
+        """Make a heartbeat due now, because the shell's part of the report has changed."""
         self.beat_at = min(self.beat_at, now)
 
     def record_report(self, observed: Observed, now: float) -> bool:
@@ -239,7 +237,7 @@ class ConnectionState:
 
 
 def _is_change(before: Observed, observed: Observed) -> bool:
-    """Whether a change is worth a report at once. What changes by itself, such as an age, is not."""
+    """Whether a change is reported before the next heartbeat. Values that change with time, such as ages, do not count."""
     return (
         (observed.phase not in TRANSIENT and _place(before) != _place(observed))
         or (before.phase.has_workers and not observed.phase.has_workers)

@@ -35,8 +35,8 @@ class Probe(Effect, frozen=True):
     patience_s: float
     """How long to try."""
     gives_way: bool
-    """Whether the node of rank 0 is to start its workers first. Workers that stay find out by themselves whether rank 0
-    listens, so a node where all stay gives no way."""
+    """Whether the node of rank 0 is to start its workers first. Reused workers find out by themselves whether rank 0
+    listens, so a node that only reuses workers does not wait."""
 
 
 class Start(Effect, frozen=True):
@@ -48,11 +48,11 @@ class Start(Effect, frozen=True):
     reason: str
     """Why this round was formed."""
     stays: tuple[int, ...] = ()
-    """The local ranks that are not started: processes of an earlier round go on with them."""
+    """The local ranks that are not started, because the processes of an earlier round are reused."""
 
 
 class Restore(Effect, frozen=True):
-    """Get what the workers of a round resume from. Another `Restore` follows when more of it is known."""
+    """Get the parts that the workers of a round resume from. Another `Restore` follows when more of them are known."""
 
     run: str
     round: int
@@ -69,21 +69,22 @@ class Protect(Effect, frozen=True):
 
 
 class Persist(Effect, frozen=True):
-    """Write parts of a step to the disk, in the background; None ends that."""
+    """Write parts of a step to the disk in the background."""
 
     run: str
     order: PersistOrder | None
+    """None gives up the write in progress."""
 
 
 class CopyKept(Effect, frozen=True):
-    """Get these parts of other nodes' state, and no others, and keep them as copies."""
+    """Copy these parts from other nodes, and drop the copies of all others."""
 
     run: str
     copies: tuple[KeptCopy, ...]
 
 
 class TellAlike(Effect, frozen=True):
-    """Tell the workers of the round whether all ranks had the same state after its first step."""
+    """Notify the workers whether all ranks of the round had the same state after its first step."""
 
     alike: bool
 
@@ -92,17 +93,17 @@ class SaveKept(Effect, frozen=True):
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
     planned: bool
-    """Whether nothing has gone wrong, so that workers have the time to go on to a step of their own choice."""
+    """Whether nothing has gone wrong. Then workers have the time to go on to a step of their own choice."""
     late: bool = False
-    """Whether workers have not come to such a step, and half of their time to end is over."""
+    """Whether half of the workers' time to end is over, and they have not come to such a step."""
 
 
 class HaltWorkers(Effect, frozen=True):
     """Have all workers that keep state stand still after this step and save it; answered by `KeptSaved`."""
 
     step: int | None
-    """None before the coordinator has named a step: then each worker stands still after the step that it is in, and the
-    node reports that step."""
+    """None before the coordinator has named a step. Then each worker stands still after its present step, and the node
+    reports that step."""
 
 
 class LeaveRound(Effect, frozen=True):
@@ -119,7 +120,7 @@ class Park(Effect, frozen=True):
 
 
 class Dismiss(Effect, frozen=True):
-    """End workers that wait for a round, because they will not be in one."""
+    """End parked workers that will not be in another round."""
 
     local_ranks: tuple[int, ...]
 
@@ -136,15 +137,17 @@ class Kill(Effect, frozen=True):
 
 
 class Sweep(Effect, frozen=True):
-    """End everything that the workers left behind, then reserve a port; answered by `Swept`."""
+    """End everything that the workers left behind, then reserve a port.
+
+    Answered by `Swept`, `SweepFailed` or `GpusInUse`.
+    """
 
     looks_at_gpus: bool = True
-    """Whether to look for memory of GPUs that is still in use before that; if there is some, `GpusInUse` is the
-    answer."""
+    """Whether memory of GPUs that is still in use holds the sweep up; then `GpusInUse` is the answer."""
 
 
 class SendObserved(Effect, frozen=True):
-    """Send this to the coordinator if it can be reached. The next message makes up for a lost one."""
+    """Send this to the coordinator if it is connected. The next report makes up for a lost one."""
 
     observed: Observed
 
@@ -161,7 +164,7 @@ class Notice(Effect, frozen=True):
     level: Level
     text: str
     event: str
-    """What has happened, as an identifier for programs. It stays the same when the text changes."""
+    """The kind of notice, as an identifier for programs that does not change with the text."""
 
 
 class Show(Effect, frozen=True):
@@ -171,12 +174,13 @@ class Show(Effect, frozen=True):
 
 
 class Waiting(Effect, frozen=True):
-    """Show the user what the node waits for, and until when at most, by the agent's clock."""
+    """Show the user what the node waits for."""
 
     reason: str
     until: float | None
+    """When the wait ends at the latest, by the agent's clock; None if it has no limit."""
     working: bool = False
-    """Whether workers go on meanwhile; then they are stopped at `until`."""
+    """Whether workers go on meanwhile. Then they are stopped at `until`."""
     level: Level = Level.INFO
 
 
@@ -187,11 +191,11 @@ class Exit(Effect, frozen=True):
     message: str
     level: Level = Level.ERROR
     report: Report | None = None
-    """Why workers failed for good, if they did."""
+    """The report of a job that failed for good; None if it did not."""
 
 
 KeptOrder = Restore | Protect | CopyKept | TellAlike | Persist | SaveKept | HaltWorkers
-"""What is done about the state that workers keep."""
+"""The effects on the state that workers keep."""
 
-StayOrder = LeaveRound | Park | Dismiss
-"""What is done about workers that go into another round as the same processes."""
+ReuseOrder = LeaveRound | Park | Dismiss
+"""The effects on workers that may go into another round as the same processes."""

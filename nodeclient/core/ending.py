@@ -1,7 +1,7 @@
-"""How the workers of a round end: a ladder of stages, each with one deadline.
+"""How the workers of a round end: in stages, each with one deadline.
 
-A stage that does not apply is skipped: workers that keep no state have nothing to save, and those that cannot go into
-another round do not leave this one. `table` has the rows that lead from stage to stage.
+A stage that does not apply is skipped: workers that keep no state have nothing to save, and those that cannot be reused
+do not leave the round. `table` has the transitions from stage to stage.
 """
 
 from __future__ import annotations
@@ -23,80 +23,86 @@ from nodeclient.core.table import EndStage, Stimulus
 
 
 class Terms(Struct, frozen=True):
-    """What decides how workers end, as of now; durations in seconds."""
+    """The conditions on which workers end, as of now; durations in seconds."""
 
     alive: AbstractSet[int]
     """The local ranks of the workers that are in the round."""
     keeping: Keeping | None
-    """How they keep state; None if they do not, or have no time to save it."""
+    """How they keep state; None if they keep none, or have no time to save it."""
     halt: Halt | None
-    """The step that all workers of the round are to keep; None if there is none."""
+    """The step that all workers of the round are to keep; None without one."""
     planned: bool
     """Whether nothing has gone wrong, so that they have time to save."""
     grace_s: float
     """How long they may take to end once they are asked to."""
     leave_within_s: float | None
-    """How long they may take to leave the round for another one; None if no other round may follow for them."""
+    """How long they may take to leave the round for another one; None if no other round follows for them."""
     signum: int
     """The signal that asks them to end."""
     kills: bool
     """Whether this node kills those that do not end in time."""
 
 
-class Ladder:
-    """How far the workers of one round have come on their way to their end. Times are in the agent's clock."""
+class GroupEnding:
+    """The end of the workers of one round. Times are in the agent's clock."""
 
     def __init__(self) -> None:
-        """Begin with workers that are not to end."""
+        """Begin with workers that are not asked to end."""
         self.stage: EndStage | None = None
-        """None before the first stage."""
+        """The present stage; None before the first one."""
         self.until: float | None = None
-        """The deadline of the stage; None if only the workers can end it."""
+        """The deadline of the stage; None if it has none."""
         self.began_at: float | None = None
-        """The time from which on the workers are to end: what they do later follows from that."""
+        """When the first stage began. Exits after that may be consequences of it."""
         self.signalled_at: float | None = None
-        """The time at which the workers were asked to end."""
+        """When the workers were sent the signal to end."""
         self.signum: int = Signals.SIGTERM
         """The signal that asks the workers to end."""
         self.cut_off = False
-        """Whether they end because the coordinator is out of reach: nothing has gone wrong among them."""
+        """Whether they end because the coordinator is out of reach, though none of them has failed."""
         self.killed: Killed | None = None
         """The workers that were killed before they had saved their state, if any."""
         self._may_save = False
-        """Whether the workers have time to save their state between that signal and SIGKILL."""
+        """Whether the workers have time to save their state between the signal and SIGKILL."""
         self._halt: Halt | None = None
-        """The last request to the workers for the step that all workers of the round keep before they end."""
+        """The step that the workers were last asked to halt after."""
         self._put_off = False
-        """Whether the workers, when asked to save, went on to a step of their own choice first."""
+        """Whether workers that were asked to save have gone on to a step of their own choice."""
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
-        """Return the deadline of the stage, and that of workers which put off their save, each with its stimulus."""
+        """Return each deadline with its stimulus: that of the stage, and that of workers that put off their save."""
         if self.until is None:
             return []
-        deadlines = [(self.until, Stimulus.OVER)]
+        deadlines = [(self.until, Stimulus.STAGE_EXPIRED)]
         if self._put_off and self.stage is EndStage.SIGNALLED and self.signalled_at is not None:
             at = self.signalled_at + PUT_OFF_SHARE * (self.until - self.signalled_at)
-            deadlines.insert(0, (at, Stimulus.PUT_OFF_OVER))
+            deadlines.insert(0, (at, Stimulus.CHOICE_EXPIRED))
         return deadlines
 
-    def go_on(self, stage: EndStage, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
-        """Bring the workers to a stage, or to the first one after it that applies; return what does that.
+    def enter(self, stage: EndStage, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
+        """Enter a stage, or the first one after it that applies; return its effects.
 
         A further call for the present stage may shorten it, never lengthen it.
         """
         if self.began_at is None:
             self.began_at, self.signum = now, terms.signum
-        stages = (
-            (EndStage.HALTING, self._come_to_halt),
-            (EndStage.SAVING, self._save),
-            (EndStage.LEAVING_ROUND, self._leave_round),
-            (EndStage.SIGNALLED, self._terminate),
-        )
-        taken = ((each, enter(terms, reuse, now)) for each, enter in stages[[*EndStage].index(stage) :])
-        self.stage, effects = next((each, effects) for each, effects in taken if effects is not None)
+        entries = {
+            EndStage.HALTING: self._halt_workers,
+            EndStage.SAVING: self._save,
+            EndStage.LEAVING_ROUND: self._leave_round,
+        }
+        for candidate in [*entries][[*EndStage].index(stage) :]:
+            effects = entries[candidate](terms, reuse, now)
+            if effects is not None:
+                self.stage = candidate
+                return effects
+        effects = self._terminate(terms, reuse, now)
+        self.stage = EndStage.SIGNALLED
         return effects
 
-    def _come_to_halt(self, terms: Terms, _: Reuse, now: float) -> list[Effect] | None:
+    # Each of these returns None if its stage does not apply.
+
+    def _halt_workers(self, terms: Terms, _: Reuse, now: float) -> list[Effect] | None:
         if terms.keeping is None or terms.halt is None:
             return None
         if self.stage is not EndStage.HALTING:
@@ -142,13 +148,13 @@ class Ladder:
             self.until, self._may_save = now + grace_s, may_save
         return [Terminate(terms.signum)] if first else []
 
-    def pace(self, alive: AbstractSet[int], reuse: Reuse, now: float) -> None:
-        """Give workers that leave the round the time to abort NCCL, and wait for none that cannot leave it."""
+    def update_deadline(self, alive: AbstractSet[int], reuse: Reuse, now: float) -> None:
+        """Give workers that leave the round the time to abort NCCL, but end the wait once none can leave."""
         if self.stage is EndStage.LEAVING_ROUND and self.until is not None:
             self.until = max(self.until, reuse.aborts_until) if reuse.any_may_leave(alive) else min(self.until, now)
 
     def kill(self, ranks: list[int]) -> list[Effect]:
-        """Record that the time to end is over for workers with these ranks; return what ends them."""
+        """Kill the workers with these ranks, whose time to end is over; return the effects."""
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
         if ranks and self._may_save and kill_at is not None and self.signalled_at is not None:
             after_s = min(kill_at - self.signalled_at, DURATION_S_MAX)
@@ -157,18 +163,18 @@ class Ladder:
         return [Kill()]
 
     def sweep(self, now: float) -> float:
-        """Record that no worker lives; return from when on they were to end."""
+        """Enter the last stage, since no worker lives; return when the first stage began."""
         self.stage, self.until = EndStage.SWEEPING, None
         self.began_at = now if self.began_at is None else self.began_at
         self.signalled_at = now if self.signalled_at is None else self.signalled_at
         return self.began_at
 
-    def record_answer(self, event: KeptSaved) -> bool:
-        """Record the answer to a request to save; return whether the end of the workers waits for it."""
+    def record_saved(self, event: KeptSaved) -> bool:
+        """Record the answer to a request to save; return whether the stage waits for it."""
         self._put_off |= event.put_off
         return self.stage in {EndStage.HALTING, EndStage.SAVING}
 
     def save_late(self) -> list[Effect]:
-        """Return the second request to workers whose script put off the first one. There is no third."""
+        """Return the second request to save, for workers that put off the first one. There is no third."""
         self._put_off = False
         return [SaveKept(planned=True, late=True)]

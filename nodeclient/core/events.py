@@ -14,11 +14,11 @@ class Event(Struct, frozen=True):
 
 
 class SearchBegan(Event, frozen=True):
-    """The search for a coordinator begins: before, the node waited for its guard and its disk."""
+    """The search for a coordinator begins: the node's guard and its disk are ready."""
 
 
 class Prepared(Event, frozen=True):
-    """Workers can be started: the modules of `--preload` are imported, or will not be."""
+    """Workers can be started: the modules of `--preload` are imported, or cannot be."""
 
 
 class SessionOpened(Event, frozen=True):
@@ -50,7 +50,7 @@ class TurnedAway(Event, frozen=True):
 
     refused: Refused
     patience_s: float = math.inf
-    """The refusal is final after so many seconds, if it stays the same."""
+    """A refusal that stays the same becomes final after so many seconds; infinity if it never does."""
 
 
 class Reached(Event, frozen=True):
@@ -74,13 +74,13 @@ class WorkersStarted(Event, frozen=True):
     warm: int = 0
     """How many of them were forked from the parent interpreter."""
     why_cold: WhyCold | None = None
-    """Why the others were not; None if none was to be forked."""
+    """Why the others were not forked; None if no worker was to be."""
     pids: tuple[int, ...] = ()
-    """Their processes, by local rank."""
+    """Their process ids, by local rank."""
 
 
 class StartFailed(Event, frozen=True):
-    """A worker could not be started; those with a lower local rank were."""
+    """A worker could not be started. Those with lower local ranks were, and those with higher ones are not tried."""
 
     local_rank: int
     exit_code: int
@@ -102,7 +102,7 @@ class Diagnosis(Struct, frozen=True):
     log: str = ""
     """The file with all that it wrote to stderr; empty if there is none."""
     left: bool = False
-    """Whether it has not ended, but leaves its round."""
+    """Whether the worker lives, and leaves its round."""
     final: bool = False
     """Whether the worker says that no restart helps."""
 
@@ -118,39 +118,40 @@ class WorkerExited(Event, frozen=True):
 
 
 class WorkerStays(Event, frozen=True):
-    """A worker can go into another round as the same process, or no longer can: `able` says which."""
+    """A worker has reported whether it can enter another round as the same process."""
 
     local_rank: int
     able: bool = True
+    """False also when the worker's connection is gone."""
 
 
 class CollectiveFailed(Event, frozen=True):
-    """A collective has failed in a worker, which leaves its round and may be in the next one.
+    """A collective has failed in a worker, which then leaves its round and may enter the next one.
 
-    It counts as a failure, like an exit with `exit_code`. The worker is in its round until `WorkerLeft`: destroying its
-    process groups may hang.
+    It counts as a failure, like an exit with `exit_code`. The worker stays in its round until `WorkerLeft`, because
+    destroying its process groups may hang.
     """
 
     local_rank: int
     exit_code: int
-    """The code that the error would have ended it with."""
+    """The exit code of a worker that ends by this error."""
     diagnosis: Diagnosis
     age_s: float = 0.0
     """How long ago it failed: the shell submits earlier exits of this node's workers first."""
 
 
 class WorkerLeft(Event, frozen=True):
-    """A worker is out of its round: nothing of the round is left in the process, which waits for the next one."""
+    """A worker has left its round: its process holds nothing of the round, and waits for the next one."""
 
     local_rank: int
 
 
 class WorkerAborts(Event, frozen=True):
-    """A worker aborts its communicators of NCCL so that it can leave its round, or has done so."""
+    """A worker has begun or finished aborting its NCCL communicators, so that it can leave its round."""
 
     local_rank: int
     took_s: float | None = None
-    """How long it took; None while it goes on."""
+    """How long the abort took; None at its begin."""
 
 
 class WorkerRefuses(Event, frozen=True):
@@ -165,10 +166,10 @@ WorkerEnd = StartFailed | WorkerExited | CollectiveFailed
 
 
 class Keeping(Event, frozen=True):
-    """Workers of the round keep state in memory of this node, which they are to save before they end."""
+    """Workers of the round keep state in memory of this node, and are to save it before they end."""
 
     save_within_s: float
-    """How long that may take."""
+    """How long a save may take."""
     writes_checkpoints: bool = False
     """Their script writes a checkpoint of its own before a planned end, which takes longer."""
 
@@ -177,18 +178,18 @@ class KeptSaved(Event, frozen=True):
     """Every worker that keeps state has saved it, or has reported why it cannot, or has ended."""
 
     put_off: bool = False
-    """Whether a script first goes on to a step of its own choice. If it does not reach that, it saves nothing."""
+    """Whether a script goes on to a step of its own choice before it saves. If it never reaches it, nothing is saved."""
 
 
 class KeptChanged(Event, frozen=True):
-    """The node no longer holds what it reported of workers' state: a part is withdrawn or unavailable."""
+    """The node's report of kept state has changed, and is due now."""
 
 
 class Swept(Event, frozen=True):
-    """No process of the round lives, nor any that its workers left behind."""
+    """No process of the round lives, and none that its workers left behind."""
 
     port: int
-    """The port that is newly reserved for the next round."""
+    """The port that was reserved for the next round."""
 
 
 class SweepFailed(Event, frozen=True):
@@ -198,13 +199,13 @@ class SweepFailed(Event, frozen=True):
 
 
 class GpuProcess(Struct, frozen=True):
-    """A process that uses GPUs, and is no worker of the node that sees it."""
+    """A process that uses GPUs and is no worker of this node."""
 
     pid: int
     user: str
     """The name of its user, or the number if there is no name."""
     left_behind: bool
-    """Whether it may be left of a round: it is ending, or its parent has ended."""
+    """Whether a worker may have left it behind: it is ending, or its parent has ended."""
 
 
 class GpuUse(Struct, frozen=True):
@@ -213,20 +214,20 @@ class GpuUse(Struct, frozen=True):
     name: str
     used_bytes: int
     processes: tuple[GpuProcess, ...] = ()
-    """Those that may have the memory, as far as the node sees them."""
+    """The visible processes that may have the memory."""
 
 
 class GpusInUse(Event, frozen=True):
-    """GPU memory of this node is in use though no worker lives: it is not freed yet, or belongs to others.
+    """GPU memory is in use although no worker lives: it is not freed yet, or belongs to other programs.
 
-    It comes once before the first round, and then as an answer to `Sweep`.
+    The shell submits this once before the first round, and then in answer to `Sweep`.
     """
 
     gpus: tuple[GpuUse, ...]
 
 
 class EmbeddedCoordinatorEnded(Event, frozen=True):
-    """The coordinator that serves only this host has ended, and nothing starts another."""
+    """The coordinator that this node started for its host only has ended, and nothing starts another one."""
 
     how: str
 

@@ -1,4 +1,4 @@
-"""How the workers of a round end one by one: which of them failed first, and which have exited with 0."""
+"""The exits of the workers of a round: which of them failed first, and which have exited with 0."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from coordinatord.protocol.fields import (
 )
 from coordinatord.protocol.messages import Ended, Failure, Follower
 from coordinatord.protocol.text import clip, is_same_error
-from nodeclient.core.ending import Ladder
+from nodeclient.core.ending import GroupEnding
 from nodeclient.core.events import Diagnosis
 from nodeclient.core.table import EndStage
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
-"""Exit codes, as a shell gives them, of workers that were asked to end, besides that of the signal."""
+"""Exit codes, as a shell gives them, of workers that this node has asked to end, besides that of the signal."""
 
 
 class Exits:
     """The exits of the workers of one round. Times are in the agent's clock."""
 
-    def __init__(self, first_rank: int, ending: Ladder) -> None:
-        """Begin without any. The worker with local rank 0 has `first_rank`; `ending` is how the workers are ended."""
+    def __init__(self, first_rank: int, ending: GroupEnding) -> None:
+        """Begin without exits. The worker with local rank 0 has rank `first_rank`; `ending` is the end of the round."""
         self._first_rank = first_rank
         self._ending = ending
         self._failure: Failure | None = None
         self._failed_at = 0.0
         self._ended: list[tuple[int, float]] = []
-        """The ranks of the first workers that exited with 0 without being asked to, and when."""
+        """The ranks of the first workers that exited with 0 before the round began to end, and when they did."""
 
     def rank(self, local_rank: int) -> int:
         """Return the global rank of a worker.
@@ -45,6 +45,27 @@ class Exits:
         It is limited to what a message can hold: a failure is reported even if a coordinator assigned higher ranks.
         """
         return min(local_rank + self._first_rank, RANKS_MAX)
+
+    def judge(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
+        """Judge whether a worker that ended, failed to start, or left its round at `at` is the first failure.
+
+        It is if it failed before the round began to end. It also is if it failed without a signal and without having
+        lost a peer, while the first failure so far had lost one: that one may be its consequence. Otherwise it may be a
+        consequence itself.
+        """
+        first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
+        before_end = exit_code != 0 and not self._had_begun_to_end(at)
+        by_itself = exit_code != 0 and not self._was_signalled(at) and not lost_connection(new)
+        if first is None:
+            if before_end or by_itself:
+                self._failure, self._failed_at = new, at
+        elif by_itself and lost_connection(first):
+            followers = (Follower(first.rank, first.exit_code, left=first.left), *first.followers)[:CONSEQUENCES_MAX]
+            self._failure, self._failed_at = structs.replace(new, followers=followers), at
+        elif not self._may_be_our_doing(exit_code) and len(first.followers) < CONSEQUENCES_MAX:
+            same = is_same_error(diagnosis.error or diagnosis.message, first.error or first.message)
+            follower = Follower(new.rank, exit_code, same, new.left)
+            self._failure = structs.replace(first, followers=(*first.followers, follower))
 
     def _failure_of(self, local_rank: int, exit_code: int, diagnosis: Diagnosis) -> Failure:
         return Failure(
@@ -62,55 +83,34 @@ class Exits:
             log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
         )
 
-    def record(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
-        """Record that a worker ended, failed to start, or left its round at `at`.
+    def _had_begun_to_end(self, at: float) -> bool:
+        return self._ending.began_at is not None and at >= self._ending.began_at
 
-        Its failure is the first one if it came before the workers were to end. It also is if no signal had asked the
-        worker to end, and it lost no connection to a peer, while the failure that is known so far did: that one may be
-        its consequence. Otherwise it is a consequence itself.
-        """
-        first, late = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
-        before = exit_code != 0 and (self._ending.began_at is None or at < self._ending.began_at)
-        unasked = self._ending.signalled_at is None or at < self._ending.signalled_at
-        by_itself = exit_code != 0 and unasked and not lost_connection(late)
-        if first is None:
-            if before or by_itself:
-                self._failure, self._failed_at = late, at
-        elif by_itself and lost_connection(first):
-            followers = (Follower(first.rank, first.exit_code, left=first.left), *first.followers)[:CONSEQUENCES_MAX]
-            self._failure, self._failed_at = structs.replace(late, followers=followers), at
-        elif not self._may_be_asked(exit_code) and len(first.followers) < CONSEQUENCES_MAX:
-            same = is_same_error(diagnosis.error or diagnosis.message, first.error or first.message)
-            follower = Follower(late.rank, exit_code, same, late.left)
-            self._failure = structs.replace(first, followers=(*first.followers, follower))
+    def _was_signalled(self, at: float) -> bool:
+        return self._ending.signalled_at is not None and at >= self._ending.signalled_at
 
-    def _may_be_asked(self, exit_code: int) -> bool:
-        """Whether an exit code may be that of a worker which this node asked to end, or killed."""
+    def _may_be_our_doing(self, exit_code: int) -> bool:
+        """Whether a worker with this exit code may have ended because this node asked it to, or killed it."""
         return shell_exit_code(exit_code) in _ENDED_BY_US | {128 + self._ending.signum}
 
     def ended_by_itself(self, exit_code: int, at: float) -> bool:
-        """Whether a worker certainly exited at `at` without having been asked to end, or killed, by this node."""
-        is_not_killed_yet = self._ending.stage is EndStage.SIGNALLED
-        unasked = self._ending.signalled_at is None or at < self._ending.signalled_at
-        return unasked or not self._may_be_asked(exit_code) or (exit_code == -Signals.SIGKILL and is_not_killed_yet)
+        """Whether a worker that exited at `at` surely did so without a signal of this node."""
+        killed_by_others = exit_code == -Signals.SIGKILL and self._ending.stage is EndStage.SIGNALLED
+        return not self._was_signalled(at) or not self._may_be_our_doing(exit_code) or killed_by_others
 
     def record_exit(self, local_rank: int, exit_code: int, at: float) -> None:
-        """Record that a worker exited at `at`.
-
-        One that exits with 0 after it was asked to end is not among those that `ended` returns.
-        """
+        """Record that a worker exited at `at`, for `ended`."""
         if self._failure is not None and self._failure.local_rank == local_rank:
             self._failure = structs.replace(self._failure, left=False)  # it did not leave in time
-        unasked = self._ending.began_at is None or at < self._ending.began_at
-        if exit_code == 0 and unasked and len(self._ended) < CONSEQUENCES_MAX:
+        if exit_code == 0 and not self._had_begun_to_end(at) and len(self._ended) < CONSEQUENCES_MAX:
             self._ended.append((self.rank(local_rank), at))
 
     def ended(self, now: float) -> tuple[Ended, ...]:
-        """Return the first workers that exited with 0 without being asked to, with their ages as of now."""
+        """Return the first workers that exited with 0 before the round began to end, with the ages of their exits."""
         return tuple(Ended(rank, min(max(now - at, 0.0), DURATION_S_MAX)) for rank, at in self._ended)
 
     def failure(self, now: float) -> Failure | None:
-        """Return the first failure with its age as of now."""
+        """Return the first failure with its age as of now; None without a failure."""
         if self._failure is None:
             return None
         return structs.replace(self._failure, age_s=min(now - self._failed_at, DURATION_S_MAX))

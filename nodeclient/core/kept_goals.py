@@ -1,4 +1,4 @@
-"""The coordinator's goals for kept state: what to protect, resume from, write and copy."""
+"""The coordinator's goals for kept state: the steps to protect, to resume from, to write and to copy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nodeclient.core.effects import CopyKept, Persist, Protect, Restore, TellAli
 
 
 class KeptGoals:
-    """The goals that led to effects already, so that each leads to one effect."""
+    """Turns these goals into effects, each goal into one effect however often the coordinator repeats it."""
 
     def __init__(self) -> None:
         self._round: tuple[str, int] | None = None
@@ -17,16 +17,16 @@ class KeptGoals:
         self._protected: tuple[str, tuple[KeptStep, ...]] | None = None
         self._persist: tuple[str, PersistOrder | None] = ("", None)
         self._copies: tuple[str, tuple[KeptCopy, ...]] = "", ()
-        self._told: tuple[str, int] = "", 0
-        """The run and round whose workers were told whether they are alike."""
+        self._compared: tuple[str, int] = "", 0
+        """The run and round of the last `TellAlike`."""
 
     def pursue(
         self, desired: Desired | None, run: str, number: int
     ) -> list[Restore | Protect | Persist | CopyKept | TellAlike]:
-        """Return the effects of what is new in the desired state, for a node that is in this round.
+        """Return the effects of the goals that are new in the desired state, for a node in this round of this run.
 
-        The goal that begins a round names what the round resumes from. A later one may complete that. It is absent once
-        the node has all of it, or the workers do steps, which changes nothing.
+        The goal that begins a round names the parts to resume from, and a later one may complete them. When a goal names
+        none any more, the node has all parts or the workers do steps, and nothing is to do.
         """
         if desired is None or desired.run != run:
             return []
@@ -42,8 +42,8 @@ class KeptGoals:
             if begins or desired.resume not in {None, self._resume}:
                 self._round, self._resume = (run, number), desired.resume
                 new.append(Restore(run, number, desired.resume))
-        if desired.alike is not None and self._told != (run, number) == (run, desired.round):
-            self._told = run, number
+        if desired.alike is not None and desired.round == number and self._compared != (run, number):
+            self._compared = run, number
             new.append(TellAlike(desired.alike))
         if desired.copies != self._copies[1] or (desired.copies and run != self._copies[0]):
             self._copies = run, desired.copies

@@ -1,4 +1,4 @@
-"""Merges the parts that a node keeps, and groups them for the protocol."""
+"""Merges and groups the parts of kept state that a node holds, so that a report names them in few entries."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
 
 
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
-    """Return one entry for each rank and step; each of `parts` is of one rank, from one place.
+    """Merge parts of one rank each into one entry for each rank and step.
 
-    A rank may have the big state of a step in one place and the small one in another. A small state from after the step
+    The big state of a step may lie in one place, and the small state in another. A small state from after the step
     replaces a pending one, which is from within the step.
     """
     known: dict[tuple[int, int, int], KeptParts] = {}
@@ -30,9 +30,9 @@ def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
 
 
 def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
-    """Return the same parts as groups of consecutive ranks, at most `PARTS_MAX`.
+    """Return the parts as groups of consecutive ranks, at most `PARTS_MAX`.
 
-    The first groups are those that are protected, then those with big state, and of these the newest ones.
+    Protected groups come first, then those with big state, and among equal ones the newest.
     """
     groups: list[KeptParts] = []
     for part in sorted(parts, key=lambda part: (part.at, part.first_rank)):
@@ -45,7 +45,7 @@ def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
 
 
 def _continues(last: KeptParts, part: KeptParts) -> bool:
-    """Whether a part begins where a group ends, in ranks and in shards."""
+    """Whether a part continues a group, by its rank and its shard."""
     rank, shard = last.first_rank + last.ranks, (last.first_shard + last.ranks) % last.shards
     is_within = rank + part.ranks <= last.world_size
     return is_within and replace(last, first_rank=rank, first_shard=shard, ranks=part.ranks) == part

@@ -1,4 +1,4 @@
-"""How a node leaves its job: which signals count, its wait for the coordinator's decision, and its exit."""
+"""How a node leaves its job: the signals that ask for it, the wait for the coordinator's decision, and the exit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Exit, Level, Notice
 
 ECHO_S = 1.0
-"""A program around this one, such as timeout(1), may pass on the Ctrl-C that the terminal has sent to both. It does so
+"""A program that runs this one, such as timeout(1), may forward a Ctrl-C that the terminal has sent to both. It does so
 within milliseconds."""
 
 
 class LeaveSignals:
-    """The signals that ask a node to leave, of which the second one leaves no time to save."""
+    """The signals that ask a node to leave. The second one leaves no time to save."""
 
     def __init__(self) -> None:
         """Begin without a signal."""
         self._last: tuple[int, float] | None = None
-        """The last signal that counted, and when it came."""
+        """The number of the last signal that counted, and when it came."""
 
     def counts(self, signum: int, now: float) -> bool:
-        """Record a signal; return whether it counts: the same one again within `ECHO_S` is an echo, and does not."""
+        """Record a signal; return whether it counts. The same signal again within `ECHO_S` does not."""
         if self._last is not None and self._last[0] == signum and now < self._last[1] + ECHO_S:
             return False
         self._last = signum, now
@@ -38,15 +38,15 @@ class Leaving:
     def __init__(self) -> None:
         """Begin with a node that does not leave."""
         self.signum: int | None = None
-        """The signal by which the node leaves, or 0 if it leaves without one; None while it does not leave."""
+        """The signal that asked the node to leave, 0 if none did; None while it does not leave."""
         self.decide_by: float | None = None
-        """When the node stops waiting for the coordinator's decision about its leaving."""
+        """When the node stops waiting for the coordinator's decision about its leaving; None if it does not wait."""
         self.exit: Exit | None = None
-        """The exit that the node has decided on by itself, for when no worker lives any more."""
+        """The exit that the node has decided on by itself, once no worker lives; None before it has."""
         self.hurry = False
         """Whether workers get no more time to save."""
         self.has_state = False
-        """Whether its workers keep state, or have kept some: a node that leaves waits for a coordinator then."""
+        """Whether its workers have kept state. If so, a node that leaves waits for a coordinator."""
 
     @property
     def leaves(self) -> bool:
@@ -59,9 +59,9 @@ class Leaving:
         return self.leaves or self.exit is not None
 
     def on_request(self, signum: int, connection: ConnectionState, grace_s: float | None, now: float) -> list[Notice]:
-        """Record a signal that asks the node to leave; return the notice of the first one.
+        """Record a request to leave by a signal; return the notice of the first request.
 
-        `grace_s` is how long its workers have to end, None if it has none.
+        `grace_s` is how long its workers have to end; None without workers.
         """
         first, self.signum = not self.leaves, signum
         if not first:
@@ -72,33 +72,30 @@ class Leaving:
         return [Notice(Level.INFO, text, "leaving")]
 
     def on_desired(self, desired: Desired, now: float) -> None:
-        """Update from a desired state: STOP or EXIT answers the request to leave."""
+        """Stop waiting for a decision if this desired state is one: to stop, to exit, or to write to the disk first."""
         if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
             self.decide_by = None
         elif desired.goal is Goal.RUN:
-            self.on_undecided(now)  # the decision before was not about its leaving
+            self.on_undecided(now)  # the last decision was not about its leaving
 
     def on_undecided(self, now: float) -> None:
-        """Wait for a decision: the coordinator is in reach, and has made none about the leaving of this node."""
+        """Wait for a decision: the coordinator is connected, and has not decided about the leaving of this node."""
         if self.leaves and self.decide_by is None:
             self.decide_by = now + LEAVE_WITHIN_S
 
     def leaves_in_s(self, connection: ConnectionState, now: float) -> float | None:
-        """Return how long a node that leaves still waits for a coordinator that is out of reach.
-
-        None if it waits for none.
-        """
+        """Return how long a leaving node still waits for a coordinator that is out of reach; None if it does not."""
         left_s = self._search_until(connection) - now
         return left_s if self.leaves and not connection.connected and left_s > 0 else None
 
     def _search_until(self, connection: ConnectionState) -> float:
-        """Return until when the coordinator may be back in time."""
-        return connection.alone_since + (BACK_WITHIN_S if self.has_state else 0.0)
+        """Return when a leaving node stops waiting for a coordinator that is out of reach."""
+        return connection.searching_since + (BACK_WITHIN_S if self.has_state else 0.0)
 
     def deadlines(
         self, phase: Phase, connection: ConnectionState, abandon: Callable[[float], None]
     ) -> list[tuple[float, Callable[[float], None]]]:
-        """Return the deadlines, with what is due then; `abandon` has the node leave without a decision."""
+        """Return each deadline with its action, which is `abandon`: it makes the node leave without a decision."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         if self.decide_by is not None and phase is not Phase.STOPPING:
             dues.append((self.decide_by, abandon))
@@ -109,22 +106,22 @@ class Leaving:
     # Its exit
 
     def abandon(self, *, hurry: bool) -> None:
-        """Wait no longer for a decision, and leave without one."""
+        """Leave without a decision of the coordinator."""
         self.decide_by = None
         self.end_with(Exit(128 + (self.signum or 0), "left the job", Level.INFO), hurry=hurry)
 
     def end_with(self, decided: Exit, *, hurry: bool = False) -> None:
-        """Decide on an exit, and whether workers still have time to save."""
+        """Decide on an exit; with `hurry`, workers get no time to save."""
         self.exit = decided
         self.hurry |= hurry
 
     def exit_now(self, *, has_succeeded: bool) -> Exit | None:
-        """Return the exit that the node has decided on, if any, for a node without workers.
+        """Return the exit that a node without workers has decided on; None if it has not.
 
-        It is a success if the coordinator is gone for good and the node knows that the run `has_succeeded`.
+        If the coordinator is gone for good, and the node knows that the run `has_succeeded`, that is a success.
         """
         if has_succeeded and self.exit is not None and self.exit.code == ExitCode.UNAVAILABLE:
-            return succeeded_alone(self.exit.message)
+            return unreported_success(self.exit.message)
         return self.exit
 
     def exit_as_directed(self, desired: Desired) -> Exit:
@@ -137,6 +134,6 @@ class Leaving:
         return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
 
 
-def succeeded_alone(error: str) -> Exit:
-    """Return the exit of a node that knows of the run's success, and cannot report it because of an error."""
-    return Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO)
+def unreported_success(error: str) -> Exit:
+    """Return the exit of a node that knows of the run's success, and cannot report it because of this error."""
+    return Exit(ExitCode.OK, notices.unreported_success(error), Level.INFO)

@@ -1,11 +1,13 @@
-"""How long processes may go on that workers have started and that still live when the workers have ended: leftovers.
+"""How long processes may outlive the programs of their workers: leftovers, and the workers' own processes.
 
-They have work to finish: an experiment tracker writes what came through its pipe, `cp ... &` copies a checkpoint. So
-first they are sent nothing, then SIGTERM, and SIGKILL at last. Times are in seconds of a clock that never goes back.
+A *leftover* is a process that a worker has started, and that lives when the worker has ended. It has work to finish: an
+experiment tracker writes its last data, `cp ... &` copies a checkpoint. So leftovers are first left alone, then sent
+SIGTERM, and SIGKILL at last. Times are in seconds of a clock that never goes back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from signal import Signals
@@ -19,11 +21,11 @@ BESIDE_S = 15.0
 memory and CPUs that the round needs."""
 
 UNASKED_SHARE = 2 / 3
-"""The share of their time in which they are sent nothing."""
+"""The share of their time in which leftovers are sent nothing."""
 
 LEAST_S = 1.0
-"""The time that they have at the end of the node, even if the workers took all of `--stop-timeout`: their pipes have
-only just ended."""
+"""The time that leftovers have at the end of the node, even if the workers took all of `--stop-timeout`: they see the end
+of their pipes only then."""
 
 NAMED_MAX = 4
 """How many leftovers of one worker a notice names; a few show what the script starts."""
@@ -38,7 +40,7 @@ class LeftoverStage(StrEnum):
 
 
 NEXT = Table[LeftoverStage, tuple[LeftoverStage, Signals]]("leftovers")
-"""Each stage that ends at a time, with the stage that follows and the signal that is sent then."""
+"""The next stage after each stage with a deadline, and the signal that is sent at its begin."""
 NEXT |= {
     LeftoverStage.UNASKED: (LeftoverStage.ASKED, Signals.SIGTERM),
     LeftoverStage.ASKED: (LeftoverStage.KILLED, Signals.SIGKILL),
@@ -49,42 +51,44 @@ class Leftovers:
     """The leftovers of one node's workers, those of each worker under its mark."""
 
     def __init__(self, stop_timeout_s: float) -> None:
-        """Begin with none. At the end of the node they have as long as workers have: `stop_timeout_s`."""
+        """Begin with none. At the end of the node, leftovers have as long as workers have: `stop_timeout_s`."""
         self._stop_timeout_s = stop_timeout_s
         self._stages: dict[str, LeftoverStage] = {}
         self._since: dict[str, float] = {}
+        """When the leftovers of each mark were found."""
         self._stopped_at: float | None = None
-        """When the workers of the round were asked to end, or the node was; None if they were not."""
+        """When the workers, or the node, were first asked to end in this round; None if they were not."""
         self._end_by: float | None = None
-        """When all leftovers have ended; None while a round may follow."""
+        """The deadline of all leftovers at the end of the node; None while a round may follow."""
         self._asked_by_user = False
         self._hurries = False
+        """Whether the user has asked twice, so that leftovers are killed at once."""
 
     def begin_round(self) -> None:
-        """Note that workers are started."""
+        """Record that workers are started."""
         self._stopped_at = None
 
     def stop(self, now: float) -> None:
-        """Note that the workers are asked to end: from here on `--stop-timeout` counts. Only the first call matters."""
+        """Record that the workers are asked to end: `--stop-timeout` counts from the first such call."""
         self._stopped_at = now if self._stopped_at is None else self._stopped_at
 
-    def note_signal(self, now: float) -> None:
-        """Note a signal that asks the node to leave; at the second one leftovers are killed."""
+    def record_signal(self, now: float) -> None:
+        """Record a signal that asks the node to leave. From the second one on, leftovers are killed."""
         self._hurries = self._asked_by_user
         self._asked_by_user = True
         self.stop(now)
 
     def add(self, marks: Sequence[str], now: float) -> None:
-        """Note that workers with these marks have ended, and have left processes behind."""
+        """Record that workers with these marks have ended and left processes behind."""
         for mark in marks:
             self._stages[mark], self._since[mark] = LeftoverStage.UNASKED, now
 
     def remove(self, mark: str) -> None:
-        """Note that nothing is left of a worker."""
+        """Record that all leftovers of a worker have ended."""
         self._stages.pop(mark, None)
 
     def end(self, now: float) -> float:
-        """Note that the node ends as soon as no leftover lives; return by when at the latest."""
+        """Record that the node ends once no leftover lives; return the deadline of the leftovers."""
         began_at = now if self._stopped_at is None else self._stopped_at
         self._end_by = max(began_at + self._stop_timeout_s, now + LEAST_S)
         return self._end_by
@@ -99,7 +103,7 @@ class Leftovers:
         return signals
 
     def next_deadline(self) -> float | None:
-        """Return when `due` has the next signal; None if there is none to come."""
+        """Return when `due` has the next signal; None if there is none."""
         return min((self._until(mark, stage) for mark, stage in self._stages.items() if stage in NEXT), default=None)
 
     def _until(self, mark: str, stage: LeftoverStage) -> float:
@@ -116,11 +120,13 @@ class Leftover(Struct, frozen=True):
 
     pid: int
     program: str
+    """The name of its program."""
     rank: str
+    """The global rank of the worker."""
 
 
 def named(leftovers: Sequence[Leftover]) -> str:
-    """Return the leftovers of a worker for a notice."""
+    """Name the leftovers of a worker for a notice."""
     listed = ", ".join(f"{leftover.program} (pid {leftover.pid})" for leftover in leftovers[:NAMED_MAX])
     more = f" and {len(leftovers) - NAMED_MAX} more" if len(leftovers) > NAMED_MAX else ""
     return f"rank {leftovers[0].rank}: {listed}{more}"
@@ -148,21 +154,21 @@ hundreds of gigabytes."""
 
 
 class Lingering:
-    """The workers of one round whose programs are over; the caller passes the time, in seconds."""
+    """The workers of one round that linger: their programs are over, and their processes may live."""
 
     def __init__(self) -> None:
-        self._due_at: dict[int, float] = {}
+        self._kill_at: dict[int, float] = {}
+        """When to kill the process of each local rank; infinity once that is done."""
 
     def overdue(self, over: Iterable[int], now: float) -> list[int]:
         """Return the local ranks whose programs have been over for `LINGER_S`, each of them once.
 
-        `over` are the local ranks whose programs are known to be over. Most of them have no process any more.
+        `over` are the local ranks whose programs are over by now. Most of these have no process any more.
         """
         for rank in over:
-            self._due_at.setdefault(rank, now + LINGER_S)
-        due = [rank for rank, at in self._due_at.items() if now >= at]
-        for rank in due:
-            self._due_at[rank] = float("inf")
+            self._kill_at.setdefault(rank, now + LINGER_S)
+        due = [rank for rank, at in self._kill_at.items() if now >= at]
+        self._kill_at |= dict.fromkeys(due, math.inf)
         return due
 
 

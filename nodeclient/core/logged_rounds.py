@@ -1,7 +1,7 @@
-"""The rounds that a node has log files of: which may be read, and which are to be deleted.
+"""Selects log files of rounds: those that a request may read, and those that are to be deleted.
 
-Both follow from the list of rounds that this host's nodes have written themselves. A request only selects an entry of
-that list, so no request can lead to any other file.
+Both are selected from the list of rounds that the nodes of this host have written. So no request can reach any other
+file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AT_MAX = 1e11
 
 
 class LoggedRound(Strict, frozen=True):
-    """The log files that one node has written of its workers in one round."""
+    """The log files of one node's workers in one round."""
 
     host: Name
     job: Name
@@ -33,7 +33,7 @@ class LoggedRound(Strict, frozen=True):
     begun_at: Annotated[float, Meta(ge=0, le=AT_MAX)]
     """The time in seconds since 1970 by the clock of the host."""
     failed: bool = False
-    """Whether the round failed by itself, or the node was killed in it."""
+    """Whether the round has failed, or the node was killed during it."""
 
     @property
     def ranks(self) -> range:
@@ -46,7 +46,7 @@ class NotLoggedError(OperationalError):
 
 
 def find(wanted: ReadLog, rounds: Iterable[LoggedRound]) -> LoggedRound:
-    """Return the round that has the wanted log, whichever node of this host wrote it. Raises `NotLoggedError`."""
+    """Return the round with the wanted log, of any node of this host. Raises `NotLoggedError`."""
     known = [kept for kept in rounds if (kept.run, kept.round) == (wanted.run, wanted.round)]
     found = next((kept for kept in known if wanted.rank in kept.ranks), None)
     if found is not None:
@@ -56,16 +56,16 @@ def find(wanted: ReadLog, rounds: Iterable[LoggedRound]) -> LoggedRound:
     raise NotLoggedError(f"there are no log files of round {wanted.round}: they were deleted, or none was written")
 
 
-def is_to_come(wanted: ReadLog, rounds: Iterable[LoggedRound]) -> bool:
-    """Whether a follower asks for a round that this node has not begun: it looks for the master, or for free memory."""
+def is_in_future(wanted: ReadLog, rounds: Iterable[LoggedRound]) -> bool:
+    """Whether a follower asks for a round that this node has not begun yet, since it probes the master or sweeps."""
     return wanted.follow and all(kept.run != wanted.run or kept.round < wanted.round for kept in rounds)
 
 
-def superfluous(rounds: Collection[LoggedRound], keep: int, present: LoggedRound | None) -> list[LoggedRound]:
-    """Return the rounds to delete so that the newest `keep` are left, the last one that failed, and the present one.
+def rounds_to_delete(rounds: Collection[LoggedRound], keep: int, present: LoggedRound | None) -> list[LoggedRound]:
+    """Return the rounds to delete: all but the newest `keep`, the last one that failed, and the present one.
 
-    A round counts once, however many nodes of the host were in it. Since a clock may have been set back, times order
-    runs only, and the present run is the newest. Within a run the rounds' numbers count.
+    A round counts once, however many nodes of the host were in it. Rounds of a run are ordered by their numbers. Runs
+    are ordered by time with the present one as the newest, because the clock may have been set back.
     """
     begun_at: dict[str, float] = {}
     for round_ in rounds:

@@ -165,7 +165,7 @@ def not_let_in(error: str, waited_s: float) -> str:
     return f"{NOT_LET_IN} within {waited_s:g} s: {error}"
 
 
-def succeeded_alone(error: str) -> str:
+def unreported_success(error: str) -> str:
     """Return the notice that the only node of a round has succeeded without the coordinator."""
     text = "all workers succeeded, and this node was the only one of its round: the job is done"
     lost = "Once it is back it takes this node for lost, and a spare of the job, if there is one, trains on: end it"

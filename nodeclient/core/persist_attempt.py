@@ -1,12 +1,10 @@
-"""The life of one attempt of a node to write its part of a step to the disk.
+"""The stages of one attempt of a node to write its parts of a step to the disk, and the old steps to delete there.
 
     WRITING ──> WRITTEN ──> COMMITTING ──> COMMITTED
        └──────────────────────────┴──────> FAILED
 
-Only the committer's attempt comes beyond WRITTEN. The coordinator may give up a step in any of these stages. Then the
-attempt is over, and what its thread still does is not reported.
-
-When a step has become whole on the disk, older ones are deleted there.
+Only one node, the committer, goes beyond WRITTEN: it makes the step whole, and then deletes older ones. The coordinator
+may give a step up in any stage. Then the attempt is over, and nothing that its thread still does is reported.
 """
 
 from __future__ import annotations
@@ -43,32 +41,32 @@ _REPORTED = {
 
 
 class PersistAttempt:
-    """One attempt to write what one order names."""
+    """One attempt to carry out an order to write."""
 
     def __init__(self, run: str, order: PersistOrder) -> None:
         """Begin to write a step of a run."""
         self.run = run
         self.name = str(order.attempt)
-        """The name of the attempt in the names on the disk."""
+        """The attempt's part of file names."""
         self.order = order
         """The last order for this attempt."""
         self.stage = Stage.WRITING
         self._bytes = self._bytes_before = 0
-        """How many bytes are written by now, and how many were when the present stage began."""
+        """The bytes that are written by now, and those that were when the present stage began."""
         self._problem = ""
         """Why the attempt failed, if it did."""
 
-    def serves(self, run: str, order: PersistOrder) -> bool:
-        """Whether an order is for this attempt: it names the same files to write."""
-        return self.run == run and _for_files(self.order) == _for_files(order)
+    def is_for(self, run: str, order: PersistOrder) -> bool:
+        """Whether this attempt is for an order: it writes the files that the order names."""
+        return self.run == run and _files_of(self.order) == _files_of(order)
 
     def record_order(self, order: PersistOrder) -> None:
         """Follow another order for this attempt."""
-        assert self.serves(self.run, order)  # noqa: S101 - the caller has asked
+        assert self.is_for(self.run, order)  # noqa: S101 - the caller has checked
         self.order = order
 
     def record_bytes(self, count: int) -> None:
-        """Record how many bytes are checked and written by now in the present stage."""
+        """Record how many bytes were checked and written so far in the present stage."""
         self._bytes = max(self._bytes, self._bytes_before + count)
 
     def record_written(self) -> None:
@@ -76,7 +74,7 @@ class PersistAttempt:
         self._go(Stage.WRITTEN, Stage.WRITING)
 
     def begin_commit(self) -> bool:
-        """Begin to make the step whole if all is written and this node is the committer; return whether it begins."""
+        """Begin to make the step whole; return False if files are missing, or this node is not the committer."""
         begins = self.order.commit and self.stage is Stage.WRITTEN
         if begins:
             self._go(Stage.COMMITTING, Stage.WRITTEN)
@@ -94,7 +92,7 @@ class PersistAttempt:
 
     @property
     def report(self) -> PersistReport:
-        """The report to the coordinator."""
+        """The state of the attempt for the coordinator."""
         order = self.order
         return PersistReport(order.round, order.step, _REPORTED[self.stage], self._bytes, self._problem, order.attempt)
 
@@ -103,26 +101,26 @@ class PersistAttempt:
         self.stage = stage
 
 
-def _for_files(order: PersistOrder) -> PersistOrder:
-    """Return an order with only those fields that decide which files are written; the others may change later."""
+def _files_of(order: PersistOrder) -> PersistOrder:
+    """Return an order without the fields that may change later: all others say which files are written."""
     return replace(order, commit=False, in_use=None, small=0, aborted=())
 
 
 class StepOnDisk(Struct, frozen=True):
-    """A whole step of a job, as a node finds it on the disk."""
+    """A whole step of a job that a node has found on the disk."""
 
     serial: int
     """Counts the steps of a job over all of its runs: a later step has a higher number."""
     folder: str
     usable: bool
-    """Whether this node knows of no reason why the step could not be read."""
+    """False if this node has failed to read the step."""
 
 
-def superfluous(steps: Collection[StepOnDisk], keep: int, in_use: int | None) -> frozenset[str]:
-    """Return the folders of the steps to delete: those that are older than the newest `keep` usable ones.
+def steps_to_delete(steps: Collection[StepOnDisk], keep: int, in_use: int | None) -> frozenset[str]:
+    """Return the folders of the steps to delete: those older than the newest `keep` usable ones.
 
-    Steps that cannot be read do not count as kept: none of them can replace a step that proves damaged. `in_use` is the
-    serial of the step that the workers resume from, which stays in any case; None if there is none.
+    Unusable steps do not count as kept, because they cannot replace a step that proves damaged. `in_use` is the serial
+    of the step that the workers resume from, which is never deleted; None without one.
     """
     newest = sorted((step.serial for step in steps if step.usable), reverse=True)[:keep]
     if len(newest) < keep:

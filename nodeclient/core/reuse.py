@@ -1,9 +1,9 @@
-"""Which worker processes survive into the next round, and which of them are parked until it begins.
+"""Which worker processes are reused in the next round, and which are parked until it begins.
 
-A worker that can go on is asked to leave its round before it is asked to end. Once it is out of the round it is
-*parked*: it takes part in nothing, and the node's reports leave it out. The next round takes it, unless that round
-begins from nothing: a process cannot undo its training. A worker is parked for a while only, since it occupies memory
-and devices.
+At the end of a round, a worker that can be reused is asked to leave the round before it is asked to exit. Then it is
+*parked*: it takes part in nothing, and the node's reports leave it out. The next round reuses it, unless that round
+begins from nothing, because a process cannot undo its training. A parked worker holds memory and devices, so it is
+dismissed after a while.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nodeclient.core.events import WorkerAborts, WorkerRefuses, WorkersStarted, 
 from nodeclient.core.table import EndStage
 
 PARK_S = 60.0
-"""How long a worker waits for another round. One is formed within seconds, or waits for nodes that may never come."""
+"""How long a worker is parked. A round is formed within seconds, or has to wait for nodes that may never come."""
 
 PARK_EXPIRED = f"no round followed within {PARK_S:g} s"
-"""The usual reason why a worker is parked no longer."""
+"""The usual reason for a dismissal."""
 
 _LOST_CONNECTION = "a worker has lost its connection to nodeclient"
 
@@ -31,35 +31,35 @@ _END_UNKNOWN = "a worker ended without a report in time, so the others could not
 
 
 class ReuseState(Enum):
-    """How near a worker is to another round. A worker without a state can only end.
+    """Whether a worker can be reused. A worker without a state cannot.
 
-        ABLE ──> PARKED ──> ABLE    it leaves its round when asked, and goes into the next one
+        ABLE ──> PARKED ──> ABLE    it leaves its round when asked, and enters the next one
         ABLE ──> FAILED ──> PARKED  it leaves unasked, since a collective has failed in it
-        ABLE ──> REFUSES            it cannot leave; if it does after all, it is parked too
+        ABLE ──> REFUSES            it reports that it cannot leave; if it leaves after all, it is parked too
         FAILED ──> LOST             its connection is gone, or it refuses, so it cannot be parked any more
-        PARKED ──> CUT_OFF          its connection is gone, so it cannot be given another round
+        PARKED ──> CUT_OFF          its connection is gone, so it cannot learn of the next round
         ABLE, REFUSES ──> SILENT    its connection is gone, so it cannot be asked
         SILENT ──> ABLE             it has connected again
 
-    A worker has no state any more when its process ends.
+    A worker loses its state when its process ends.
     """
 
     ABLE = auto()
     FAILED = auto()
-    """It leaves its round because a collective has failed in it. That is its failure in this round."""
+    """It leaves its round because a collective has failed in it, which counts as its failure in this round."""
     REFUSES = auto()
     LOST = auto()
-    """A collective has failed in it, and it can only end; its end is no second failure."""
+    """A collective has failed in it, and it can only exit. Its exit is no second failure."""
     PARKED = auto()
     """It is out of its round, and waits for the next one."""
     CUT_OFF = auto()
-    """It is out of its round and would wait for ever, so it is to be ended before the next one."""
+    """It has left its round and would wait for ever, so it is to be ended before the next round."""
     SILENT = auto()
-    """It may live without its connection, or be about to end: the end of a process closes its connection as well."""
+    """It has lost its connection, or is about to end: the end of a process closes its connection too."""
 
 
 _Moves = Mapping[ReuseState | None, ReuseState]
-"""The next state of a worker, by its state; in any other one it stays."""
+"""The next state by the present one. A state that is not listed stays."""
 
 _WHEN_ABLE: _Moves = {None: ReuseState.ABLE, ReuseState.SILENT: ReuseState.ABLE}
 
@@ -80,77 +80,78 @@ _MAY_LEAVE = frozenset({ReuseState.ABLE, ReuseState.FAILED})
 
 _MAY_PARK = _MAY_LEAVE | {ReuseState.REFUSES}
 
-_LEAVES = frozenset({None, EndStage.HALTING, EndStage.SAVING, EndStage.LEAVING_ROUND})
-"""The stages of an end, or none, in which a worker can still leave its round."""
+_BEFORE_SIGNAL = frozenset({None, EndStage.HALTING, EndStage.SAVING, EndStage.LEAVING_ROUND})
+"""The stages of the round's end in which a worker can still leave the round; None before the first one."""
 
 
 class Reuse:
     """The workers of one node by their local ranks. Times are in the agent's clock."""
 
     def __init__(self, nccl_abort_timeout_s: float) -> None:
-        """Begin without any. Workers that abort NCCL have `nccl_abort_timeout_s` from then on to leave their round."""
+        """Begin without workers. Those that abort NCCL have `nccl_abort_timeout_s` from then on to leave their round."""
         self._states: dict[int, ReuseState] = {}
         self._nccl_abort_timeout_s = nccl_abort_timeout_s
         self._aborts: dict[int, float | None] = {}
-        """The seconds in which workers have aborted NCCL in this round; None for one that is still at it."""
+        """How many seconds each worker took to abort NCCL in this round; None for one that has not finished."""
         self.aborts_until = 0.0
-        """The time until which workers may abort NCCL, so that the others wait for them."""
+        """When the last worker that aborts NCCL has to be done. The other workers wait for it."""
         self.parked_until: float | None = None
-        """When the parked workers are dismissed; None while a round goes on, and if none is parked."""
+        """When the parked workers are dismissed; None during a round, and if none is parked."""
         self._why_not = ""
-        """Why workers that could have gone on were ended in this round, if they were."""
+        """Why reusable workers were ended in this round; empty if none was."""
         self._obstacles: dict[int, str] = {}
-        """Why each worker that was ended could not go on, unless its process turns out to have ended by itself."""
+        """Why each worker that was ended could not be reused, unless its process turns out to have ended by itself."""
         self._ends_others = False
-        """Whether workers that could have gone on were ended only because of those."""
+        """Whether reusable workers were ended only because of those with obstacles."""
         self.begun: WorkerStarts | None = None
-        """How the workers of this round were begun; None while there is nothing to report of that."""
+        """How the workers of this round were started; None while there is nothing to report."""
         self._in_place = 0
         """How many workers began this round in place."""
 
     # One worker
 
     def on_able(self, event: WorkerStays) -> None:
-        """Record that a worker has reported that it can go into another round, or that its connection is gone."""
+        """Record that a worker can be reused, or that its connection is gone."""
         moves = self._move(event.local_rank, _WHEN_ABLE if event.able else _WHEN_DISCONNECTED)
         if moves and self._states[event.local_rank] is ReuseState.CUT_OFF:
             self._why_not = self._why_not or "a worker could not be reached any more while it waited for a round"
 
     def on_refusal(self, event: WorkerRefuses) -> None:
-        """Record that a worker cannot go into another round."""
+        """Record that a worker has reported that it cannot be reused."""
         self._why_not = event.why
         self._move(event.local_rank, _WHEN_REFUSED)
 
     def record_failure(self, local_rank: int, alive: AbstractSet[int]) -> bool:
-        """Record that a collective has failed in a worker; return whether this is new, and the worker may leave."""
+        """Record that a collective has failed in a worker; return False if it cannot leave, or has failed before."""
         return local_rank in alive and self._move(local_rank, _WHEN_FAILED)
 
     def _move(self, local_rank: int, moves: _Moves) -> bool:
+        """Change the state of a worker; return whether it had one of the listed states."""
         state = self._states.get(local_rank)
         if state in moves:
             self._states[local_rank] = moves[state]
         return state in moves
 
     def on_abort(self, event: WorkerAborts, now: float) -> None:
-        """Record that a worker aborts NCCL, for which it has more time, or has done so."""
+        """Record that a worker has begun to abort NCCL, which gives it more time, or has finished."""
         if event.local_rank not in self._aborts:
             self.aborts_until = max(self.aborts_until, now + self._nccl_abort_timeout_s)
         self._aborts[event.local_rank] = event.took_s
 
     def record_end(self, local_rank: int, *, by_itself: bool) -> bool:
-        """Record that the process of a worker has ended; return whether its failure in this round is known."""
+        """Record that the process of a worker has ended; return whether its failure in this round is recorded already."""
         state = self._states.pop(local_rank, None)
         if by_itself and self._obstacles.pop(local_rank, "") and self._ends_others:
             self._why_not = self._why_not or _END_UNKNOWN
         return state in {ReuseState.FAILED, ReuseState.LOST}
 
     def park(self, local_rank: int, alive: AbstractSet[int], stage: EndStage | None) -> bool:
-        """Park a worker that is out of its round; return False if it left too late, or unasked without failing.
+        """Park a worker that has left its round; return False if it left too late, or unasked without a failure.
 
-        `stage` is how far the workers of the round have come on their way to their end.
+        `stage` is the present stage of the round's end; None before the first one.
         """
         may_leave = _MAY_PARK if stage is EndStage.LEAVING_ROUND else {ReuseState.FAILED}
-        parks = local_rank in alive and stage in _LEAVES and self._states.get(local_rank) in may_leave
+        parks = local_rank in alive and stage in _BEFORE_SIGNAL and self._states.get(local_rank) in may_leave
         if parks:
             self._states[local_rank] = ReuseState.PARKED
         return parks
@@ -158,7 +159,7 @@ class Reuse:
     # The workers of a round
 
     def begin(self) -> tuple[int, ...]:
-        """Begin a round; return the workers that go into it as the same processes."""
+        """Begin a round; return the local ranks of the workers that it reuses."""
         reused = tuple(sorted(self._parked))
         self._in_place, self.begun = len(reused), None
         self._states = dict.fromkeys(reused, ReuseState.ABLE)
@@ -167,7 +168,7 @@ class Reuse:
         return reused
 
     def on_started(self, event: WorkersStarted, workers: int) -> None:
-        """Record that all workers of the round are started, how many of them warm, and why not the others."""
+        """Record that all workers of the round are started; `workers` is how many the node has."""
         why_not = self._why_not or next(iter(self._obstacles.values()), "")
         cold = max(workers - self._in_place - event.warm, 0)
         why_cold = event.why_cold if cold else None
@@ -177,13 +178,15 @@ class Reuse:
         self._obstacles.clear()
 
     def record_obstacles(self, alive: AbstractSet[int], *, late: bool) -> None:
-        """Record why workers are ended: a lost connection, or that they left `late`; some have no obstacle."""
+        """Record why the living workers are ended: for a lost connection, or because they are too `late` to leave."""
         if not alive:
             return
-        silent = {rank for rank in alive if self._states.get(rank) is ReuseState.SILENT}
-        usual = {rank: self._why_late(rank) for rank in alive} if late else {}
-        obstacles = {rank: _LOST_CONNECTION if rank in silent else usual.get(rank, "") for rank in sorted(alive)}
-        self._obstacles = {rank: obstacle for rank, obstacle in obstacles.items() if obstacle}
+        self._obstacles = {}
+        for rank in sorted(alive):
+            if self._states.get(rank) is ReuseState.SILENT:
+                self._obstacles[rank] = _LOST_CONNECTION
+            elif late:
+                self._obstacles[rank] = self._why_late(rank)
         able = {rank for rank in alive if self._states.get(rank) in _MAY_PARK}
         self._ends_others = bool(able - self._obstacles.keys())
 
@@ -195,25 +198,25 @@ class Reuse:
         return f"a worker was not out of its round in time{part}; see --abort-timeout"
 
     def any_may_leave(self, alive: AbstractSet[int]) -> bool:
-        """Whether some worker of the round can leave it."""
+        """Whether any living worker of the round can leave it."""
         return any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive)
 
     def all_may_leave(self, alive: AbstractSet[int]) -> bool:
-        """Whether all workers of the round can leave it for another one."""
+        """Whether all living workers of the round can leave it; False if none lives."""
         return bool(alive) and all(self._states.get(local_rank) in _MAY_PARK for local_rank in alive)
 
     def settle(self, now: float) -> None:
-        """Record that the round has ended: parked workers wait for `PARK_S` from now on."""
+        """Record that the round has ended: `PARK_S` counts from now on."""
         self.parked_until = now + PARK_S if self._parked else None
 
     def dismiss(self, why: str = PARK_EXPIRED) -> list[Dismiss]:
-        """Park no worker any more, and record why; return what ends those that were parked."""
+        """Dismiss all parked workers, and record why; return the effect, if any."""
         gone = self._dismiss(_WAITING)
         self._why_not = self._why_not or (why if gone else "")
         return gone
 
     def dismiss_cut_off(self, phase: Phase) -> list[Dismiss]:
-        """Return what ends the workers that cannot be reached any more, unless others are ending."""
+        """Dismiss the parked workers that have lost their connection, unless others are ending; return the effect, if any."""
         return [] if phase is Phase.STOPPING else self._dismiss({ReuseState.CUT_OFF})
 
     def _dismiss(self, states: AbstractSet[ReuseState]) -> list[Dismiss]:

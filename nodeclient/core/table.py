@@ -1,7 +1,7 @@
-"""All transitions of a node: what it does in each phase for each stimulus, and why.
+"""All transitions of a node: for each phase and stimulus the act, the next phase, and the reason.
 
-The goals of the coordinator are levels: they are looked up again whenever the phase changes. A goal that had to wait,
-such as a next round while the old workers end, is thus reached in the end.
+The coordinator's goals are levels: the agent looks its goal up again whenever the phase changes. So a goal that cannot
+be pursued yet, such as a next round while the old workers end, is pursued later.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Stimulus(StrEnum):
     DEAD = "the last worker is dead"
     SWEPT = "nothing of the round is left"
     SAVED = "the workers have saved what they keep"
-    OVER = "the time of this stage is over"
-    PUT_OFF_OVER = "the workers have not come to a step of their own choice in half of the time that they have to end"
+    STAGE_EXPIRED = "the time of this stage is over"
+    CHOICE_EXPIRED = "the workers have not come to a step of their own choice in half of the time that they have to end"
     ABANDONED = "the coordinator is out of reach for too long, or the node leaves without it"
 
 
@@ -41,7 +41,7 @@ GOALS = (Stimulus.WAIT, Stimulus.RUN, Stimulus.RUN_NEXT, Stimulus.STOP, Stimulus
 
 
 def stimulus_of(desired: Desired, run: str, round_number: int) -> Stimulus:
-    """Return the stimulus that a goal is to a node in this round of this run."""
+    """Return the stimulus of a goal for a node that is in this round of this run."""
     here = (desired.run, desired.round) == (run, round_number)
     match desired.goal:
         case Goal.WAIT:
@@ -55,10 +55,10 @@ def stimulus_of(desired: Desired, run: str, round_number: int) -> Stimulus:
 
 
 class EndStage(StrEnum):
-    """The stages of the end of a round's workers, in their order. The phase is `stopping` in all of them."""
+    """The stages in which the workers of a round end, in order. The phase is `stopping` in all of them."""
 
     HALTING = "halting"
-    """They come to the step that all workers of the round keep, and save it."""
+    """They go on to the step that all workers of the round are to keep, and save it."""
     SAVING = "saving"
     """Each saves the last step that it has done."""
     LEAVING_ROUND = "leaving round"
@@ -67,7 +67,7 @@ class EndStage(StrEnum):
     """They were sent the signal to end."""
     KILLED = "killed"
     SWEEPING = "sweeping"
-    """No worker lives, and what they left behind is ended."""
+    """No worker lives. The node ends the processes that they left behind."""
 
 
 ALIVE = tuple(stage for stage in EndStage if stage is not EndStage.SWEEPING)
@@ -81,6 +81,7 @@ class Act(StrEnum):
     """What the agent does in a transition."""
 
     STAY = "stay"
+    """Do nothing."""
     PROBE = "probe"
     """Find out whether the master can be reached, before any worker is started."""
     START = "start"
@@ -91,17 +92,18 @@ class Act(StrEnum):
     KILL = "kill"
     SWEEP = "sweep"
     SETTLE = "settle"
-    """Take the phase that the end of the workers leads to."""
-    TAKE = "take"
-    """Take the round of the goal as its own, with nothing to do in it."""
+    """Enter the phase that follows from how the workers ended."""
+    ENTER = "enter"
+    """Enter the round of the goal without starting workers."""
     LEAVE = "leave"
 
 
 class Row(Struct, frozen=True):
-    """What is done, and where it leads; None where the end of the workers decides."""
+    """One transition."""
 
     act: Act
     to: Place | None
+    """The next phase or stage; None if it depends on how the workers ended."""
     reason: str
 
 
@@ -114,18 +116,18 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
     table: dict[tuple[Place, Stimulus], Row] = {}
     table |= {(Phase.PREPARING, goal): Row(Act.STAY, Phase.PREPARING, "it cannot have workers yet") for goal in GOALS}
     table |= {
-        (Phase.PREPARING, Stimulus.WAIT): Row(Act.TAKE, Phase.PREPARING, "it takes part as soon as it is ready"),
+        (Phase.PREPARING, Stimulus.WAIT): Row(Act.ENTER, Phase.PREPARING, "it takes part as soon as it is ready"),
         (Phase.PREPARING, Stimulus.EXIT): Row(Act.LEAVE, Phase.PREPARING, "the goal is to exit"),
         (Phase.PREPARING, Stimulus.ABANDONED): Row(Act.STAY, Phase.PREPARING, "no worker lives"),
         (Phase.PREPARING, Stimulus.PREPARED): Row(Act.STAY, Phase.IDLE, "its workers can be started"),
     }
     for phase in _RESTING:
         table |= {
-            (phase, Stimulus.WAIT): Row(Act.TAKE, Phase.IDLE, "ready for a round"),
+            (phase, Stimulus.WAIT): Row(Act.ENTER, Phase.IDLE, "ready for a round"),
             (phase, Stimulus.RUN): Row(Act.STAY, phase, "this round is behind it"),
             (phase, Stimulus.RUN_NEXT): Row(Act.PROBE, Phase.STARTING, "a round was formed"),
             (phase, Stimulus.STOP): Row(Act.STAY, phase, "no worker of it lives"),
-            (phase, Stimulus.STOP_NEXT): Row(Act.TAKE, Phase.STOPPED, "a round ended before it began here"),
+            (phase, Stimulus.STOP_NEXT): Row(Act.ENTER, Phase.STOPPED, "a round ended before it began here"),
             (phase, Stimulus.EXIT): Row(Act.LEAVE, phase, "the goal is to exit"),
             (phase, Stimulus.ABANDONED): Row(Act.STAY, phase, "no worker lives"),
         }
@@ -158,19 +160,21 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
     table |= {(EndStage.HALTING, goal): named for goal in GOALS}
     saved = Row(Act.STOP, EndStage.LEAVING_ROUND, "what the workers keep is saved")
     table |= {
-        (EndStage.HALTING, Stimulus.OVER): Row(
+        (EndStage.HALTING, Stimulus.STAGE_EXPIRED): Row(
             Act.STOP, EndStage.SAVING, "the workers did not come to a step that all keep"
         ),
         (EndStage.HALTING, Stimulus.SAVED): saved,
-        (EndStage.SAVING, Stimulus.OVER): Row(Act.STOP, EndStage.LEAVING_ROUND, "the workers had the time to save"),
+        (EndStage.SAVING, Stimulus.STAGE_EXPIRED): Row(
+            Act.STOP, EndStage.LEAVING_ROUND, "the workers had the time to save"
+        ),
         (EndStage.SAVING, Stimulus.SAVED): saved,
-        (EndStage.LEAVING_ROUND, Stimulus.OVER): Row(
+        (EndStage.LEAVING_ROUND, Stimulus.STAGE_EXPIRED): Row(
             Act.STOP, EndStage.SIGNALLED, "the workers do not leave the round, so they end"
         ),
-        (EndStage.SIGNALLED, Stimulus.PUT_OFF_OVER): Row(
+        (EndStage.SIGNALLED, Stimulus.CHOICE_EXPIRED): Row(
             Act.SAVE_LATE, EndStage.SIGNALLED, "the workers may not come to a step of their own choice"
         ),
-        (EndStage.SIGNALLED, Stimulus.OVER): Row(Act.KILL, EndStage.KILLED, "the workers did not end in time"),
+        (EndStage.SIGNALLED, Stimulus.STAGE_EXPIRED): Row(Act.KILL, EndStage.KILLED, "the workers did not end in time"),
         (EndStage.SWEEPING, Stimulus.SWEPT): Row(Act.SETTLE, None, "nothing of the round is left"),
     }
     return table

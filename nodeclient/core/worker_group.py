@@ -1,4 +1,4 @@
-"""The agent's view of its local worker group in one round: who lives, and what follows from the end of each."""
+"""The agent's view of its local worker group in one round: which workers live, and what their exits mean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.messages import Assignment, Phase
 from nodeclient.core import notices
 from nodeclient.core.effects import Level, Notice
-from nodeclient.core.ending import Ladder
+from nodeclient.core.ending import GroupEnding
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Keeping, StartFailed, WorkerEnd, WorkerExited
 from nodeclient.core.exits import Exits
 from nodeclient.core.reuse import Reuse
@@ -18,31 +18,34 @@ class WorkerGroup:
     """The worker group of one round."""
 
     def __init__(self, run: str = "", number: int = 0, assignment: Assignment | None = None, origin: str = "") -> None:
-        """Begin without processes in a round of a run; `origin` is why the round was formed."""
+        """Begin a round of a run without processes; `origin` is why the round was formed."""
         self.run, self.round = run, number
         self.assignment = assignment
         self.origin = origin
         self.begun = False
-        """Whether its workers are being started, or were."""
+        """Whether the start of its workers has begun."""
         self.alive: set[int] = set()
-        """The local ranks of workers that live and are in the round, or are about to."""
+        """The local ranks of the workers in the round that live or are being started."""
         self.pids: tuple[int, ...] = ()
-        """The processes of its workers, by local rank, once all are started."""
+        """The process ids of its workers by local rank, once all are started."""
         self.keeping: Keeping | None = None
         """How its workers keep state; None while none of them does."""
         self.result = Phase.STOPPED
         """The phase that its end leads to."""
-        self.ending = Ladder()
+        self.ending = GroupEnding()
         self.exits = Exits(0 if assignment is None else assignment.first_rank, self.ending)
 
     @property
     def living(self) -> tuple[int, ...]:
-        """The processes of its workers by local rank, and 0 for one that is gone; empty if none is left."""
+        """The process ids of its workers by local rank, with 0 for one that has ended; empty if all have."""
         pids = self.pids if self.alive else ()
         return tuple(pid if local_rank in self.alive else 0 for local_rank, pid in enumerate(pids))
 
     def on_end(self, event: WorkerEnd, reuse: Reuse, workers: int, now: float) -> tuple[Stimulus | None, list[Notice]]:
-        """Record how one of its `workers` failed or ended; return the stimulus for the node, if any, and the notice."""
+        """Record how a worker failed or ended; return the stimulus for the node, if any, and the notices.
+
+        `workers` is how many workers the node has.
+        """
         at, diagnosis, is_known = now, Diagnosis(), False
         match event:
             case StartFailed():
@@ -61,7 +64,7 @@ class WorkerGroup:
                     return None, []
                 at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
         if not is_known:
-            self.exits.record(event.local_rank, event.exit_code, diagnosis, at)
+            self.exits.judge(event.local_rank, event.exit_code, diagnosis, at)
         if self.ending.stage is not None:
             return (None if self.alive else Stimulus.DEAD), []
         failure = self.exits.failure(now)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.fields import LOG_MAX
 from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog
 from coordinatord.runtime.local_time import now
-from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_to_come, superfluous
+from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_in_future, rounds_to_delete
 from nodeclient.output.file_thread import FileThread
 from nodeclient.output.log_catalogue import LogCatalogue
 from nodeclient.output.log_paths import LogPaths, quoted
@@ -169,7 +169,7 @@ class LogService:
         if self._log_dir is None or self._catalogue is None:
             respond(refusal(wanted, f"node {self._node} keeps no log files: see --log-dir"))
             return
-        if is_to_come(wanted, self._rounds):
+        if is_in_future(wanted, self._rounds):
             respond(LogChunk(wanted.request, b"", wanted.after or NOWHERE, more=False, gap=False, problem=""))
             return
         try:
@@ -201,7 +201,7 @@ class LogService:
         """Delete the files of rounds that are not kept any more. No worker may still write into them."""
         if self._keep is None:
             return
-        for old in superfluous(self._rounds, self._keep, self._present):
+        for old in rounds_to_delete(self._rounds, self._keep, self._present):
             self._rounds = tuple(round_ for round_ in self._rounds if round_ is not old)
             self._update(partial(self._delete, old))
 

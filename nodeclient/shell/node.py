@@ -26,10 +26,10 @@ from nodeclient.core.effects import (
     Notice,
     Probe,
     Reconnect,
+    ReuseOrder,
     SendObserved,
     Show,
     Start,
-    StayOrder,
     Sweep,
     Terminate,
     Waiting,
@@ -229,7 +229,7 @@ class Node:
         match effect:
             case effect if isinstance(effect, KeptOrder):
                 self._keeper.carry_out(effect)
-            case effect if isinstance(effect, StayOrder):
+            case effect if isinstance(effect, ReuseOrder):
                 self._staying.carry_out(effect)
             case Probe():
                 self._setup.assigned = effect.round, effect.assignment

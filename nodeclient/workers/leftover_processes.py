@@ -79,7 +79,7 @@ class LeftoverProcesses:
 
     def on_signal(self) -> None:
         """Record a signal that asks the node to leave."""
-        self.patience.note_signal(self._loop.time())
+        self.patience.record_signal(self._loop.time())
         self._timer.arm(self.patience.next_deadline())
 
     async def give_way(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.core.effects import Dismiss, LeaveRound, Park, StayOrder
+from nodeclient.core.effects import Dismiss, LeaveRound, Park, ReuseOrder
 from nodeclient.core.events import (
     CollectiveFailed,
     Diagnosis,
@@ -181,7 +181,7 @@ class StayingWorkers:
         if not reached:  # it would wait for ever
             self._workers.end_as(local_rank, FAILED)
 
-    def carry_out(self, order: StayOrder) -> None:
+    def carry_out(self, order: ReuseOrder) -> None:
         """Carry out an effect of the agent."""
         match order:
             case LeaveRound(planned):

@@ -48,7 +48,7 @@ class ForeignCoordinator(SimulatedCoordinator):
         self.would_take += 1
         agent, grace_s = session.host.agent, self._world.scenario.policy.outage_grace_s
         assert agent is not None
-        alone_s = session.host.clock.read() - agent._connection.alone_since
+        alone_s = session.host.clock.read() - agent._connection.searching_since
         if alone_s < grace_s or join.observed.phase.has_workers:
             raise self._world.failure(f"a stranger takes {session.host.name}, cut off for {alone_s:.1f} s")
         self.machine = type(self.machine)(self._world.scenario.policy, "strange")  # it forgets the node

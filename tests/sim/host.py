@@ -16,7 +16,7 @@ from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, 
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
-from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, StayOrder
+from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, ReuseOrder
 from nodeclient.core.events import Event
 from tests.sim.coordinator_search import CoordinatorSearch
 from tests.sim.event_queue import Alarm, Clock
@@ -332,7 +332,7 @@ class Host:
             case effect if isinstance(effect, KeptOrder):
                 if self.memory is not None:  # the nodeclient, and its memory, may have ended with an effect before
                     self.memory.carry_out(effect)
-            case effect if isinstance(effect, StayOrder):
+            case effect if isinstance(effect, ReuseOrder):
                 self.workers.staying.carry_out(effect)
             case effects.Terminate():
                 self.workers.terminate()

@@ -24,7 +24,7 @@ from coordinatord.protocol.kept_state import (
     Resume,
 )
 from nodeclient.core.events import KeptChanged
-from nodeclient.core.persist_attempt import StepOnDisk, superfluous
+from nodeclient.core.persist_attempt import StepOnDisk, steps_to_delete
 from nodeclient.keeping.disk.disk_thread import STALL_S
 from nodeclient.keeping.disk.steps_on_disk import LOOK_EVERY_S
 from tests.sim.kept_copies import GARBLED, Chain, Stored
@@ -265,7 +265,7 @@ class KeptDisk:
             directory.whole.insert(0, OnDisk(serial, of, tuple(parts), chains))
         self._world.invariants.kept.persisted.is_whole(directory, of)
         there = [StepOnDisk(step.serial, str(step.serial), self._may_read(step)) for step in directory.whole]
-        gone = superfluous(there, KEEP, order.in_use)
+        gone = steps_to_delete(there, KEEP, order.in_use)
         directory.whole = [step for step in directory.whole if str(step.serial) not in gone]
         directory.files.clear()  # older steps that were not made whole
 

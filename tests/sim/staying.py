@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from nodeclient.core.effects import Dismiss, LeaveRound, Park, Start, StayOrder
+from nodeclient.core.effects import Dismiss, LeaveRound, Park, ReuseOrder, Start
 from nodeclient.core.events import CollectiveFailed, WorkerAborts, WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
 from tests.support.builders import LOST_PEER, a_diagnosis
 
@@ -63,7 +63,7 @@ class StayingWorkers:
             self._plan(FAILS_WITHIN_S, self._fail, min(self._workers.alive))
         return self.able
 
-    def carry_out(self, order: StayOrder) -> None:
+    def carry_out(self, order: ReuseOrder) -> None:
         """Carry out an effect of the agent."""
         workers = self._workers
         match order:

@@ -18,7 +18,7 @@ from coordinatord.protocol.kept_state import PersistOrder, PersistReport
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.effects import Level
-from nodeclient.core.persist_attempt import PersistAttempt, superfluous
+from nodeclient.core.persist_attempt import PersistAttempt, steps_to_delete
 from nodeclient.keeping.disk import step_folder
 from nodeclient.keeping.disk.complaints import Complaints, Notify
 from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread, retrieve
@@ -105,7 +105,7 @@ class Persister:
                 self._attempt = None
                 self._progress.give_up()
                 self.steps.look_now()
-        elif current is not None and current.serves(run, order):
+        elif current is not None and current.is_for(run, order):
             current.record_order(order)
             if current.begin_commit():
                 self._tasks.spawn(self._commit(current), name="persist")
@@ -174,7 +174,7 @@ class Persister:
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
         await self.steps.look()
-        dropped = superfluous(self.steps.known.whole, self.settings.offer.keep, attempt.order.in_use) | unfinished
+        dropped = steps_to_delete(self.steps.known.whole, self.settings.offer.keep, attempt.order.in_use) | unfinished
         try:
             await in_thread(lambda: step_folder.drop(folder, dropped), THREAD)
         except OSError as error:

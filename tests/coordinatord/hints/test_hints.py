@@ -9,7 +9,7 @@ from coordinatord.hints.network import lost_connection
 from coordinatord.hints.seen_worker import WAITS_FOR_DISK, SeenWorker
 from coordinatord.protocol.messages import EarlyEnd, HangKind, Report
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks
-from nodeclient.core.ending import Ladder
+from nodeclient.core.ending import GroupEnding
 from nodeclient.core.exits import Exits
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import OomKills
@@ -24,8 +24,8 @@ SAMPLES = [*HOST_SAMPLES, *NETWORK_SAMPLES]
 def report_on(sample: Sample) -> Report:
     """Report a sample as it comes to the nodes: clipped, and after its stderr was understood."""
     texts = diagnose(sample.exit_code, 4_711, None, sample.stderr.encode(), OomKills())
-    exits = Exits(0, Ladder())
-    exits.record(0, sample.exit_code, replace(texts, message=sample.diagnosis.message), 0.0)
+    exits = Exits(0, GroupEnding())
+    exits.judge(0, sample.exit_code, replace(texts, message=sample.diagnosis.message), 0.0)
     early = (EarlyEnd("n2", 3, 0.2),) if sample.early else ()
     return a_report(failure=exits.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes, early=early)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.core.persist_attempt import StepOnDisk, superfluous
+from nodeclient.core.persist_attempt import StepOnDisk, steps_to_delete
 
 DAMAGED = frozenset({2, 4})
 
@@ -31,7 +31,7 @@ def there(*serials: int, damaged: frozenset[int] = frozenset()) -> list[StepOnDi
     ],
 )
 def test_which_steps_go(steps: list[StepOnDisk], keep: int, in_use: int | None, gone: set[int]) -> None:
-    assert superfluous(steps, keep, in_use) == {f"step-{serial}" for serial in gone}
+    assert steps_to_delete(steps, keep, in_use) == {f"step-{serial}" for serial in gone}
 
 
 STEPS = st.lists(
@@ -44,7 +44,7 @@ STEPS = st.lists(
 def test_enough_newer_steps_of_use_stay_for_each_that_goes(
     steps: list[StepOnDisk], keep: int, in_use: int | None
 ) -> None:
-    gone = superfluous(steps, keep, in_use)
+    gone = steps_to_delete(steps, keep, in_use)
     stay = [step for step in steps if step.folder not in gone]
     for step in steps:
         newer = [other for other in stay if other.usable and other.serial > step.serial]

@@ -34,7 +34,7 @@ def test_at_the_end_of_the_node_they_have_as_long_as_workers() -> None:
     assert play(of, 101.0, 1e9) == [(100.0 + UNASKED_SHARE * 31.0, "a", SIGTERM), (131.0, "a", SIGKILL)]
 
 
-@pytest.mark.parametrize("asks", [Leftovers.stop, Leftovers.note_signal])
+@pytest.mark.parametrize("asks", [Leftovers.stop, Leftovers.record_signal])
 @pytest.mark.parametrize(("took_s", "left_s"), [(10.0, 20.0), (STOP_S, LEAST_S)])
 def test_workers_and_leftovers_share_the_stop_timeout(asks: object, took_s: float, left_s: float) -> None:
     of = Leftovers(STOP_S)
@@ -70,11 +70,11 @@ def test_a_short_stop_timeout_bounds_them_beside_a_round_too() -> None:
 def test_the_second_signal_kills_all_whenever_they_come(is_ending: bool) -> None:
     of = Leftovers(STOP_S)
     of.add(["a"], 100.0)
-    of.note_signal(101.0)
+    of.record_signal(101.0)
     if is_ending:
         of.end(101.0)
     assert of.due(102.0) == []
-    of.note_signal(102.0)
+    of.record_signal(102.0)
     assert of.due(102.0) == [("a", SIGKILL)]
     of.add(["b"], 103.0)
     assert of.due(103.0) == [("b", SIGKILL)]

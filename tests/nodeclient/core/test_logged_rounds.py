@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from coordinatord.protocol.log_messages import LogStream, ReadLog
-from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_to_come, superfluous
+from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_in_future, rounds_to_delete
 
 WANTED = ReadLog(1, "e-1", 2, 5, LogStream.STDERR, None, last_bytes=100, last_lines=None, follow=False)
 
@@ -49,7 +49,7 @@ def test_what_no_node_of_the_host_has_written_is_not_found(changes: dict[str, An
 def test_who_follows_may_ask_for_a_round_before_it_begins_here(
     wanted: dict[str, Any], rounds: list[LoggedRound], *, to_come: bool
 ) -> None:
-    assert is_to_come(structs.replace(WANTED, **{"follow": True, **wanted}), rounds) is to_come
+    assert is_in_future(structs.replace(WANTED, **{"follow": True, **wanted}), rounds) is to_come
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_who_follows_may_ask_for_a_round_before_it_begins_here(
 def test_the_newest_rounds_stay_and_the_last_one_that_failed(
     rounds: list[LoggedRound], keep: int, deleted: list[int]
 ) -> None:
-    assert [round_.round for round_ in superfluous(rounds, keep, None)] == deleted
+    assert [round_.round for round_ in rounds_to_delete(rounds, keep, None)] == deleted
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_the_newest_rounds_stay_and_the_last_one_that_failed(
 )
 def test_the_newest_rounds_stay_though_the_clock_was_set_back(before: list[LoggedRound], deleted: list[int]) -> None:
     present = kept(4, at=0.5)
-    assert [round_.round for round_ in superfluous([*before, present], 2, present)] == deleted
+    assert [round_.round for round_ in rounds_to_delete([*before, present], 2, present)] == deleted

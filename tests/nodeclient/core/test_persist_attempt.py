@@ -64,8 +64,8 @@ def test_what_cannot_be_done_is_reported_and_not_done_again(order: PersistOrder)
     ],
 )
 def test_only_another_step_or_other_parts_are_other_work(run: str, order: PersistOrder, *, same: bool) -> None:
-    assert PersistAttempt("r-1", WRITE).serves(run, order) is same
-    assert PersistAttempt("r-1", COMMIT).serves(run, order) is same
+    assert PersistAttempt("r-1", WRITE).is_for(run, order) is same
+    assert PersistAttempt("r-1", COMMIT).is_for(run, order) is same
 
 
 def test_the_bytes_that_are_reported_never_shrink() -> None:

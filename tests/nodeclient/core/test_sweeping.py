@@ -7,7 +7,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.effects import Level, Notice, Start, Sweep
 from nodeclient.core.events import GpuProcess, GpusInUse, GpuUse
-from nodeclient.core.sweeping import FREE_BYTES, FREE_WITHIN_S, LOOK_EVERY_S
+from nodeclient.core.sweeping import FREE_BYTES, FREE_WITHIN_S, SAMPLE_EVERY_S
 from tests.support.bench import SETTINGS, Bench
 
 GIB = 1 << 30
@@ -49,10 +49,10 @@ def test_a_node_waits_for_memory_that_may_be_given_back(use: GpuUse, who: str) -
     for _ in range(3):
         bench.receive(Goal.RUN, round=2)
         assert bench.agent.phase is Phase.STOPPING
-        assert Sweep() in bench.advance(LOOK_EVERY_S)
+        assert Sweep() in bench.advance(SAMPLE_EVERY_S)
         assert bench.gpus_in_use(use) == [], "it is said once"
         bench.receive(Goal.RUN, round=2)
-    bench.advance(LOOK_EVERY_S)
+    bench.advance(SAMPLE_EVERY_S)
     bench.swept()
     assert bench.count(Start) == 2
     assert not bench.observed.held_up
@@ -62,7 +62,7 @@ def test_a_wait_that_is_over_names_who_has_the_memory() -> None:
     bench = stopped()
     began_at = bench.now
     while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(looks_at_gpus=False)]:
-        bench.advance(LOOK_EVERY_S)
+        bench.advance(SAMPLE_EVERY_S)
     assert bench.now - began_at == pytest.approx(FREE_WITHIN_S)
     text = f"{HELD} by no process that this node sees"
     assert bench.last(Notice) == Notice(
@@ -84,7 +84,7 @@ def test_no_coordinator_gives_up_a_node_that_waits_and_then_computes_digests(
     began_at = bench.now
     stopped(bench)
     while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(looks_at_gpus=False)]:
-        bench.advance(LOOK_EVERY_S)
+        bench.advance(SAMPLE_EVERY_S)
     overdue_at = began_at + stop_timeout_s + Policy().stop_limit_s
     assert bench.now + save_within_s < overdue_at - Policy().heartbeat_s
 
@@ -126,7 +126,7 @@ def test_a_node_that_is_asked_to_leave_waits_no_longer() -> None:
     bench = stopped()
     bench.gpus_in_use(UNSEEN)
     bench.leave()
-    assert bench.advance(LOOK_EVERY_S)[-1:] == [Sweep(looks_at_gpus=False)]
+    assert bench.advance(SAMPLE_EVERY_S)[-1:] == [Sweep(looks_at_gpus=False)]
 
 
 def test_a_node_whose_workers_are_done_does_not_look_at_gpus() -> None:

@@ -53,7 +53,7 @@ class Conduct:
         now = host.clock.read()
         self.port = host.agent._sweeping.port if host.agent else 0
         """The port that it has reserved."""
-        self.alone_since: float | None = now
+        self.searching_since: float | None = now
         self.answered = False
         """Whether the coordinator has sent anything in the present session."""
         self.joined_at = now
@@ -141,10 +141,10 @@ class AgentLaws(Laws):
                 conduct.answered, conduct.joined_at = False, now
                 conduct.last_report = _ageless(agent.observed(now, beat=False))
             case events.DesiredReceived() | events.CoordinatorDegraded():
-                conduct.answered, conduct.alone_since = True, None
+                conduct.answered, conduct.searching_since = True, None
             case events.SessionClosed():
                 if conduct.answered:
-                    conduct.answered, conduct.alone_since = False, now
+                    conduct.answered, conduct.searching_since = False, now
             case events.LeaveRequested():
                 conduct.leave_asked_at = now if conduct.leave_asked_at is None else conduct.leave_asked_at
                 conduct.leave_signal = event.signum
@@ -161,8 +161,8 @@ class AgentLaws(Laws):
         assert agent is not None
         working = agent.phase in {Phase.STARTING, Phase.RUNNING}
         recently = self.world.queue.now - host.troubled_until < SLACK_S
-        if conduct.alone_since is not None and not agent._connection.connected and not recently:
-            alone = now - conduct.alone_since
+        if conduct.searching_since is not None and not agent._connection.connected and not recently:
+            alone = now - conduct.searching_since
             connecting = max(CONNECTING_S, agent._connection.lease_s + SLACK_S)
             grace = self.world.scenario.policy.outage_grace_s
             has_goal = agent._desired is not None
@@ -174,7 +174,7 @@ class AgentLaws(Laws):
             )
             # By then, workers of another round may live. A nodeclient that was stopped notices the time only when it is
             # resumed, and then its workers still have their time to end.
-            noticed = max(grace + connecting, host.woken_at + SLACK_S - conduct.alone_since)
+            noticed = max(grace + connecting, host.woken_at + SLACK_S - conduct.searching_since)
             ended = self.world.scenario.stop_timeout_s + noticed
             is_stopping = agent.phase is Phase.STOPPING and agent._group.ending.stage is not EndStage.SIGNALLED
             self.check(
@@ -183,14 +183,14 @@ class AgentLaws(Laws):
                 host.name,
                 alone,
             )
-            waited = now - max(conduct.alone_since, agent._without_workers_since)
+            waited = now - max(conduct.searching_since, agent._without_workers_since)
             most = self.world.scenario.join_timeout_s + connecting
             self.check(agent.phase.has_workers or waited < most, "%s looks for %.1f s", host.name, waited)
         if conduct.leave_asked_at is not None and not recently:
             left = now - conduct.leave_asked_at
             heard = agent._desired is not None and agent._desired.goal in {Goal.STOP, Goal.EXIT}
             patience_s = BACK_WITHIN_S if agent._leaving.has_state else 0.0
-            may_be_back = now <= max(agent._connection.alone_since + patience_s, conduct.leave_asked_at) + SLACK_S
+            may_be_back = now <= max(agent._connection.searching_since + patience_s, conduct.leave_asked_at) + SLACK_S
             asked_at = max(conduct.leave_asked_at, conduct.joined_at)
             may_decide = now <= asked_at + LEAVE_WITHIN_S + SLACK_S
             on_time = may_decide if agent._connection.connected else may_be_back

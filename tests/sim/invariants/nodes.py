@@ -79,7 +79,7 @@ class NodeLaws(Laws):
             return
         self.facts.disturbed.add(host.workers.round)
         if not agent._leaving.leaves and agent._leaving.exit is None:
-            alone = host.clock.read() - agent._connection.alone_since
+            alone = host.clock.read() - agent._connection.searching_since
             grace = self.world.scenario.policy.outage_grace_s
             self.check(alone >= grace, "%s ends its workers, cut off for %.1f s", host.name, alone)
 
