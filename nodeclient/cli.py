@@ -61,7 +61,7 @@ def _join(config: JoinConfig) -> int:
     from coordinatord.runtime.systemd import SystemdNotifier  # noqa: PLC0415
     from nodeclient.shell.embedded_coordinator import coordinator_for  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415
-    from nodeclient.workers.syscalls import look_for_pidfds  # noqa: PLC0415
+    from nodeclient.workers.syscalls import check_pidfds  # noqa: PLC0415
 
     logs.configure(config.log_level, "nodeclient", config.log_format)  # until the node shares its stderr with workers
     systemd = SystemdNotifier(os.environ, os.getpid())
@@ -70,7 +70,7 @@ def _join(config: JoinConfig) -> int:
         async with coordinator_for(config) as (completed, embedded):
             return await Node(completed).run(embedded, systemd)
 
-    look_for_pidfds()
+    check_pidfds()
     allow_many_files()
     load_thread_end()
     return asyncio.run(run())

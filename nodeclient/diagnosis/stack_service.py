@@ -46,7 +46,7 @@ from nodeclient.diagnosis.stack_text import (
     read_hello,
 )
 from nodeclient.host.awaited import awaited_outside
-from nodeclient.host.process_state import HALTED, TRACED, ProcessState, catches, look_at, state_between
+from nodeclient.host.process_state import HALTED, TRACED, ProcessState, catches, sample_process, state_between
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.contract.env import STACKS
@@ -259,14 +259,14 @@ class StackService:
     async def _sample(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
-        began_at, before = self._loop.time(), look_at(pid) if pid else None
+        began_at, before = self._loop.time(), sample_process(pid) if pid else None
         packet: bytes | None = None
         if responder is not None and before is not None and before.state not in HALTED:
             packet = await self._ask(responder, WHERE, ANSWER_WITHIN_S)
             if packet is not None:  # measure from here on, because the answer has used CPU time
-                began_at, before = self._loop.time(), look_at(pid)
+                began_at, before = self._loop.time(), sample_process(pid)
         await asyncio.sleep(began_at + MEASURED_S - self._loop.time())
-        after = look_at(pid) if before is not None else None
+        after = sample_process(pid) if before is not None else None
         took_s = self._loop.time() - began_at
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
         inspection = await self._inspect(responder, packet, after)

@@ -38,7 +38,7 @@ LOOK_WITHIN_S = 10.0
 workers, whose error says more."""
 
 
-async def look_at_gpus(
+async def sample_gpus(
     environ: Mapping[str, str], host: Host | None = None, within_s: float = LOOK_WITHIN_S
 ) -> tuple[GpuUse, ...]:
     """Return the result of `gpus_in_use`, or nothing if NVIDIA's driver is missing, hangs, or may not be used."""

@@ -10,7 +10,7 @@ from nodeclient.host.addresses import interface_of
 LOOPBACK = "127.0.0.1"
 
 
-def reached_at(advertised: str | None, *, alone: bool) -> str:
+def listening_address(advertised: str | None, *, alone: bool) -> str:
     """Return the address of this host to which other agents connect; empty if it may be any.
 
     They connect to the `advertised` address, or without one to the address at which the coordinator sees this node. The

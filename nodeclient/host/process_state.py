@@ -70,7 +70,7 @@ class ProcessState(Struct, frozen=True):
     """Whether any of these threads waits for a disk or a network file system."""
 
 
-def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
+def sample_process(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     """Sample a process; None if it is gone."""
     fields = stat_fields(pid, proc)
     if not fields:

@@ -81,7 +81,7 @@ class ProbeListener:
                     continue
 
 
-async def look_for_master(probe: Probe) -> Reached | Unreached:
+async def probe_master(probe: Probe) -> Reached | Unreached:
     """Find out whether the master of a round can be reached."""
     obstacle = await find_obstacle(probe.assignment, probe.patience_s)
     if obstacle is None:

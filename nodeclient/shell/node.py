@@ -50,8 +50,8 @@ from nodeclient.core.leaving import LeaveSignals
 from nodeclient.diagnosis import error_file
 from nodeclient.diagnosis.diagnose import RoundDiagnoses
 from nodeclient.diagnosis.stack_service import StackService
-from nodeclient.host.gpu_memory import look_at_gpus
-from nodeclient.host.ports import reached_at
+from nodeclient.host.gpu_memory import sample_gpus
+from nodeclient.host.ports import listening_address
 from nodeclient.keeping.resources import KeepSettings
 from nodeclient.keeping.state_keeper import StateKeeper
 from nodeclient.output.log_paths import LogPaths
@@ -60,7 +60,7 @@ from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import Answer, CoordinatorConnection, Request
 from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
 from nodeclient.shell.log_service import LogService
-from nodeclient.shell.master_probe import ProbeListener, look_for_master
+from nodeclient.shell.master_probe import ProbeListener, probe_master
 from nodeclient.shell.participation import Participation
 from nodeclient.shell.round_setup import RoundSetup
 from nodeclient.shell.stop_extension import StopExtension
@@ -90,7 +90,7 @@ class Node:
         guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
         self._setup = RoundSetup(config, launcher, guard, stacks, remark=self._remark, complain=self._complain)
         self._workers = LocalWorkers(mark, self._note_exit, self._leftovers.take, self._setup.starter.spawn)
-        address = reached_at(config.advertise_address, alone=config.standalone)
+        address = listening_address(config.advertise_address, alone=config.standalone)
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
         submit, notify, tasks = self.submit, self._console.notify, self._tasks
         self._keeper = StateKeeper(
@@ -191,7 +191,7 @@ class Node:
                 await self._output.end_of_stderr(local_rank)
 
     async def _attend(self) -> None:
-        gpus, _ = await asyncio.gather(look_at_gpus(os.environ), self._setup.guard.await_ready_in_loop())
+        gpus, _ = await asyncio.gather(sample_gpus(os.environ), self._setup.guard.await_ready_in_loop())
         self._tasks.spawn(self._setup.guard.watch(self._complain), name="guard")
         await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
@@ -264,7 +264,7 @@ class Node:
 
     async def _probe(self, probe: Probe) -> None:
         # Both begin now: the node of rank 0 got the round at about the same time.
-        result, _ = await asyncio.gather(look_for_master(probe), self._setup.starter.give_way(needed=probe.gives_way))
+        result, _ = await asyncio.gather(probe_master(probe), self._setup.starter.give_way(needed=probe.gives_way))
         await self._staying.dismissals.ended(self._exit_reporter.settled)
         try:
             await self._leftovers.give_way()
@@ -346,7 +346,7 @@ class Node:
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))
             return
-        if looks_at_gpus and (gpus := await look_at_gpus(os.environ)):
+        if looks_at_gpus and (gpus := await sample_gpus(os.environ)):
             self.submit(GpusInUse(gpus))
             return
         await self._keeper.note_end()

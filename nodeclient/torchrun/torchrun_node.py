@@ -39,9 +39,9 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
-from nodeclient.host.ports import reached_at
+from nodeclient.host.ports import listening_address
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
-from nodeclient.shell.master_probe import ProbeListener, look_for_master
+from nodeclient.shell.master_probe import ProbeListener, probe_master
 from nodeclient.shell.participation import Participation
 from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names, write, write_found
 
@@ -86,7 +86,7 @@ class TorchrunNode:
             Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False),
             partial(Join, job=config.job, node=config.node, spec=config.spec),
             offer,
-            ProbeListener(config.node, reached_at(config.advertise_address, alone=False)),
+            ProbeListener(config.node, listening_address(config.advertise_address, alone=False)),
             partial(CoordinatorConnection, config.coordinators, config.access, submit=self._receive),
             self._carry_out,
             self._tasks.fail,
@@ -198,7 +198,7 @@ class TorchrunNode:
                 self._part.end(self._exit_reason or effect)
 
     async def _probe(self, probe: Probe) -> None:
-        event = await look_for_master(probe)
+        event = await probe_master(probe)
         agent = self._part.agent
         is_current = (probe.run, probe.round, Phase.STARTING) == (agent.run, agent.round, agent.phase)
         if isinstance(event, Unreached) and is_current:

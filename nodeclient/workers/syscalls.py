@@ -34,7 +34,7 @@ class MissingCallError(OperationalError):
     exit_code = ExitCode.USAGE
 
 
-def look_for_pidfds() -> None:
+def check_pidfds() -> None:
     """Check that this host has descriptors of processes (pidfds). Raises `MissingCallError`."""
     try:
         pidfd = pidfd_open(os.getpid())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodeclient.host.awaited import awaited_outside
-from nodeclient.host.process_state import look_at
+from nodeclient.host.process_state import sample_process
 from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
@@ -107,7 +107,7 @@ def starter() -> Iterator[Starter]:
 
 def awaited(pid: int, *workers: int, store_port: int = 0) -> str:
     """Return what a process waits for that is no part of a job with these workers and this port of its store."""
-    state = look_at(pid)
+    state = sample_process(pid)
     return "" if state is None else awaited_outside(pid, state.waits_in, workers, store_port)
 
 
@@ -137,7 +137,7 @@ def test_who_waits_for_a_part_of_itself_waits_for_nothing_outside(starter: Start
     pid = starter.start(script)
 
     def stands() -> bool:
-        state = look_at(pid)
+        state = sample_process(pid)
         return state is not None and where in state.waits_in
 
     wait_until(f"process {pid} to stand in {where}", stands)

@@ -13,7 +13,7 @@ import pytest
 
 from nodeclient.core.events import GpuProcess, GpuUse
 from nodeclient.host.devices import Host
-from nodeclient.host.gpu_memory import gpus_in_use, look_at_gpus
+from nodeclient.host.gpu_memory import gpus_in_use, sample_gpus
 from nodeclient.host.process_state import stat_fields
 from tests.support.programs import wait_until
 
@@ -176,10 +176,10 @@ def test_a_gpu_whose_memory_is_unknown_is_in_nobody_s_way(host: Host, monkeypatc
 
 async def test_without_the_driver_s_device_its_library_is_not_asked(host: Host) -> None:
     (host.devices / "nvidiactl").unlink()
-    assert await look_at_gpus({}, host) == ()
+    assert await sample_gpus({}, host) == ()
 
 
 async def test_a_driver_that_hangs_is_in_nobody_s_way(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await look_at_gpus({}, host) == (GpuUse("nvidia1", GIB), GpuUse("nvidia0", 2 * GIB))
+    assert await sample_gpus({}, host) == (GpuUse("nvidia1", GIB), GpuUse("nvidia0", 2 * GIB))
     monkeypatch.setenv("TEST_NVML_HANGS", "1")
-    assert await look_at_gpus({}, host, within_s=0.01) == ()
+    assert await sample_gpus({}, host, within_s=0.01) == ()

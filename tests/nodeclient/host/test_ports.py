@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from nodeclient.host.addresses import routable_address
-from nodeclient.host.ports import PortReservation, listening_socket, reached_at
+from nodeclient.host.ports import PortReservation, listening_address, listening_socket
 
 # Eight ports are all there are, and the reservation holds one of them.
 EXHAUSTING = """
@@ -106,14 +106,14 @@ def test_the_reservation_is_not_inherited() -> None:
     ],
 )
 def test_agents_answer_where_others_are_told_to_ask(advertised: str | None, alone: bool, address: str) -> None:
-    assert reached_at(advertised, alone=alone) == address
+    assert listening_address(advertised, alone=alone) == address
 
 
 def test_an_address_of_this_host_is_the_only_one_that_is_listened_at() -> None:
     own = routable_address()
     if own is None:
         pytest.skip("this host has no address but those of loopback")
-    assert reached_at(own, alone=False) == own
+    assert listening_address(own, alone=False) == own
     with listening_socket(own, 1) as listener:
         port = listener.getsockname()[1]
         socket.create_connection((own, port)).close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeclient.host.process_state import HALTED, ProcessState, catches, is_stopped, look_at, state_between
+from nodeclient.host.process_state import HALTED, ProcessState, catches, is_stopped, sample_process, state_between
 
 STAT = "77 (a ) b) {state} 1 77 77 0 -1 4194304 1 0 0 0 {user} {system} 0 0 20 0 1 0 5 1 1"
 
@@ -22,7 +22,7 @@ def fake(proc: Path, state: str, wchan: str | None) -> Path:
 
 
 def test_a_stopped_process_is_halted_and_has_used_its_time(tmp_path: Path) -> None:
-    found = look_at(77, fake(tmp_path, "T", "do_signal_stop"))
+    found = sample_process(77, fake(tmp_path, "T", "do_signal_stop"))
     assert found is not None
     assert (found.state, found.waits_in, found.cpu_s) == ("stopped", "do_signal_stop", 3.0)
     assert found.state in HALTED
@@ -44,23 +44,23 @@ def test_what_children_of_any_thread_use_counts_as_its_own(tmp_path: Path, threa
     (proc / "78").mkdir()
     (proc / "78" / "stat").write_text((proc / "77" / "stat").read_text())
     (proc / "78" / "io").write_text("rchar: 3\nwchar: 0\n")
-    found = look_at(77, proc)
+    found = sample_process(77, proc)
     assert found is not None
     assert (found.cpu_s, found.io_bytes) == (6.0, 12_123)
 
 
 def test_where_it_waits_may_not_be_known(tmp_path: Path) -> None:
-    found = look_at(77, fake(tmp_path, "R", "0"))
+    found = sample_process(77, fake(tmp_path, "R", "0"))
     assert found is not None
     assert (found.state, found.waits_in) == ("running", "")
     (tmp_path / "77" / "wchan").unlink()
-    again = look_at(77, tmp_path)
+    again = sample_process(77, tmp_path)
     assert again is not None
     assert again.waits_in == ""
 
 
 def test_a_process_that_is_gone_is_none() -> None:
-    assert look_at(2**22 + 1) is None
+    assert sample_process(2**22 + 1) is None
     assert not catches(2**22 + 1, signal.SIGTERM)
 
 
@@ -90,14 +90,14 @@ def test_a_thread_that_would_run_if_a_cpu_were_free_or_waits_for_a_disk_is_seen(
         (proc / process / "task" / thread / "stat").write_text(STAT.format(state=state, user=1, system=1))
     (proc / "77" / "task" / "77" / "children").write_text("78 ")
     (proc / "78" / "stat").write_text(STAT.format(state=child, user=1, system=1))
-    found = look_at(77, proc)
+    found = sample_process(77, proc)
     assert found is not None
     assert (found.wants_cpu, found.waits_for_disk) == (wants, waits)
 
 
 @pytest.mark.parametrize("wchan", ["request_wait_answer", "__fuse_simple_request", "fuse_fsync_common"])
 def test_who_sleeps_in_a_file_system_of_another_program_waits_for_it(tmp_path: Path, wchan: str) -> None:
-    found = look_at(77, fake(tmp_path, "S", wchan))
+    found = sample_process(77, fake(tmp_path, "S", wchan))
     assert found is not None
     assert (found.state, found.waits_in) == ("waiting for IO", wchan)
 
