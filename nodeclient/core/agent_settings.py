@@ -23,8 +23,8 @@ KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save their kept state, as in a planned stop."""
 
 HALT_SHARE = 0.5
-"""The share of `--stop-timeout` in which workers halt after a common step before a planned end, and save it. The rest is
-for a save without a common step. A host that will be preempted gives some 30 s of notice."""
+"""The share of `--stop-timeout` in which workers halt after a common step before a planned end, and save it. The rest
+is for a save without a common step. A host that will be preempted gives some 30 s of notice."""
 
 CHECKPOINT_SHARE = 0.9
 """The same share where the script writes its own checkpoint: nothing else has to be saved after it."""

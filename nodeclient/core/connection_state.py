@@ -237,7 +237,7 @@ class ConnectionState:
 
 
 def _is_change(before: Observed, observed: Observed) -> bool:
-    """Whether a change is reported before the next heartbeat. Values that change with time, such as ages, do not count."""
+    """Whether a change is reported before the next heartbeat. Ages and the like, which always change, do not count."""
     return (
         (observed.phase not in TRANSIENT and _place(before) != _place(observed))
         or (before.phase.has_workers and not observed.phase.has_workers)

@@ -178,7 +178,7 @@ class KeptSaved(Event, frozen=True):
     """Every worker that keeps state has saved it, or has reported why it cannot, or has ended."""
 
     put_off: bool = False
-    """Whether a script goes on to a step of its own choice before it saves. If it never reaches it, nothing is saved."""
+    """Whether a script goes on to a step of its own choice before it saves. It may never reach that step."""
 
 
 class KeptChanged(Event, frozen=True):

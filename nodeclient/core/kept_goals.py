@@ -25,8 +25,8 @@ class KeptGoals:
     ) -> list[Restore | Protect | Persist | CopyKept | TellAlike]:
         """Return the effects of the goals that are new in the desired state, for a node in this round of this run.
 
-        The goal that begins a round names the parts to resume from, and a later one may complete them. When a goal names
-        none any more, the node has all parts or the workers do steps, and nothing is to do.
+        The goal that begins a round names the parts to resume from, and a later one may complete them. Once the node
+        has all parts, or the workers do steps, the goal names none, and nothing has to be done.
         """
         if desired is None or desired.run != run:
             return []

@@ -24,8 +24,8 @@ UNASKED_SHARE = 2 / 3
 """The share of their time in which leftovers are sent nothing."""
 
 LEAST_S = 1.0
-"""The time that leftovers have at the end of the node, even if the workers took all of `--stop-timeout`: they see the end
-of their pipes only then."""
+"""The time that leftovers have at the end of the node, even if the workers took all of `--stop-timeout`: only then do
+their pipes end."""
 
 NAMED_MAX = 4
 """How many leftovers of one worker a notice names; a few show what the script starts."""

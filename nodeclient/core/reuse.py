@@ -88,7 +88,7 @@ class Reuse:
     """The workers of one node by their local ranks. Times are in the agent's clock."""
 
     def __init__(self, nccl_abort_timeout_s: float) -> None:
-        """Begin without workers. Those that abort NCCL have `nccl_abort_timeout_s` from then on to leave their round."""
+        """Begin without workers. One that begins to abort NCCL has `nccl_abort_timeout_s` to leave its round."""
         self._states: dict[int, ReuseState] = {}
         self._nccl_abort_timeout_s = nccl_abort_timeout_s
         self._aborts: dict[int, float | None] = {}
@@ -139,7 +139,7 @@ class Reuse:
         self._aborts[event.local_rank] = event.took_s
 
     def record_end(self, local_rank: int, *, by_itself: bool) -> bool:
-        """Record that the process of a worker has ended; return whether its failure in this round is recorded already."""
+        """Record that the process of a worker has ended; return whether its failure in this round is recorded."""
         state = self._states.pop(local_rank, None)
         if by_itself and self._obstacles.pop(local_rank, "") and self._ends_others:
             self._why_not = self._why_not or _END_UNKNOWN
@@ -216,7 +216,7 @@ class Reuse:
         return gone
 
     def dismiss_cut_off(self, phase: Phase) -> list[Dismiss]:
-        """Dismiss the parked workers that have lost their connection, unless others are ending; return the effect, if any."""
+        """Dismiss the parked workers without a connection, unless others are ending; return the effect, if any."""
         return [] if phase is Phase.STOPPING else self._dismiss({ReuseState.CUT_OFF})
 
     def _dismiss(self, states: AbstractSet[ReuseState]) -> list[Dismiss]:
