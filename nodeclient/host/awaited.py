@@ -1,7 +1,7 @@
-"""Finds in /proc the thing outside its job that a process waits for: a program, a lock, a server, or its streams.
+"""Finds in /proc what a process waits for outside its job: a program, a lock, a server, or its own streams.
 
-It examines only the system call of the main thread: proc_pid_syscall(5), proc_locks(5). If the kernel does not show
-that call, it finds nothing.
+With it a report can tell a worker that waits for such a thing from one that hangs in a collective. It examines the
+system call of the main thread (proc_pid_syscall(5), proc_locks(5)), and finds nothing if the kernel hides that.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from nodeclient.host.process_state import (
     SOCKET_INODE,
     SOCKET_PEER,
+    STAT_PARENT,
     open_files,
     read_if_there,
     sockets,
@@ -50,12 +51,9 @@ _SELECTED_MAX = 1_024
 """The descriptors of an fd_set of select(2), each of which is a bit."""
 
 _ADDRESS_MIN = 65_536
-"""The lowest address of memory: a smaller first argument is that of select, one more than the highest descriptor."""
+"""No address of memory is lower. A smaller first argument belongs to select: the highest descriptor plus one."""
 
 _STREAMS = {0: "its input", 1: "its output to be read", 2: "its output to be read"}
-
-_PARENT = 1
-"""A field of /proc/PID/stat, counted after the name."""
 
 _ANCESTORS_MAX = 32
 
@@ -63,24 +61,25 @@ _ANCESTORS_MAX = 32
 def awaited_outside(
     pid: int, waits_in: str, workers: Collection[int], store_port: int, proc: Path = Path("/proc")
 ) -> str:
-    """Return the thing outside its job that the main thread of a process waits for; empty if none is found.
+    """Describe what the main thread of a process waits for outside its job; empty if nothing is found.
 
-    It is a living child, the program at the other end of a pipe, a lock that no process of the job has, a server, or
+    That is a living child, the program at the other end of a pipe, a lock that no process of the job has, a server, or
     the other end of the process's own input and output. A child that Python forked counts only if the process waits for
-    its end: those that load data are a part of the worker. `waits_in` is the kernel function of the main thread, and
-    `workers` are the processes of the job on this host. At `store_port` rank 0 serves torch's store, by which ranks
-    wait for each other.
+    its end: those that load data are a part of the worker.
+
+    `waits_in` is the kernel function of the main thread, and `workers` are the processes of the job on this host. A
+    connection to `store_port` does not count: there rank 0 serves torch's store, by which ranks wait for each other.
     """
     if waits_in == _WAITS_FOR_CHILD:
         children = [child for child in with_descendants(pid, proc)[1:] if _is_living_child(child, pid, proc)]
-        named = [child for child in children if child in _arguments(pid, proc)]
-        return _name([*children, *named][-1], proc) if children else ""
+        awaited = [child for child in children if child in _arguments(pid, proc)] or children
+        return _name(awaited[-1], proc) if awaited else ""
     if _SLEEPS.fullmatch(waits_in) or (_POLLS.fullmatch(waits_in) and _arguments(pid, proc)[:1] == [0]):
         programs = _programs(pid, proc)
         return _name(programs[-1], proc) if programs else ""
     if _WAITS_FOR_LOCK.fullmatch(waits_in):
-        return _lock(pid, workers, proc)
-    files = (_file(pid, number, proc) for number in _descriptors(pid, waits_in, proc))
+        return _lock_owner(pid, workers, proc)
+    files = (_target(pid, number, proc) for number in _descriptors(pid, waits_in, proc))
     return next(filter(None, (_other_end(pid, file, store_port, proc) for file in files if file)), "")
 
 
@@ -99,7 +98,7 @@ def _name(pid: int, proc: Path) -> str:
 
 
 def _programs(pid: int, proc: Path) -> list[int]:
-    """Return the descendants that are other programs, and not parts of the worker, like forks of Python."""
+    """Return the descendants that are other programs. Forks of Python are parts of the worker."""
     own = _command(pid, proc)
     commands = {child: _command(child, proc) for child in with_descendants(pid, proc)[1:]}
     return [
@@ -112,8 +111,8 @@ def _command(pid: int, proc: Path) -> str:
     return read_if_there(proc / str(pid) / "cmdline")
 
 
-def _lock(pid: int, workers: Collection[int], proc: Path) -> str:
-    """Name the owner of the lock that a process waits for; empty if it is a process of a worker."""
+def _lock_owner(pid: int, workers: Collection[int], proc: Path) -> str:
+    """Name the owner of the lock that a process waits for; empty if that is a process of the job."""
     locks = [line.split() for line in read_if_there(proc / "locks").splitlines()]
     ours = {words[0] for words in locks if words[1:2] == ["->"] and words[5:6] == [str(pid)]}
     holders = [int(words[4]) for words in locks if words[0] in ours and words[1] != "->"]
@@ -126,7 +125,7 @@ def _lock(pid: int, workers: Collection[int], proc: Path) -> str:
 def _with_ancestors(pid: int, proc: Path) -> Iterator[int]:
     for _ in range(_ANCESTORS_MAX):
         yield pid
-        parents = stat_fields(pid, proc)[_PARENT : _PARENT + 1]
+        parents = stat_fields(pid, proc)[STAT_PARENT : STAT_PARENT + 1]
         if not parents:
             return
         pid = int(parents[0])
@@ -159,7 +158,7 @@ def _memory(pid: int, address: int, size: int, proc: Path) -> bytes:
         return b""
 
 
-def _file(pid: int, number: int, proc: Path) -> str:
+def _target(pid: int, number: int, proc: Path) -> str:
     """Return the target of a descriptor: `pipe:[7]`, `/dev/pts/1` or `socket:[8]`; empty for anything else."""
     path = proc / str(pid) / "fd" / str(number)
     try:
@@ -176,7 +175,7 @@ def _other_end(pid: int, file: str, store_port: int, proc: Path) -> str:
         return "its terminal"
     if file.startswith("socket:"):
         return _server(pid, file.removeprefix("socket:[").removesuffix("]"), store_port, proc)
-    own = next((words for number, words in _STREAMS.items() if _file(pid, number, proc) == file), "")
+    own = next((words for number, words in _STREAMS.items() if _target(pid, number, proc) == file), "")
     programs = () if own else reversed(_programs(pid, proc))
     holders = (program for program in programs if Path(file) in open_files(proc / str(program)))
     return own or next((_name(holder, proc) for holder in holders), "")

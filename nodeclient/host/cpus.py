@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
+from nodeclient.host.process_state import read_if_there, read_number
 
 _UNLIMITED = float("inf")
 
@@ -40,11 +41,8 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 def core_of(cpu: int, host: Host) -> int:
     """Return the first CPU of a CPU's physical core; the CPU itself if the kernel does not describe it."""
-    try:
-        siblings = (host.system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-    except FileNotFoundError:
-        return cpu
-    return min(parse_cpus(siblings))
+    siblings = read_if_there(host.system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return min(parse_cpus(siblings), default=cpu)
 
 
 def cpu_quota(host: Host) -> float | None:
@@ -53,24 +51,18 @@ def cpu_quota(host: Host) -> float | None:
     See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for version 1.
     """
     limits = [
-        _limit(folder / "cpu.max") if unified else _limit_v1(folder) for folder, unified in control_groups("cpu", host)
+        _limit_v2(folder / "cpu.max") if unified else _limit_v1(folder)
+        for folder, unified in control_groups("cpu", host)
     ]
     least = min(limits, default=_UNLIMITED)
     return None if least == _UNLIMITED else least
 
 
-def _limit(file: Path) -> float:
-    try:
-        quota, period = file.read_text().split()
-    except (OSError, ValueError):
-        return _UNLIMITED
-    return _UNLIMITED if quota == "max" else int(quota) / int(period)
+def _limit_v2(group: Path) -> float:
+    quota, _, period = read_if_there(group / "cpu.max").partition(" ")
+    return int(quota) / int(period) if quota.isdecimal() else _UNLIMITED
 
 
 def _limit_v1(group: Path) -> float:
-    try:
-        quota = int((group / "cpu.cfs_quota_us").read_text())
-        period = int((group / "cpu.cfs_period_us").read_text())
-    except OSError:
-        return _UNLIMITED
-    return quota / period if quota > 0 else _UNLIMITED
+    quota, period = read_number(group / "cpu.cfs_quota_us"), read_number(group / "cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 else _UNLIMITED

@@ -75,7 +75,7 @@ def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | 
     if spec == "gpu":
         count = gpu_count(environ, host)
         if count == 0:
-            raise WorkersPerNodeError(_no_gpu(environ))
+            raise WorkersPerNodeError(_no_gpu_text(environ))
         return count
     if spec.isascii() and spec.isdigit() and 1 <= int(spec) <= WORKERS_MAX:
         return int(spec)
@@ -90,7 +90,7 @@ def gpu_count(environ: Mapping[str, str], host: Host) -> int:
 
 
 def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
-    """Return the GPUs that a worker will see, in its order: NVIDIA's, or AMD's without these."""
+    """Return the GPUs that a worker will see, in its order: NVIDIA's, or AMD's if there are none."""
     nvidia = _nvidia_gpus(host)
     if nvidia:
         return _visible(nvidia, environ.get("CUDA_VISIBLE_DEVICES"))
@@ -100,7 +100,7 @@ def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
     return _visible(amd, environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")))
 
 
-def _no_gpu(environ: Mapping[str, str]) -> str:
+def _no_gpu_text(environ: Mapping[str, str]) -> str:
     names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     hidden = [f"{name}={environ[name]!r}" for name in names if name in environ]
     why = f" (the environment says {', '.join(hidden)})" if hidden else ""

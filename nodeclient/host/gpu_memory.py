@@ -1,8 +1,8 @@
-"""Finds GPUs whose memory is in use, and the processes that use them.
+"""Finds GPUs whose memory is in use, and the processes that may use it.
 
-Memory outlives its processes: the driver may still release it, or another process has opened it too. So only the driver
-knows how much is in use, and /proc only names the possible users. NVML could name them as well, but in a container it
-names processes of the host, or none.
+GPU memory may outlive its process, while the driver releases it or another process has it open. So the driver (NVML)
+tells how much is in use, and /proc names possible users. NVML names users too, but in a container it names processes of
+the host, or none.
 """
 
 from __future__ import annotations
@@ -19,42 +19,38 @@ from coordinatord.runtime.tasks import in_thread
 from nodeclient.core.events import GpuProcess, GpuUse
 from nodeclient.core.sweeping import FREE_BYTES
 from nodeclient.host.devices import Host, visible_gpus
-from nodeclient.host.process_state import open_files, stat_fields
-
-_STATE, _PARENT, _FLAGS = 0, 1, 6
-"""Fields of /proc/PID/stat, counted after the name."""
+from nodeclient.host.process_state import STAT_FLAGS, STAT_PARENT, STAT_STATE, open_files, stat_fields
 
 _ENDING_STATES = frozenset("DZX")
-"""Waiting in the kernel, zombie, dead. A killed process is in one of these states until the driver has released its
-memory."""
+"""Waiting in the kernel, zombie and dead: the states of a killed process until the driver has released its memory."""
 
 _PF_EXITING = 0x4
 """The flag in linux/sched.h."""
 
 _INIT = 1
 
-LOOK_WITHIN_S = 10.0
-"""The timeout: it takes milliseconds, or seconds if nothing keeps the driver initialised. A hung driver is left to the
-workers, whose error says more."""
+SAMPLE_WITHIN_S = 10.0
+"""The timeout of a sample. It takes milliseconds, or seconds if nothing keeps the driver initialised. If the driver
+hangs, an error of the workers will say more."""
 
 
 async def sample_gpus(
-    environ: Mapping[str, str], host: Host | None = None, within_s: float = LOOK_WITHIN_S
+    environ: Mapping[str, str], host: Host | None = None, within_s: float = SAMPLE_WITHIN_S
 ) -> tuple[GpuUse, ...]:
     """Return the result of `gpus_in_use`, or nothing if NVIDIA's driver is missing, hangs, or may not be used."""
     host = host or Host()
     if not (host.devices / "nvidiactl").exists():
         return ()
     with suppress(OSError):
-        look = in_thread(partial(gpus_in_use, environ, host), "gpus")
-        look.add_done_callback(lambda look: look.exception())  # a look that is given up may fail later
-        await asyncio.wait([look], timeout=within_s)
-        return look.result() if look.done() else ()
+        sample = in_thread(partial(gpus_in_use, environ, host), "gpus")
+        sample.add_done_callback(lambda done: done.exception())  # it may fail after the timeout
+        await asyncio.wait([sample], timeout=within_s)
+        return sample.result() if sample.done() else ()
     return ()
 
 
 def gpus_in_use(environ: Mapping[str, str], host: Host) -> tuple[GpuUse, ...]:
-    """Return the GPUs visible to workers with more than `FREE_BYTES` in use, by NVML."""
+    """Return the GPUs visible to workers that have more than `FREE_BYTES` in use, by NVML."""
     used = [gpu for gpu in visible_gpus(environ, host) if gpu.used_bytes > FREE_BYTES]
     users = list(_users_of_cuda(host)) if used else []
     return tuple(
@@ -64,24 +60,24 @@ def gpus_in_use(environ: Mapping[str, str], host: Host) -> tuple[GpuUse, ...]:
 
 
 def _users_of_cuda(host: Host) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
-    """Yield the processes that have initialised CUDA, with their open device files; "" stands for any file.
+    """Yield the processes that have initialised CUDA, each with the names of its open device files.
 
-    cuInit opens `nvidia-uvm`, and NVML does not.
+    cuInit opens `nvidia-uvm`, and NVML does not. The name "" is among them, for a GPU whose file is not known.
     """
     for folder in host.processes.iterdir():
         if not folder.name.isdigit():
             continue
         files = {path.name for path in open_files(folder) if path.parent == host.devices}
-        if "nvidia-uvm" in files and (process := _look_at(int(folder.name), host.processes)) is not None:
+        if "nvidia-uvm" in files and (process := _gpu_process(int(folder.name), host.processes)) is not None:
             yield process, frozenset({"", *files})
 
 
-def _look_at(pid: int, processes: Path) -> GpuProcess | None:
+def _gpu_process(pid: int, processes: Path) -> GpuProcess | None:
     fields = stat_fields(pid, processes)
     if not fields:
         return None
-    ends = fields[_STATE] in _ENDING_STATES or bool(int(fields[_FLAGS]) & _PF_EXITING)
-    orphaned = int(fields[_PARENT]) in {_INIT, os.getpid()}
+    ends = fields[STAT_STATE] in _ENDING_STATES or bool(int(fields[STAT_FLAGS]) & _PF_EXITING)
+    orphaned = int(fields[STAT_PARENT]) in {_INIT, os.getpid()}
     with suppress(OSError):
         return GpuProcess(pid, _user_of(processes / str(pid)), left_behind=ends or orphaned)
     return None

@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
+from nodeclient.host.process_state import read_if_there, read_number
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 """A line of /proc/meminfo (proc_meminfo(5))."""
 
 _NO_LIMIT = 1 << 60
-"""More than any host has: without a limit, version 1 of the control groups reports such a number."""
+"""More than any host has. Version 1 of the control groups reports a higher number if there is no limit."""
 
 
 class Memory(Struct, frozen=True):
@@ -29,10 +30,11 @@ class Memory(Struct, frozen=True):
 
 def memory(host: Host) -> Memory:
     """Return the memory of the host, or of the control group with the lowest limit. Raises `OSError`."""
-    fields = {name: int(kilobytes) * 1024 for name, kilobytes in _FIELD.findall(_text(host.processes / "meminfo"))}
+    text = (host.processes / "meminfo").read_text(encoding="ascii", errors="replace")
+    fields = {name: int(kilobytes) * 1024 for name, kilobytes in _FIELD.findall(text)}
     total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
     for folder, unified in control_groups("memory", host):
-        limit, used = limit_of(folder), _number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
+        limit, used = limit_of(folder), read_number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
         if limit is None or used is None:
             continue
         # The kernel reclaims inactive file caches before it refuses memory.
@@ -42,7 +44,7 @@ def memory(host: Host) -> Memory:
 
 def limit_of(group: Path) -> int | None:
     """Return the memory limit of a control group of either version, in bytes; None without one."""
-    limit = _number(group / "memory.max") or _number(group / "memory.limit_in_bytes")
+    limit = read_number(group / "memory.max") or read_number(group / "memory.limit_in_bytes")
     return limit if limit is not None and limit < _NO_LIMIT else None
 
 
@@ -51,27 +53,12 @@ def address_space_left() -> int | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    pages = int(_text(Path("/proc/self/statm")).split()[0])
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
     return max(0, limit - pages * resource.getpagesize())
 
 
-def _number(file: Path) -> int | None:
-    """Return the number in a file of a control group; None without a limit, or without the file."""
-    try:
-        text = _text(file).strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
-
-
 def _cached(file: Path) -> int:
-    try:
-        lines = dict(line.split() for line in _text(file).splitlines())
-    except (OSError, ValueError):
-        return 0
+    """Return the bytes of inactive file caches by the statistics of a control group; 0 if unknown."""
+    lines = dict(line.partition(" ")[::2] for line in read_if_there(file).splitlines())
     # In version 1 the name with `total_` includes the groups below, as the name of version 2 does.
     return int(lines.get("total_inactive_file", lines.get("inactive_file", "0")))
-
-
-def _text(file: Path) -> str:
-    return file.read_text(encoding="ascii", errors="replace")

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
 from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
 from nodeclient.host.devices import Gpu, Host, visible_gpus
+from nodeclient.host.process_state import read_number
 
 CHOICES = ("node", "socket", "exclusive", "core-complex")
-"""All CPUs of the GPU's NUMA node; of that node's socket; an exclusive share of the node's cores; cores of the node
-with a common last cache, different ones for each worker if possible."""
+"""All CPUs of the GPU's NUMA node; all of that node's socket; an exclusive share of the node's cores; cores of the node
+that share a last-level cache, different ones for each worker if possible."""
 
 UNKNOWN = -1
-"""The kernel's value if it does not know the NUMA node of a device. Torch takes it for node 0, and binds all workers
+"""The kernel's value for a device whose NUMA node it does not know. Torch takes it for node 0, and binds all workers
 there."""
 
 
@@ -55,12 +55,12 @@ def bindings(
 
 
 class _Seats(Struct, frozen=True):
-    """The seats that workers are bound to: one for each GPU, or for each worker if there are more workers."""
+    """Seats, one for each GPU or each worker, whichever are more. The worker with local rank n is bound to seat n."""
 
     nodes: Mapping[int, frozenset[int]]
     """The CPUs of each NUMA node that this process may use, without nodes that have none."""
     node_numbers: tuple[int, ...]
-    """The NUMA node of each seat; worker n has seat n."""
+    """The NUMA node of each seat."""
     host: Host
 
     def node(self, seat: int) -> frozenset[int]:
@@ -123,7 +123,7 @@ def _problem(gpu: Gpu, node: int, nodes: Mapping[int, frozenset[int]]) -> str:
 
 
 def _nodes(host: Host, allowed: frozenset[int]) -> dict[int, frozenset[int]]:
-    """Return the allowed CPUs of each NUMA node with CPUs; one node has all if the kernel names no nodes."""
+    """Return the allowed CPUs of each NUMA node that has CPUs; a single node 0 if the kernel names none."""
     found = {}
     for folder in (host.system / "devices/system/node").glob("node[0-9]*"):
         cpus = parse_cpus((folder / "cpulist").read_text())
@@ -137,19 +137,19 @@ def _node_of(gpu: Gpu, nodes: Mapping[int, frozenset[int]], host: Host) -> int:
         return next(iter(nodes))  # with a single node, the kernel need not say which it is
     if gpu.pci_address is None:
         return UNKNOWN
-    node = _read_number(host.system / "bus/pci/devices" / gpu.pci_address / "numa_node")
+    node = read_number(host.system / "bus/pci/devices" / gpu.pci_address / "numa_node")
     return UNKNOWN if node is None else node
 
 
 def _socket(cpus: Iterable[int], host: Host) -> int | None:
-    return _read_number(host.system / f"devices/system/cpu/cpu{min(cpus)}/topology/physical_package_id")
+    return read_number(host.system / f"devices/system/cpu/cpu{min(cpus)}/topology/physical_package_id")
 
 
 def _last_cache_of(cpu: int, host: Host) -> int:
     """Return the first of the CPUs that share this one's last-level cache."""
     levels = {}
     for index in (host.system / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
-        level = _read_number(index / "level")
+        level = read_number(index / "level")
         if level is not None and (index / "type").read_text().strip() in {"Unified", "Data"}:
             levels[level] = index / "shared_cpu_list"
     return min(parse_cpus(levels[max(levels)].read_text())) if levels else cpu
@@ -160,10 +160,3 @@ def _grouped(cpus: Iterable[int], key: Callable[[int], int]) -> dict[int, frozen
     for cpu in cpus:
         groups[key(cpu)].add(cpu)
     return {name: frozenset(group) for name, group in groups.items()}
-
-
-def _read_number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None

@@ -11,10 +11,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def listening_address(advertised: str | None, *, alone: bool) -> str:
-    """Return the address of this host to which other agents connect; empty if it may be any.
+    """Return the address of this host at which other agents connect; empty if it may be any address.
 
-    They connect to the `advertised` address, or without one to the address at which the coordinator sees this node. The
-    latter is loopback if all nodes are on one host, which a node knows only if it is `alone` with its own coordinator.
+    They connect to the `advertised` address, or else to the one by which the coordinator knows this node. That is
+    loopback if all nodes are on one host, which a node knows only if it is `alone` with its own coordinator.
     """
     if advertised is None:
         return LOOPBACK if alone else ""
@@ -24,7 +24,7 @@ def listening_address(advertised: str | None, *, alone: bool) -> str:
 
 
 def listening_socket(address: str, backlog: int) -> socket.socket:
-    """Return a socket that listens at an address of this host, or at all for an empty one; the kernel chooses the port.
+    """Return a socket that listens at an address of this host, or at all if it is empty; the kernel chooses the port.
 
     Raises `OSError`.
     """
@@ -36,7 +36,7 @@ def listening_socket(address: str, backlog: int) -> socket.socket:
 
 
 class PortReservation:
-    """A TCP port that the kernel assigns to no process that asks for a free port, until `close`.
+    """A TCP port that the kernel assigns to no process that requests any free port, until `close`.
 
     A socket is bound to it with SO_REUSEADDR and does not listen. So the kernel never chooses the port for another
     process's bind to port 0 or for an outgoing connection. A process that asks for this very port with SO_REUSEADDR

@@ -31,13 +31,15 @@ STATES = {
 HALTED = frozenset({"stopped", TRACED, "ended"})
 """The states of a process that reacts to nothing."""
 
-_STATE = 0
-_TIMES = slice(11, 15)
-"""Fields of /proc/PID/stat, counted after the name. The times include those of children that have ended."""
+STAT_STATE, STAT_PARENT, STAT_FLAGS = 0, 1, 6
+"""Fields of /proc/PID/stat, see `stat_fields`."""
+
+_STAT_TIMES = slice(11, 15)
+"""Its fields with CPU times, those of ended children included."""
 
 _IO_COUNTERS = frozenset({"rchar", "wchar", "read_bytes", "write_bytes"})
-"""The counters of /proc/PID/io that are added up. The first two change at the end of a system call, the others during
-it."""
+"""The counters of /proc/PID/io that a sample adds up. The first two change at the end of a system call, the others
+during it."""
 
 _FUSE = re.compile(r"request_wait_answer|.*fuse_")
 """The kernel functions in which a process sleeps for a file system in another program."""
@@ -48,16 +50,15 @@ _THREADS_MAX = 1_024
 _CHILDREN_MAX = 64
 """The limit of descendants that count as the worker, such as the processes that load its data."""
 
-
 SOCKET_ADDRESS, SOCKET_PEER, SOCKET_STATE, SOCKET_INODE = 1, 2, 3, 9
-"""Columns of a socket, see `sockets`: the address and port of each end, the state, and the socket's inode."""
+"""Columns of `sockets`: the own and the peer's address with its port, the state, and the inode."""
 
 
 class ProcessState(Struct, frozen=True):
     """A sample of one process."""
 
     state: str
-    """A word, or the kernel's letter."""
+    """One of `STATES`, or the kernel's letter."""
     waits_in: str
     """The kernel function in which its main thread waits; empty if it does not wait, or if the kernel hides it."""
     cpu_s: float
@@ -65,7 +66,7 @@ class ProcessState(Struct, frozen=True):
     io_bytes: int
     """The bytes that the process and its descendants have read and written, if /proc shows them."""
     wants_cpu: bool
-    """Whether any of these threads is runnable: on a busy host it may use little CPU time."""
+    """Whether any of these threads is runnable, even if it gets little CPU time on a busy host."""
     waits_for_disk: bool
     """Whether any of these threads waits for a disk or a network file system."""
 
@@ -75,11 +76,11 @@ def sample_process(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     fields = stat_fields(pid, proc)
     if not fields:
         return None
-    letter, waits_in = fields[_STATE], read_if_there(proc / str(pid) / "wchan")
+    letter, waits_in = fields[STAT_STATE], read_if_there(proc / str(pid) / "wchan")
     ticks, io_bytes, threads = 0, 0, set[str]()
     for descendant in with_descendants(pid, proc):
         threads |= _thread_states(descendant, proc)
-        ticks += sum(map(int, stat_fields(descendant, proc)[_TIMES]))
+        ticks += sum(map(int, stat_fields(descendant, proc)[_STAT_TIMES]))
         io_bytes += _io_bytes(descendant, proc)
     state = STATES.get(letter, letter)
     return ProcessState(
@@ -115,12 +116,12 @@ def _thread_states(pid: int, proc: Path) -> set[str]:
 
 
 def stat_fields(pid: int, proc: Path) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name (proc_pid_stat(5)); none if the process is gone."""
+    """Return the fields of /proc/PID/stat after the name (proc_pid_stat(5)); an empty list if the process is gone."""
     return read_if_there(proc / str(pid) / "stat").rpartition(")")[2].split()
 
 
 def with_descendants(pid: int, proc: Path) -> list[int]:
-    """Return a process and its descendants, if the kernel shows the children of each of its threads."""
+    """Return a process and its descendants; only the process where the kernel does not show children."""
     pids = [pid]
     for parent in pids:  # the loop extends the list
         for thread in _threads(parent, proc):
@@ -130,9 +131,9 @@ def with_descendants(pid: int, proc: Path) -> list[int]:
 
 
 def open_files(process: Path) -> Iterator[Path]:
-    """Yield the open files of a process, if this user may see them.
+    """Yield the open files of a process that this user may see.
 
-    If its main thread has ended before the others, these have the files.
+    After the end of the main thread, its other threads have the files.
     """
     with suppress(OSError):
         descriptors = list((process / "fd").iterdir())
@@ -153,7 +154,7 @@ def sockets(process: Path, *tables: str) -> Iterator[list[str]]:
 
 
 def read_if_there(path: Path) -> str:
-    """Return the text of a kernel file; empty if it is gone, or not readable for this process."""
+    """Return the text of a kernel file; empty if the file is gone or not readable."""
     try:
         with path.open("rb", buffering=0) as file:  # a sample reads hundreds of files: `read_text` takes twice as long
             return file.read().decode(errors="replace")
@@ -161,10 +162,18 @@ def read_if_there(path: Path) -> str:
         return ""
 
 
-def state_between(before: ProcessState | None, after: ProcessState | None) -> str:
-    """Return the state of a process from two samples: if its main thread sleeps, other threads may still work.
+def read_number(path: Path) -> int | None:
+    """Return the number in a kernel file; None for another text, and if the file is gone or not readable."""
+    try:
+        return int(read_if_there(path))
+    except ValueError:
+        return None
 
-    A process that is runnable in both samples computes, even if it has used little CPU time on a busy host.
+
+def state_between(before: ProcessState | None, after: ProcessState | None) -> str:
+    """Return the state of a process by two samples, since other threads may work while its main thread sleeps.
+
+    It is running if it was runnable in both samples, even if it got little CPU time on a busy host.
     """
     if before is None or after is None:
         return "" if after is None else after.state
@@ -177,9 +186,6 @@ def state_between(before: ProcessState | None, after: ProcessState | None) -> st
 
 def catches(pid: int, signum: int, proc: Path = Path("/proc")) -> bool:
     """Whether a process has a handler for a signal, which would otherwise end it."""
-    try:
-        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
-    except OSError:
-        return False
+    lines = read_if_there(proc / str(pid) / "status").splitlines()
     caught = next((int(line.partition(":")[2], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return bool(caught >> (signum - 1) & 1)

@@ -15,7 +15,7 @@ BACKLOG = 128
 """The backlog: more than the workers of a node, which may all connect at once."""
 
 ACCEPT_AGAIN_S = 1.0
-"""The pause after a failed accept, such as for lack of descriptors. Without it the event loop would retry all the time,
+"""The pause after a failed accept, such as for lack of descriptors. Without it the event loop would retry at once,
 because the socket stays readable."""
 
 _CREDENTIALS = struct.Struct("3i")
@@ -28,8 +28,8 @@ class WorkerSocket:
     def __init__(self, folder: Path, name: str, on_connection: Callable[[socket.socket, int], None]) -> None:
         """Listen under a name in a folder. Raises `OSError`.
 
-        `on_connection` gets each connection, which is non-blocking and which it has to close, and the process id of the
-        peer.
+        `on_connection` gets each connection with the process id of the peer. The connection does not block, and
+        `on_connection` has to close it.
         """
         self._on_connection = on_connection
         self._loop = asyncio.get_running_loop()
