@@ -50,10 +50,7 @@ def cpu_quota(host: Host) -> float | None:
 
     See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for version 1.
     """
-    limits = [
-        _limit_v2(folder / "cpu.max") if unified else _limit_v1(folder)
-        for folder, unified in control_groups("cpu", host)
-    ]
+    limits = (_limit_v2(folder) if unified else _limit_v1(folder) for folder, unified in control_groups("cpu", host))
     least = min(limits, default=_UNLIMITED)
     return None if least == _UNLIMITED else least
 
