@@ -1,4 +1,4 @@
-"""A Unix socket to which workers connect. It carries packets, and accepts only processes of this user."""
+"""A Unix socket to which workers connect, to exchange packets. It accepts only processes of this user."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from workerlib.contract.packets import PACKET_BYTES
 from workerlib.responder import address
 
 BACKLOG = 128
@@ -75,3 +76,17 @@ class WorkerSocket:
             return
         connection.setblocking(False)
         self._on_connection(connection, pid)
+
+
+def receive_packet(connection: socket.socket) -> bytes | None:
+    """Return the next packet; None if there is none yet. It is empty if the peer is gone, or has sent too long a one.
+
+    There is no buffer for descriptors, so the kernel closes those that come along.
+    """
+    try:
+        packet, _, flags, _ = connection.recvmsg(PACKET_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+    return b"" if flags & socket.MSG_TRUNC else packet

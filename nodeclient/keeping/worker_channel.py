@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeclient.host.process_state import is_stopped
-from nodeclient.host.worker_socket import WorkerSocket
+from nodeclient.host.worker_socket import WorkerSocket, receive_packet
 from workerlib.contract.channel_messages import Hello, Message, decode, encode
-from workerlib.contract.packets import PACKET_BYTES, ChannelError
+from workerlib.contract.packets import ChannelError
 
 UNSENT_MAX = 1_024
 """The most packets that wait for a worker. A worker that lets so many wait has stopped reading."""
@@ -111,15 +111,11 @@ class WorkerChannel:
         self._loop.add_reader(connection, self._receive, peer)
 
     def _receive(self, peer: _Peer) -> None:
-        try:
-            # There is no buffer for descriptors, so the kernel closes those that a worker sends.
-            packet, _, flags, _ = peer.socket.recvmsg(PACKET_BYTES)
-        except BlockingIOError:
+        packet = receive_packet(peer.socket)
+        if packet is None:
             return
-        except OSError:
-            packet, flags = b"", 0
         try:
-            message = decode(b"" if flags & socket.MSG_TRUNC else packet)
+            message = decode(packet)
         except ChannelError:  # the worker ends, or it is not one of this node
             self._end(peer)
             return

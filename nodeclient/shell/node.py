@@ -71,8 +71,8 @@ from nodeclient.workers.leftover_processes import LeftoverProcesses
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError
+from nodeclient.workers.reusable_workers import ReusableWorkers
 from nodeclient.workers.spawn import SpawnError
-from nodeclient.workers.staying_workers import StayingWorkers
 
 
 class Node:
@@ -89,14 +89,14 @@ class Node:
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
         guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
         self._setup = RoundSetup(config, launcher, guard, stacks, remark=self._remark, complain=self._complain)
-        self._workers = LocalWorkers(mark, self._note_exit, self._leftovers.take, self._setup.starter.spawn)
+        self._workers = LocalWorkers(mark, self._note_exit, self._leftovers.watch, self._setup.starter.spawn)
         address = listening_address(config.advertise_address, alone=config.standalone)
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
         submit, notify, tasks = self.submit, self._console.notify, self._tasks
         self._keeper = StateKeeper(
             keep, config.node, config.workers, submit=submit, notify=notify, tasks=tasks, persist=config.persist
         )
-        self._staying = StayingWorkers(
+        self._reusable = ReusableWorkers(
             self._workers,
             tasks,
             submit=submit,
@@ -170,7 +170,7 @@ class Node:
                 systemd.notify("STOPPING=1", status_of(ending.message))
                 await self._settle_followed()
                 await self._logs.await_followers()
-                await self._staying.dismissals.settled()
+                await self._reusable.dismissals.await_or_give_up()
                 session.cancel()  # the node is out of the job; silent, it would be let in again and told to end again
                 await self._leftovers.end()
                 self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
@@ -178,7 +178,7 @@ class Node:
             finally:
                 await self._tasks.cancel()
                 self._keeper.close()
-                self._staying.close()
+                self._reusable.close()
                 self._setup.close()
                 await self._output.close()
                 await self._logs.settle()
@@ -230,7 +230,7 @@ class Node:
             case effect if isinstance(effect, KeptOrder):
                 self._keeper.carry_out(effect)
             case effect if isinstance(effect, ReuseOrder):
-                self._staying.carry_out(effect)
+                self._reusable.carry_out(effect)
             case Probe():
                 self._setup.assigned = effect.round, effect.assignment
                 self._tasks.spawn(self._probe(effect), name="probe")
@@ -238,7 +238,7 @@ class Node:
                 self._start(effect)
             case Terminate(signum):
                 self._exit_reporter.expect_exits()
-                self._leftovers.patience.stop(self._now)
+                self._leftovers.stages.stop(self._now)
                 if signum == signal.SIGINT:
                     self._output.expect_interrupts()
                 self._workers.terminate(signum)
@@ -265,12 +265,12 @@ class Node:
     async def _probe(self, probe: Probe) -> None:
         # Both begin now: the node of rank 0 got the round at about the same time.
         result, _ = await asyncio.gather(probe_master(probe), self._setup.starter.give_way(needed=probe.gives_way))
-        await self._staying.dismissals.ended(self._exit_reporter.settled)
+        await self._reusable.dismissals.await_all(self._exit_reporter.settled)
         try:
-            await self._leftovers.give_way()
+            await self._leftovers.free_resources()
         except UnkillableError as error:
             self._complain(str(error))
-        self._leftovers.patience.begin_round()
+        self._leftovers.stages.begin_round()
         self.submit(await self._keeper.claim_disk(probe) or result)
 
     def _start(self, start: Start) -> None:
@@ -285,10 +285,10 @@ class Node:
                 files = [stream.error_file for stream in streams]
                 self._exit_reporter.begin(RoundDiagnoses(self._output, files).diagnose)
                 private = self._output.private_folder
-                sockets = self._keeper.listen(private, start.round) | self._staying.listen(private)
+                sockets = self._keeper.listen(private, start.round) | self._reusable.listen(private)
                 commands = setup.commands(start, streams, private, sockets)
-                self._staying.begin(start.round, commands)
-                self._workers.start(commands, streams, dict.fromkeys(start.stays, self._staying.go_on))
+                self._reusable.begin(start.round, commands)
+                self._workers.start(commands, streams, dict.fromkeys(start.stays, self._reusable.continue_in_round))
         except GuardError as error:
             self._fail_start(0, ExitCode.OS_ERROR, str(error))
         except SpawnError as error:
@@ -305,7 +305,7 @@ class Node:
             self._output.when_settled(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:
-        self._workers.let_go()
+        self._workers.release_parked()
         self.submit(StartFailed(local_rank, exit_code, message))
 
     def _send(self, observed: Observed) -> None:
@@ -339,10 +339,10 @@ class Node:
 
     async def _sweep(self, *, looks_at_gpus: bool) -> None:
         try:
-            await self._staying.dismissals.settled()
+            await self._reusable.dismissals.await_or_give_up()
             await self._workers.sweep()
             if looks_at_gpus:  # another round may follow
-                await self._leftovers.give_way()
+                await self._leftovers.free_resources()
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))
             return

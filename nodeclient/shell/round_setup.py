@@ -92,7 +92,7 @@ class RoundSetup:
 
         Each is a local rank with the exit code of its program.
         """
-        over = self.slots.over()
+        over = self.slots.exit_codes()
         return [(local_rank, over[local_rank]) for local_rank in self._lingering.overdue(over, now)]
 
     def close(self) -> None:

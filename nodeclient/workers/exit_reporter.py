@@ -1,7 +1,7 @@
-"""Converts the exits of workers to events, in order, with a diagnosis of the first failures.
+"""Turns the exits of workers into events, in order, with a diagnosis of the first failures.
 
-A diagnosis takes a moment: the worker's last output is still in flight, and files have to be read. The order of exits
-must not depend on that. So the exits are queued, and each event has the age of its exit.
+A diagnosis takes a moment, since the worker's last output is in flight and files have to be read. The order of exits
+must not depend on that. So exits are queued, and each event carries the age of its exit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerExited, WorkerLeft
 
 DIAGNOSED_WITHIN_S = 1.0
-"""The timeout of a diagnosis, which usually takes milliseconds. A hung one must not delay stopping the other
-workers."""
+"""The timeout of a diagnosis, which takes milliseconds. If it hangs, it must not delay the end of the other workers."""
 
 _SIGNALS_FROM = 128
 """The lowest exit code by which a shell reports a signal."""
 
 Diagnose = Callable[[int, int, int], Awaitable[Diagnosis]]
-"""Makes a diagnosis of a worker by its local rank, its exit code as `subprocess` has it, and its process id."""
+"""Diagnoses a worker by its local rank, its exit code as in `subprocess`, and its process id."""
 
 
 class ExitReporter:
-    """The exits of one node's workers, with diagnoses."""
+    """Reports the exits of one node's workers to the agent by `submit`."""
 
     def __init__(self, submit: Callable[[Event], None]) -> None:
         self._diagnose: Diagnose | None = None
@@ -40,29 +39,28 @@ class ExitReporter:
         """Whether the workers are being stopped."""
 
     def begin(self, diagnose: Diagnose) -> None:
-        """Begin a round: `diagnose` is for its first failure and those that it may be compared with."""
+        """Begin a round, in which `diagnose` is called for the first failures."""
         self._diagnose = diagnose
         self._diagnoses_left, self._are_stopping = 1 + CONSEQUENCES_MAX, False
 
     def expect_exits(self) -> None:
-        """Record that the workers are being stopped. If none has failed before, no further exit gets a diagnosis."""
+        """Record that the workers are being stopped. If none has failed yet, no exit of this round is diagnosed."""
         self._are_stopping = True
         if self._diagnoses_left > CONSEQUENCES_MAX:
             self._diagnoses_left = 0
 
     def record_exit(self, local_rank: int, exit_code: int, pid: int) -> None:
         """Record that a worker has just ended."""
-        # Among workers that are being stopped, one with an exit code of its own was about to fail; the others died of a
-        # signal.
+        # A worker that is being stopped dies of a signal. With an exit code of its own, it was about to fail.
         by_itself = 0 < exit_code < _SIGNALS_FROM if self._are_stopping else exit_code != 0
         diagnose = self._diagnose if self._diagnoses_left > 0 and by_itself else None
         self._diagnoses_left -= diagnose is not None
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), diagnose))
 
     def record_report(self, report: CollectiveFailed | WorkerLeft) -> None:
-        """Record a worker's report that a collective has failed, and later that the worker has left its round.
+        """Record a worker's report that a collective has failed, or that the worker has left its round after that.
 
-        Exits that the loop sees at the same time come first: one of them may be the cause.
+        Exits that the event loop sees at the same time come first, since one of them may be the cause.
         """
         self._loop.call_soon(self._queue.put_nowait, (report, self._loop.time(), None))
 

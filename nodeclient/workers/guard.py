@@ -1,7 +1,7 @@
-"""Starts and ends the guard, a sibling process that cleans up if this nodeclient dies without doing so.
+"""Starts and ends the guard, a child process that kills the workers if this nodeclient dies first.
 
-`guard_process` is its program. The guard has a session of its own and ignores the usual signals. Only a pipe connects
-it with the nodeclient: the kernel closes the pipe however the nodeclient ends.
+`guard_process` is its program. The guard has a session of its own and ignores the usual signals. A pipe tells it when
+the nodeclient is gone, because the kernel closes the pipe however the nodeclient ends.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ READY_WITHIN_S = 30.0
 """The timeout of the guard's start, which takes 20 ms; the rest is for an overloaded host or file system."""
 
 POLL_EVERY_S = 0.25
-"""The polling interval of whether the guard is stopped, which nothing announces. A poll takes 20 microseconds."""
+"""How often to poll whether a signal has stopped the guard, which no descriptor shows. A poll takes 20 microseconds."""
 
 REPLACED_EVERY_S = 1.0
-"""The shortest time between two starts of guards while workers run: one that always fails must not keep a CPU busy."""
+"""The shortest time between two starts of guards: one that always fails must not keep a CPU busy."""
 
 OUTPUT_MAX = 500
-"""The limit of the error of a guard that cannot start: an exception's type and its text."""
+"""The limit of the error text of a guard that cannot start, in bytes."""
 
 _PROGRAM = """
 try:
@@ -49,8 +49,7 @@ except Exception as error:
 main()
 """
 
-
-_WHAT = "the guard, which ends the workers should this process be killed"
+_GUARD = "the guard, which ends the workers should this process be killed"
 
 
 class GuardError(OperationalError):
@@ -60,13 +59,14 @@ class GuardError(OperationalError):
 
 
 class Guard:
-    """The guard of one mark, which also removes a directory; it must be up before the first worker starts.
+    """The guard of the workers with one mark. It must be up before the first worker starts.
 
-    Workers must not inherit the write end of its pipe, or the guard would never see its end. `subprocess` closes it in
-    them, with its default `close_fds=True`.
+    Workers must not inherit the write end of its pipe, or the guard would never see the end of the pipe. `subprocess`
+    closes it in them, with its default `close_fds=True`.
     """
 
     def __init__(self, mark: str, folder: Path) -> None:
+        """Begin without a process. The guard also removes `folder`, the nodeclient's private directory."""
         self._mark = mark
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,20 +83,17 @@ class Guard:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the guard, or another one if the last has died; a no-op while it lives.
-
-        It is up once `await_ready` has returned. Raises `OSError` if no process can be started.
-        """
+        """Start the guard if none lives. It is up once `await_ready` has returned. Raises `OSError`."""
         if self._process is not None:
             if self._process.poll() is None:
                 return
-            self._let_go(self._process)
+            self._forget(self._process)
         self._ready, self._ready_by = False, time.monotonic() + READY_WITHIN_S
-        # The guard must not carry a mark, neither its own nor that of an outer nodeclient, which might kill it.
+        # The guard must carry no mark: it would kill itself, or an outer nodeclient would.
         environ = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
         stdin, self._lifeline = os.pipe()
         try:
-            # Before it starts, because this process may be killed at any later moment.
+            # Written before the start, because this process may be killed at any later moment.
             os.write(self._lifeline, f"{self._mark}\n".encode() + os.fsencode(self._folder) + b"\n")
             self._process = subprocess.Popen(  # noqa: S603  # the command has nothing that a user entered
                 isolated(_PROGRAM),
@@ -114,10 +111,10 @@ class Guard:
             os.close(stdin)
 
     def await_ready(self) -> None:
-        """Wait until the guard is up, and start it if necessary; return at once while it is up.
+        """Wait until the guard is up, and start it if none lives. Call this before every start of workers.
 
-        Call it before every start of workers. If a guard dies before it is up, another one is tried, once. Raises
-        `GuardError` if that fails too, and `OSError` if no process can be started.
+        A guard that dies before it is up is replaced once. Raises `GuardError` if that one fails too, and `OSError` if
+        no process can be started.
         """
         self.start()
         failure = self._failure()
@@ -125,10 +122,10 @@ class Guard:
             self.start()
             failure = self._failure()
         if failure:
-            raise GuardError(f"{_WHAT}, {failure}")
+            raise GuardError(f"{_GUARD}, {failure}")
 
     async def await_ready_in_loop(self) -> None:
-        """Do as `await_ready`, without blocking the event loop."""
+        """Do the same as `await_ready`, without blocking the event loop."""
         if self._process is not None and not self._ready:
             ready_fd = _pipe(self._process.stdout).fileno()
             loop, ready = asyncio.get_running_loop(), asyncio.Event()
@@ -141,19 +138,19 @@ class Guard:
         self.await_ready()
 
     async def watch(self, warn: Callable[[str], None]) -> None:
-        """Replace the guard whenever it ends or is stopped, for ever; `warn` gets a text each time."""
+        """Replace the guard whenever it ends or is stopped, until cancelled; `warn` gets a text each time."""
         while True:
             try:
                 self.start()
                 assert self._process is not None  # noqa: S101 - it was just started
-                warn(f"{_WHAT}, {await _end_of(self._process)}: another one takes its place")
+                warn(f"{_GUARD}, {await _end_of(self._process)}: another one takes its place")
             except OSError as error:
-                warn(f"{_WHAT}, cannot be started: {error.strerror}; another try follows")
+                warn(f"{_GUARD}, cannot be started: {error.strerror}; another try follows")
             started_at = self._ready_by - READY_WITHIN_S
             await asyncio.sleep(started_at + REPLACED_EVERY_S - time.monotonic())
 
     def _failure(self) -> str:
-        """Wait until the guard is up; return the error, or an empty text."""
+        """Wait until the guard is up; return why it is not, or an empty text."""
         if self._ready or self._process is None:
             return ""
         pipe = _pipe(self._process.stdout)
@@ -167,26 +164,26 @@ class Guard:
             pipe.close()
             return ""
         code = self._process.wait()
-        self._let_go(self._process)
+        self._forget(self._process)
         text = " ".join(output.decode(errors="replace").split())
         return f"does not start: {text or describe_exit(code)}"
 
     def close(self) -> None:
-        """End the guard, which kills the rest of the workers; do nothing without one."""
+        """End the guard, if there is one. It kills the processes of workers that still live."""
         if self._process is None:
             return
         self._cut_lifeline()
-        # Popen's own wait polls after 1, 2, 4 ... 32 ms, which was half of the time of a job's end.
+        # Popen's own wait polls after 1, 2, 4 ... 32 ms, which doubled the time of a job's end.
         pidfd = pidfd_open(self._process.pid)
         still_kills = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
         os.close(pidfd)
-        if still_kills:  # it continues after the end of this process
+        if still_kills:  # it goes on after the end of this process
             self._process.returncode = 0  # keeps Popen from warning that the process is still running
         else:
             self._process.wait()
-        self._let_go(self._process)
+        self._forget(self._process)
 
-    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+    def _forget(self, process: subprocess.Popen[bytes]) -> None:
         self._cut_lifeline()
         _pipe(process.stdout).close()
         self._process = None
@@ -198,7 +195,7 @@ class Guard:
 
 
 async def _end_of(process: subprocess.Popen[bytes]) -> str:
-    """Wait until a guard ends, or is stopped and then killed; return how it ended."""
+    """Wait until a guard ends, and kill one that a signal has stopped; return how it ended."""
     loop, ended, was_stopped = asyncio.get_running_loop(), asyncio.Event(), False
     pidfd = pidfd_open(process.pid)
     loop.add_reader(pidfd, ended.set)

@@ -1,6 +1,6 @@
-"""Finds, watches and ends the leftovers of a node's workers; `core.leftover_stages` decides when.
+"""Finds, watches and ends leftovers, the processes that workers leave behind; `core.leftover_stages` decides when.
 
-They are found by the mark of their worker, or in its process group if they wiped their environment.
+Leftovers are found by the mark of their worker in their environment, or in its process group if they wiped that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nodeclient.core import leftover_stages as core
 from nodeclient.core.effects import Level
 from nodeclient.core.leftover_stages import Leftover
 from nodeclient.host.process_state import SOCKET_ADDRESS, SOCKET_INODE, SOCKET_STATE, open_files, read_if_there, sockets
-from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, open_families, send
+from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, pidfds_by_mark, send
 
 SAID_AFTER_S = 1.5
 """How long an ending node waits before it reports its leftovers: most end at once."""
@@ -44,8 +44,9 @@ class EndedWorker(Struct, frozen=True):
 
     mark: str
     group: int | None
-    """Its process group; None if it was reaped, because another process may have the number."""
+    """Its process group; None if it was reaped, because the number may be another process's by now."""
     rank: str
+    """Its global rank."""
 
 
 class LeftoverProcesses:
@@ -53,8 +54,8 @@ class LeftoverProcesses:
 
     def __init__(self, stop_timeout_s: float, tasks: Tasks, notify: Callable[[Level, str], None]) -> None:
         """Begin with none; `notify` takes a text for the user."""
-        self.patience = core.Leftovers(stop_timeout_s)
-        """Decides how long leftovers may live."""
+        self.stages = core.Leftovers(stop_timeout_s)
+        """Decides which signals the leftovers are sent, and when."""
         self._tasks = tasks
         self._notify = notify
         self._loop = asyncio.get_running_loop()
@@ -62,35 +63,35 @@ class LeftoverProcesses:
         self._watched: dict[str, dict[int, Leftover]] = {}
         """The leftovers by the mark of their worker, and by pidfd."""
         self._ranks: dict[str, str] = {}
-        """The ranks of these workers."""
-        self._seen: set[Leftover] = set()
-        """The leftovers that were examined before the next round."""
-        self._looking = asyncio.Lock()
+        """The ranks of these workers by mark."""
+        self._examined: set[Leftover] = set()
+        """The leftovers whose resources were examined before an earlier round."""
+        self._scanning = asyncio.Lock()
         self._none_left = asyncio.Event()
         self._none_left.set()
 
-    async def take(self, workers: Sequence[EndedWorker]) -> None:
-        """Take over the leftovers of some workers; unreaped workers must be reaped only after this."""
+    async def watch(self, workers: Sequence[EndedWorker]) -> None:
+        """Find and watch the leftovers of workers. Workers with a group must be reaped only after this."""
         if not workers:
             return
-        await self._look(workers)
-        self.patience.add([worker.mark for worker in workers if worker.mark in self._watched], self._loop.time())
-        self._timer.arm(self.patience.next_deadline())
+        await self._scan(workers)
+        self.stages.add([worker.mark for worker in workers if worker.mark in self._watched], self._loop.time())
+        self._timer.arm(self.stages.next_deadline())
 
     def on_signal(self) -> None:
         """Record a signal that asks the node to leave."""
-        self.patience.record_signal(self._loop.time())
-        self._timer.arm(self.patience.next_deadline())
+        self.stages.record_signal(self._loop.time())
+        self._timer.arm(self.stages.next_deadline())
 
-    async def give_way(self) -> None:
-        """Kill the leftovers with resources that the next round may need. Raises `UnkillableError`."""
+    async def free_resources(self) -> None:
+        """Kill the leftovers with a GPU or a port that the next round may need. Raises `UnkillableError`."""
         present = {leftover: pidfd for known in self._watched.values() for pidfd, leftover in known.items()}
-        new = {leftover.pid: leftover for leftover in present if leftover not in self._seen}
-        self._seen = {*present}
-        # Its own descriptors, because the others are closed as soon as the processes end.
+        new = {leftover.pid: leftover for leftover in present if leftover not in self._examined}
+        self._examined = {*present}
+        # Duplicates, because the descriptors themselves are closed as soon as the processes end.
         pidfds = {pid: os.dup(present[leftover]) for pid, leftover in new.items()}
         try:
-            holding = await asyncio.to_thread(holders, pidfds) if pidfds else []
+            holding = await asyncio.to_thread(resource_holders, pidfds) if pidfds else []
             for pid in holding:
                 self._notify(Level.WARNING, core.in_the_way(core.named([new[pid]])))
             await asyncio.to_thread(kill, {pid: pidfds[pid] for pid in holding})
@@ -99,9 +100,9 @@ class LeftoverProcesses:
                 os.close(pidfd)
 
     async def end(self) -> None:
-        """Wait until no leftover lives; those that time out are killed."""
-        end_by = self.patience.end(self._loop.time())
-        self._timer.arm(self.patience.next_deadline())
+        """Wait until no leftover lives. Those that do not end in time are killed."""
+        end_by = self.stages.end(self._loop.time())
+        self._timer.arm(self.stages.next_deadline())
         for until in (self._loop.time() + SAID_AFTER_S, end_by + DEAD_WITHIN_S):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._none_left.wait(), until - self._loop.time())
@@ -111,14 +112,14 @@ class LeftoverProcesses:
                 texts = [core.named([*known.values()]) for known in self._watched.values() if known]
                 self._notify(Level.INFO, core.awaited(texts, end_by - self._loop.time()))
 
-    async def _look(self, ended: Sequence[EndedWorker] = ()) -> None:
-        """Find and watch the leftovers of workers that have just `ended`, and new ones of other workers."""
-        async with self._looking:
+    async def _scan(self, ended: Sequence[EndedWorker] = ()) -> None:
+        """Find and watch the leftovers of workers that have just `ended`, and new leftovers of other workers."""
+        async with self._scanning:
             self._watched |= {worker.mark: {} for worker in ended}
             self._ranks |= {worker.mark: worker.rank for worker in ended}
             groups = {worker.group: worker.mark for worker in ended if worker.group is not None}
             # In a thread, because reading all of /proc takes milliseconds.
-            found = await asyncio.to_thread(open_families, self._watched.keys(), groups)
+            found = await asyncio.to_thread(pidfds_by_mark, self._watched.keys(), groups)
             for mark, pidfds in found.items():
                 known = {leftover.pid for leftover in self._watched[mark].values()}
                 for pid, pidfd in pidfds.items():
@@ -129,7 +130,7 @@ class LeftoverProcesses:
                         self._loop.add_reader(pidfd, self._on_end, mark, pidfd)
             for mark in [mark for mark, leftovers in self._watched.items() if not leftovers]:
                 del self._watched[mark], self._ranks[mark]
-                self.patience.remove(mark)
+                self.stages.remove(mark)
             (self._none_left.clear if self._watched else self._none_left.set)()
 
     def _on_end(self, mark: str, pidfd: int) -> None:
@@ -137,15 +138,15 @@ class LeftoverProcesses:
         os.close(pidfd)
         del self._watched[mark][pidfd]
         if not self._watched[mark]:
-            self._tasks.spawn(self._look(), name="leftovers")  # what it has started may live
+            self._tasks.spawn(self._scan(), name="leftovers")  # it may have started others
 
     def _send_due(self, now: float) -> None:
-        for mark, signum in self.patience.due(now):
+        for mark, signum in self.stages.due(now):
             self._tasks.spawn(self._send(mark, signum), name="leftovers")
-        self._timer.arm(self.patience.next_deadline())
+        self._timer.arm(self.stages.next_deadline())
 
     async def _send(self, mark: str, signum: Signals) -> None:
-        await self._look()
+        await self._scan()
         if leftovers := [*self._watched.get(mark, {}).values()]:
             for pidfd in self._watched[mark]:
                 send(pidfd, signum)
@@ -158,24 +159,24 @@ class LeftoverProcesses:
 
 
 def _program(pid: int) -> str:
-    """Return the name of a process's program, by its call, or else by the kernel."""
+    """Return the name of a process's program, from its command line, or else the kernel's name for it."""
     called = read_if_there(Path(f"/proc/{pid}/cmdline")).partition("\0")[0]
     name = os.path.basename(called) or read_if_there(Path(f"/proc/{pid}/comm")).strip()  # noqa: PTH119 - any text
     return clip(name, PROGRAM_MAX)
 
 
-def holders(pids: Collection[int], proc: Path = Path("/proc")) -> list[int]:
-    """Return the processes that have a GPU, or listen on a port that the kernel does not assign by itself.
+def resource_holders(pids: Collection[int], proc: Path = Path("/proc")) -> list[int]:
+    """Return the processes that have a GPU, or listen on a port that their program chose.
 
-    Ports assigned by the kernel do not count: the next program gets another one. A forked process has the listening
-    sockets of its parent, such as that of torch's TCPStore.
+    A port that the kernel assigned does not count, because the next program gets another one. A forked process has the
+    listening sockets of its parent, such as that of torch's TCPStore.
     """
     taken = _GPU_FILES | _listening(proc)
     return [pid for pid in pids if any(str(file) in taken for file in open_files(proc / str(pid)))]
 
 
 def _listening(proc: Path) -> frozenset[str]:
-    """Return the sockets that listen on ports chosen by programs, named as in the links of descriptors."""
+    """Return the sockets that listen on ports chosen by programs, as the links of descriptors name them."""
     chosen_by_kernel = read_if_there(proc / "sys/net/ipv4/ip_local_port_range").split()
     first, last = map(int, chosen_by_kernel or (1, 0))
     return frozenset(

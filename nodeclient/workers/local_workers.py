@@ -1,8 +1,8 @@
 """The local worker group as processes: starts, signals, watches and sweeps them, without decisions.
 
-A pidfd in the event loop shows an exit within milliseconds, without polling and without a thread for each worker. A
-worker leads a session, and so a process group. It is reaped only after the rest of that group has ended, or is known to
-`leftover_processes`: until then its number is not reused, and a signal to the group cannot hit another process.
+Each worker leads a session, and so a process group. It is reaped only after the rest of the group has ended, or
+`leftover_processes` watches it: until then its number is not reused, and a signal to the group hits no other process. A
+pidfd in the event loop shows an exit within milliseconds, without polling or threads.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
 
-LOOK_S = 0.01
+POLL_S = 0.01
 """The polling interval of the end of dismissed workers."""
 
-GoOn = Callable[[int, int, int], None]
-"""Lets a process continue in a round; takes its local rank, and the descriptors of its stdout and stderr."""
+ContinueWorker = Callable[[int, int, int], None]
+"""Makes a parked process enter a round; takes its local rank, and the descriptors of its stdout and stderr."""
 
-Leave = Callable[[Sequence[EndedWorker]], Awaitable[None]]
-"""Takes workers that have ended, as `LeftoverProcesses.take` does; they are reaped after it returns."""
-
-NONE_STAY: Mapping[int, GoOn] = {}
+WatchLeftovers = Callable[[Sequence[EndedWorker]], Awaitable[None]]
+"""Finds the leftovers of ended workers, as `LeftoverProcesses.watch` does. The workers are reaped after it returns."""
 
 
 @dataclass(slots=True)
@@ -42,15 +40,15 @@ class _Worker:
     local_rank: int
     pid: int
     mark: str
-    """The mark of its descendants."""
+    """The mark in the environment of all its descendants."""
     rank: str
-    """Its rank in its present round."""
+    """Its global rank in its present round."""
     watched: set[int] = field(default_factory=set)
     """The watched pidfds: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
     """Whether its exit was reported."""
-    held: bool = False
-    """Whether it has left its round, and lives on for the next one."""
+    parked: bool = False
+    """Whether it has left its round, and waits for the next one."""
     ended_as: int | None = None
     """The exit code of its program, if its process lingered and was killed."""
 
@@ -66,35 +64,33 @@ class _Worker:
 class LocalWorkers:
     """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
 
-    `mark` is unique to this nodeclient, and begins the mark in each worker's environment. `on_exit` is called once for
-    each started worker, with its local rank and its exit code as in `subprocess` (-n for signal n). `leave` gets the
-    workers that have ended, to find their leftovers. `spawn` starts a worker.
-
-    After `terminate`, a worker has exited when all of its process group has. So a shell around the training script may
-    die of SIGTERM at once while the script still writes its checkpoint. If another signal ends such a shell, the rest
-    of its group is killed: that is the training.
+    After `terminate`, a worker counts as exited when all of its process group has. So a shell around the training
+    script may die of SIGTERM at once while the script writes its checkpoint. If another signal kills such a shell, the
+    rest of its group, which is the training, is killed too.
     """
 
-    def __init__(self, mark: str, on_exit: Callable[[int, int], None], leave: Leave, spawn: Spawn = spawn) -> None:
+    def __init__(
+        self, mark: str, on_exit: Callable[[int, int], None], watch_leftovers: WatchLeftovers, spawn: Spawn = spawn
+    ) -> None:
+        """Begin without workers; `spawn` starts one.
+
+        `mark` is unique to this nodeclient, and begins the mark in each worker's environment. `on_exit` is called once
+        for each started worker, with its local rank and its exit code as in `subprocess` (-n for signal n).
+        """
         self._mark = mark
         self._marks = itertools.count(1)
         self._on_exit = on_exit
-        self._leave = leave
+        self._watch_leftovers = watch_leftovers
         self._spawn = spawn
         self._workers: dict[int, _Worker] = {}
         self._pids: list[int] = []
         """The process ids by local rank, of the last started round."""
         self._ended: list[_Worker] = []
-        """The workers that have ended since the last check of their process groups."""
+        """The ended workers whose process groups are yet to be checked."""
         self._reaped: list[EndedWorker] = []
         """The workers that were reaped since the last sweep."""
         self._signalled = False
         """Whether the workers of this round were asked to end."""
-
-    @property
-    def alive(self) -> int:
-        """The number of workers whose exit was not yet reported."""
-        return sum(not worker.reported for worker in self._workers.values())
 
     @property
     def pids(self) -> frozenset[int]:
@@ -109,26 +105,26 @@ class LocalWorkers:
         self,
         commands: Sequence[WorkerCommand],
         streams: Sequence[WorkerStreams] | None = None,
-        stays: Mapping[int, GoOn] = NONE_STAY,
+        reused: Mapping[int, ContinueWorker] | None = None,
     ) -> None:
         """Start the workers; a command's index is its local rank. The last round must have been swept.
 
-        Without `streams`, they write to the outputs of this process. For a local rank in `stays` no process is started:
-        the function there lets a held process continue.
+        Without `streams`, they write to the outputs of this process. For a local rank in `reused` no process is
+        started: the function there makes the parked process continue.
 
-        Raises `SpawnError` at the first failure; the workers before it live on until `sweep` ends them.
+        Raises `SpawnError` at the first failure; the workers before it live until `sweep` ends them.
         """
-        kept = {worker.local_rank: worker for worker in self._workers.values() if worker.held}
-        assert len(kept) == len(self._workers), "the last round was not swept"  # noqa: S101  # a leftover must never live into the next
+        parked = {worker.local_rank: worker for worker in self._workers.values() if worker.parked}
+        assert len(parked) == len(self._workers), "the last round was not swept"  # noqa: S101
         self._signalled = False
         self._pids.clear()
         for local_rank, command in enumerate(commands):
             rank = command.environ.get("RANK", str(local_rank))
             stdout, stderr = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
-            if local_rank in kept and local_rank in stays and stdout is not None and stderr is not None:
-                kept[local_rank].held, kept[local_rank].rank = False, rank
-                self._pids.append(kept[local_rank].pid)
-                stays[local_rank](local_rank, stdout, stderr)
+            if reused and local_rank in reused and local_rank in parked and stdout is not None and stderr is not None:
+                parked[local_rank].parked, parked[local_rank].rank = False, rank
+                self._pids.append(parked[local_rank].pid)
+                reused[local_rank](local_rank, stdout, stderr)
                 continue
             # A single worker gets stdin for debugging, as under torchrun. Several would compete for it.
             mark = f"{self._mark}:{next(self._marks)}"
@@ -139,36 +135,35 @@ class LocalWorkers:
             self._watch(self._workers[pid], pid)
 
     def terminate(self, signum: int = signal.SIGTERM) -> None:
-        """Send every worker of the round the signal to end; from now on a process group may outlive its leader."""
+        """Send every worker of the round the signal to end. From now on a process group may outlive its leader."""
         self._signalled = True
         process_tree.signal_groups({worker.pid for worker in self._in_round()}, signum)
 
-    def hold(self, local_rank: int) -> None:
-        """Keep a worker alive beyond its round, until the next start or `dismiss`."""
+    def park(self, local_rank: int) -> None:
+        """Let a worker outlive its round, until the next `start` or `dismiss`."""
         for worker in self._workers.values():
             if worker.local_rank == local_rank:
-                worker.held = True
+                worker.parked = True
 
-    def let_go(self) -> None:
-        """Release all held workers: the next sweep ends them."""
+    def release_parked(self) -> None:
+        """Park no worker any more, so that the next sweep ends all."""
         for worker in self._workers.values():
-            worker.held = False
+            worker.parked = False
 
     async def dismiss(self, local_ranks: AbstractSet[int], within_s: float) -> None:
-        """End some held workers, with SIGTERM, and after `within_s` with SIGKILL.
+        """End some parked workers, with SIGTERM, and after `within_s` with SIGKILL.
 
-        Call it between two rounds, when no worker is in one. Raises `UnkillableError` as `sweep` does; a later `sweep`
-        retries.
+        Call it between two rounds, when no worker is in one. Raises `UnkillableError`; a later `sweep` retries.
         """
-        held = [worker for worker in self._workers.values() if worker.held and worker.local_rank in local_ranks]
-        process_tree.signal_groups({worker.pid for worker in held}, signal.SIGTERM)
+        ending = [worker for worker in self._workers.values() if worker.parked and worker.local_rank in local_ranks]
+        process_tree.signal_groups({worker.pid for worker in ending}, signal.SIGTERM)
         until = asyncio.get_running_loop().time() + within_s
-        while any(worker.exit_code() is None for worker in held if worker.pid in self._workers):
+        while any(worker.exit_code() is None for worker in ending if worker.pid in self._workers):
             if asyncio.get_running_loop().time() >= until:
                 break
-            await asyncio.sleep(LOOK_S)
-        for worker in held:
-            worker.held = False
+            await asyncio.sleep(POLL_S)
+        for worker in ending:
+            worker.parked = False
         await self.sweep()
 
     def end_as(self, local_rank: int, exit_code: int) -> bool:
@@ -186,18 +181,18 @@ class LocalWorkers:
             _signal_group(worker.pid, signal.SIGKILL)
 
     def _in_round(self) -> list[_Worker]:
-        return [worker for worker in self._workers.values() if not (worker.held or worker.reported)]
+        return [worker for worker in self._workers.values() if not (worker.parked or worker.reported)]
 
     async def sweep(self) -> None:
         """Kill the process groups of the workers that have not exited; return when no worker lives.
 
-        By then the workers are reaped, their exits reported, and their leftovers known. Held workers live on, with
-        their descendants.
+        By then the workers are reaped, their exits are reported, and their leftovers are watched. Parked workers live
+        on, with their descendants.
 
-        Raises `UnkillableError` if something outlives SIGKILL for a minute; it may be called again then. Make one call
+        Raises `UnkillableError` if something outlives SIGKILL for a minute. Then it may be called again. Make one call
         at a time, and do not cancel it.
         """
-        ending, killed = [worker for worker in self._workers.values() if not worker.held], self._in_round()
+        ending, killed = [worker for worker in self._workers.values() if not worker.parked], self._in_round()
         # Nothing is reaped before all is killed, so that the groups' numbers are not reused.
         for worker in killed:
             for pidfd in list(worker.watched):
@@ -214,7 +209,7 @@ class LocalWorkers:
         for worker in killed:
             self._report(worker)
         ended, self._reaped = self._reaped, []
-        await self._leave([*ended, *(EndedWorker(worker.mark, worker.pid, worker.rank) for worker in ending)])
+        await self._watch_leftovers([*ended, *(EndedWorker(worker.mark, worker.pid, worker.rank) for worker in ending)])
         for worker in ending:
             self._reap(worker)
 

@@ -1,7 +1,7 @@
-"""Reaps orphans, whose parent this process becomes; `local_workers` kills them.
+"""Reaps orphans: processes whose parent has ended, and which become children of this one.
 
-As PID 1 of a container, or as a subreaper, nodeclient becomes the parent of every process whose parent has ended. No
-other process would reap them, and the container would fill with zombies.
+That happens to nodeclient as PID 1 of a container, or as a subreaper (prctl(2)). No other process would reap them, and
+the container would fill with zombies. `local_workers` kills them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def reap() -> None:
-        own = os.getpid()
-        ours = children()
+        own, ours = os.getpid(), children()
         for status in statuses():
             if status.parent == own and status.dead and status.pid not in ours:
                 os.waitpid(status.pid, os.WNOHANG)

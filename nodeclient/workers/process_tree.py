@@ -2,10 +2,10 @@
 
 It imports next to nothing, because the guard imports it too.
 
-Each worker's environment has a *mark*: a random token of its nodeclient, and a number of its own. All its descendants
-inherit it, even if they make a session or fork twice, and /proc shows it. So leftovers are found without a register,
-and a process that nodeclient did not start is never touched. The mark of a nodeclient, which is the token, matches
-those of all its workers.
+Each worker's environment has a *mark*: a random token of its nodeclient, and a number of the worker. All descendants
+inherit it, even those that make a session or fork twice, and /proc shows it. So they are found without bookkeeping, and
+no other process is ever touched. The token without a number is the mark of the nodeclient, and matches those of all its
+workers.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ KILL_TIMEOUT_S = 60.0
 memory. A slower process hangs in a driver."""
 
 _OPENED_SHARE = 4
-"""The part of this process's descriptors that one scan may open, as a divisor. Later scans find the rest: a script may
-leave thousands behind."""
+"""One scan opens at most this process's limit of descriptors divided by this. A script may leave thousands of processes
+behind, and later scans find the rest."""
 
-_EMPTY_LOOKS = 2
+_SCANS = 2
 """How many scans in a row must find nothing: for some microseconds within exec, a process shows no environment."""
 
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
-"""Shells, which run their trap only after the end of their child (POSIX, Shell Command Language, 2.11)."""
+"""Shells run their trap only after the end of their child (POSIX, Shell Command Language, 2.11)."""
 
 _DEAD_STATES = frozenset("ZX")
-"""Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped, unless another of its threads lives.
-A thread of a killed process may be in a driver for a while after its main thread has ended."""
+"""Zombie and dead (proc_pid_stat(5)): such a process only waits to be reaped, unless another of its threads lives. A
+thread of a killed process may be in a driver for a while after the end of the main thread."""
 
 _THREADS = 17
 """The field of /proc/PID/stat with the number of threads, counted after the name."""
 
 
 class UnkillableError(OperationalError):
-    """Processes outlived SIGKILL, namely `pids`. All others have ended."""
+    """Processes outlived SIGKILL: `pids`. All others have ended."""
 
     def __init__(self, pids: list[int], timeout_s: float) -> None:
         listed = ", ".join(map(str, pids))
@@ -99,11 +99,11 @@ def marked(mark: str) -> list[int]:
 
 
 def signal_groups(groups: Collection[int], signum: int) -> None:
-    """Send a signal to those processes of the caller's own groups that should get it.
+    """Send a signal to the processes of the caller's own groups, except children of processes that handle it.
 
-    A process that handles the signal ends its children itself: a training script saves its state, for which it may
-    still need the processes that load its data, and torch makes these die of SIGTERM at once. If no process handles the
-    signal, all get it. So do the children of a shell, which handles no signal before they have ended.
+    A process that handles the signal ends its children itself. A training script, for example, may need the processes
+    that load its data until it has saved, and torch makes these die of SIGTERM at once. The children of a shell do get
+    the signal, because a shell handles none before they have ended.
     """
     members = {status.pid: status for status in statuses() if status.group in groups and not status.dead}
     children: dict[int, list[int]] = {}
@@ -117,10 +117,10 @@ def signal_groups(groups: Collection[int], signum: int) -> None:
 
 
 def _handles(pid: int, signum: int) -> bool:
-    """Whether a process catches a signal, or blocks it to handle it later (see proc_pid_status(5)).
+    """Whether a process catches a signal, or blocks it to handle it later (proc_pid_status(5)).
 
-    Every Python catches SIGINT, whatever its script does; so SIGINT counts only if SIGTERM is caught too. Otherwise all
-    processes get it, as they do from a terminal.
+    Every Python catches SIGINT, whatever its script does. So SIGINT counts only if SIGTERM is caught too, and otherwise
+    all processes get it, as they do from a terminal.
     """
     wanted = {signum, signal.SIGTERM} if signum == signal.SIGINT else {signum}
     try:
@@ -151,16 +151,16 @@ def _send(pid: int, group: int, signum: int) -> None:
 
 
 def kill_marked(mark: str | None, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
-    """Kill all processes with a mark, if it is given, or in the process groups; wait for their end.
+    """Kill all processes with a mark, if one is given, and those in the process groups; wait until they have ended.
 
-    `groups` must be the caller's own. A process that has ended may still be a zombie, which its parent reaps. Raises
-    `UnkillableError` for processes that are left after `timeout_s`.
+    `groups` must be the caller's own. An ended process may be a zombie until its parent reaps it. Raises
+    `UnkillableError` for processes that live after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
-    empty_looks = 0
-    while empty_looks < _EMPTY_LOOKS:
-        pidfds = _open(mark, groups)
-        empty_looks = 0 if pidfds else empty_looks + 1
+    empty_scans = 0
+    while empty_scans < _SCANS:
+        pidfds = _pidfds_to_kill(mark, groups)
+        empty_scans = 0 if pidfds else empty_scans + 1
         try:
             kill(pidfds, max(0.0, deadline - time.monotonic()))
         finally:
@@ -169,9 +169,9 @@ def kill_marked(mark: str | None, groups: frozenset[int] = frozenset(), timeout_
 
 
 def kill(pidfds: Mapping[int, int], timeout_s: float = KILL_TIMEOUT_S) -> None:
-    """Kill processes, given as pidfds by process id; wait for their end.
+    """Kill processes, given as pidfds by process id; wait until they have ended.
 
-    Raises `UnkillableError` for processes that are left after `timeout_s`.
+    Raises `UnkillableError` for processes that live after `timeout_s`.
     """
     for pidfd in pidfds.values():
         send(pidfd, signal.SIGKILL)
@@ -180,40 +180,40 @@ def kill(pidfds: Mapping[int, int], timeout_s: float = KILL_TIMEOUT_S) -> None:
         raise UnkillableError(sorted(pid for pid, pidfd in pidfds.items() if pidfd in left), timeout_s)
 
 
-def open_families(marks: Collection[str], groups: Mapping[int, str]) -> dict[str, dict[int, int]]:
-    """Return for each mark a pidfd of each process with it, by process id.
+def pidfds_by_mark(marks: Collection[str], groups: Mapping[int, str]) -> dict[str, dict[int, int]]:
+    """Return the processes with each mark, as pidfds by process id.
 
-    Processes of the `groups` get the mark given there, because they may have wiped their environment. If there are
-    too many for the descriptors of this process, some are left out.
+    A process without a mark, which may have wiped its environment, has the mark that `groups` gives its process group.
+    If there are too many for the descriptors of this process, some are left out.
     """
     families: dict[str, dict[int, int]] = {mark: {} for mark in marks}
     opened_max = _opened_max()
-    for _ in range(_EMPTY_LOOKS):
+    for _ in range(_SCANS):
         for status in statuses():
             if sum(map(len, families.values())) == opened_max:
                 return families
-            mark = _family(status.pid, status.group, families, groups)
+            mark = _mark_of(status.pid, status.group, families, groups)
             if mark is None or status.dead or status.pid in families[mark]:
                 continue
             with suppress(ProcessLookupError):
                 pidfd = pidfd_open(status.pid)
                 # Before the pidfd pinned the process, its number may have gone to another one.
-                if _family(status.pid, _group(status.pid), families, groups) == mark:
+                if _mark_of(status.pid, _group(status.pid), families, groups) == mark:
                     families[mark][status.pid] = pidfd
                 else:
                     os.close(pidfd)
     return families
 
 
-def _family(pid: int, group: int, marks: Collection[str], groups: Mapping[int, str]) -> str | None:
-    """Return the mark of a process, or that of its group; None if it is of no family."""
+def _mark_of(pid: int, group: int, marks: Collection[str], groups: Mapping[int, str]) -> str | None:
+    """Return which of the marks a process has, or else that of its group; None if it has none."""
     own = (variable.partition("=") for variable in _environ(pid).decode(errors="replace").split("\0"))
     carried = (value for name, _, value in own if name == MARK_VARIABLE and value in marks)
     return next(carried, groups.get(group))
 
 
-def _open(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
-    """Return pidfds of processes to kill, by pid; if there are too many, some are left out."""
+def _pidfds_to_kill(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
+    """Return pidfds of processes with the mark or in the groups, by pid; if there are too many, some are left out."""
     pids = set() if mark is None else set(marked(mark))
     if groups:
         pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
@@ -235,7 +235,7 @@ def _open(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
 
 
 def _opened_max() -> int:
-    """Return how many processes one scan opens; negative without a limit of descriptors."""
+    """Return how many processes one scan opens at most; a negative number, which is never reached, without a limit."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPENED_SHARE
 
 
@@ -244,7 +244,7 @@ def _pids() -> list[int]:
 
 
 def _carries(pid: int, mark: str) -> bool:
-    """Whether a process has this mark, or one that begins with this token."""
+    """Whether a process has this mark, or the mark of a worker with this token."""
     variable = f"{MARK_VARIABLE}={mark}".encode()
     return any(own == variable or own.startswith(variable + b":") for own in _environ(pid).split(b"\0"))
 
@@ -262,7 +262,7 @@ def _environ(pid: int) -> bytes:
 
 
 def _threads(pid: int) -> Iterator[str]:
-    """Yield the threads of a process; the main one comes first, and shows nothing if it has ended before the others."""
+    """Yield the threads of a process, the main one first. A main thread that ended before the others shows nothing."""
     yield str(pid)
     yield from os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # as in `statuses`
 
@@ -281,7 +281,7 @@ def send(pidfd: int, signum: int) -> None:
 
 
 def await_ends(pidfds: set[int], deadline: float) -> set[int]:
-    """Wait until processes have ended, or until `deadline` of the monotonic clock; return the pidfds that are left."""
+    """Wait until processes have ended, or until `deadline` of the monotonic clock; return the pidfds of the others."""
     left = set(pidfds)
     poll = select.poll()
     for pidfd in left:

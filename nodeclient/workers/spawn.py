@@ -1,4 +1,4 @@
-"""Starts one worker process: in a session of its own, with default signals, and bound to die with this process.
+"""Starts one worker process: in a session of its own, with default signals, and bound to die with nodeclient.
 
 `local_workers` watches and ends it.
 """
@@ -44,16 +44,14 @@ class WorkerCommand(Struct, frozen=True):
     cpus: frozenset[int] | None = None
     """The CPUs that it may use; None for all CPUs of this process."""
     slots: int | None = None
-    """The descriptor of the memory for its steps, which it inherits under the same number."""
+    """The descriptor of the memory for its steps, which it inherits; None without one."""
 
 
 class SpawnError(OperationalError):
-    """A worker could not be started; the text says why and what to do.
-
-    `exit_code` is that of a shell; 71 if the system lacks a resource at the moment.
-    """
+    """A worker could not be started; the text says why and what to do."""
 
     def __init__(self, local_rank: int, message: str, exit_code: int) -> None:
+        """Create the error; `exit_code` is that of a shell, or 71 if the system lacks a resource at the moment."""
         super().__init__(message)
         self.local_rank = local_rank
         self.message = message
@@ -73,11 +71,11 @@ def spawn(
 ) -> int:
     """Start the worker; return its process id, which the caller reaps.
 
-    It inherits only the two descriptors, that of its slots and, if `with_stdin`, this process's stdin. None means this
-    process's own descriptor. All stay open here.
+    It inherits the two descriptors, that of its slots and, if `with_stdin`, this process's stdin, but no others. For
+    None it inherits the same descriptor of this process. All stay open here.
 
-    Call it in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises `SpawnError`,
-    and then no process is left.
+    Call it in the main thread, since the kernel kills the worker when the *thread* that started it ends. Raises
+    `SpawnError`, and then leaves no process.
     """
     if command.cpus is not None and not command.cpus <= os.sched_getaffinity(0):
         message = f"CPUs {sorted(command.cpus - os.sched_getaffinity(0))} are not for this process: see taskset -p $$"
@@ -94,9 +92,9 @@ def spawn(
                 pass_fds=() if command.slots is None else (command.slots,),
                 start_new_session=True,
                 # Python code between fork and exec can deadlock on a lock that another thread held at the fork. This
-                # code takes none: it makes plain system calls, and the interpreter and glibc put their own locks right
-                # in the child. A program in between that does the same would cost each worker 20 ms and hide why exec
-                # failed, and without the death signal a worker could outlive a nodeclient whose guard died first.
+                # code takes no lock: it makes plain system calls, and the interpreter and glibc reset their own locks
+                # in the child. A helper program instead would cost each worker 20 ms and hide why exec failed. Without
+                # the death signal, a worker could outlive a nodeclient whose guard died first.
                 preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509
             )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -107,7 +105,7 @@ def spawn(
 
 @contextmanager
 def stdin_of_worker(own: bool) -> Iterator[int]:
-    """Yield the descriptor of a worker's stdin: with `own` that of this process, if it has one; else an empty file."""
+    """Yield a descriptor for a worker's stdin: with `own` this process's stdin if it is open, else an empty file."""
     if own and _is_open(0):
         yield 0
         return
@@ -127,7 +125,7 @@ def _is_open(fd: int) -> bool:
 
 
 def check_program(command: WorkerCommand) -> None:
-    """Check that the command's program can be found and executed. Raises `SpawnError`."""
+    """Check that the program of a command exists and is executable. Raises `SpawnError`."""
     program = command.argv[0]
     path = command.environ.get("PATH", os.defpath)
     if shutil.which(program, path=path) is None:
@@ -136,13 +134,13 @@ def check_program(command: WorkerCommand) -> None:
 
 
 def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
-    """Return the function for a child to call before exec: it binds its life to ours, and resets signals and limits.
+    """Return a function for a child to call before exec, after which it dies with this process.
 
-    Its limits are those of this process at its start. With `cpus`, it and its children run only on these. Everything
-    possible is computed before the fork.
+    The function also restores default signals, and the limits that this process had at its start. With `cpus`, the
+    child runs only on these. Everything possible is computed before the fork.
     """
     parent = os.getpid()
-    # exec keeps signals ignored, so under nohup, or in the background of a shell, the workers would ignore them too.
+    # exec keeps ignored signals ignored, so workers under nohup or in a shell's background would ignore them too.
     ignored = [signum for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN]
 
     # The limits of nodeclient itself are not for its workers: a program may size tables by a high limit of files, or

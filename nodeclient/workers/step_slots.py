@@ -1,13 +1,11 @@
-"""Reads workers' steps from slots of shared memory, whose layout workerlib defines.
+"""Reads workers' steps from slots: 64 bytes of shared memory for each worker, whose layout workerlib defines.
 
-The memory has no name in any file system: no disk is involved, nothing can remove it, and the kernel frees it with the
-last process that has it. Its size is sealed, so neither side can shrink it. Workers' values are not trusted: reads are
-always checked against limits.
+The memory has no name in any file system, so no disk is involved, and the kernel frees it with the last process that
+has it. Its size is sealed, so no side can shrink it. Values of workers are not trusted, but checked against limits.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -31,22 +29,17 @@ from workerlib.contract.env import (
 
 _WORD_BYTES = 8
 
-_OVER = 3
-"""The index of the field that is set when the worker's program is over."""
+_ENDED = 3
+"""The index of the field that is set when the worker's program is over: its exit code plus 1."""
 
 _EXIT_CODE_MAX = 255
 
-_SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
-
 
 class Slots:
-    """The slots of a node's workers, new ones for each round; no process of an older round can write to them."""
+    """The slots of a node's workers. Each round has new ones, so no process of an older round can write to them."""
 
     def __init__(self, workers: int, warn: Callable[[str], None]) -> None:
-        """Begin without slots.
-
-        `warn` is called once if no slots can be made. The workers' steps are unknown then.
-        """
+        """Begin without slots. If none can be made, `warn` is called once, and the workers' steps are unknown."""
         self._workers = workers
         self._warn = warn
         self._warned = False
@@ -54,11 +47,11 @@ class Slots:
         """The descriptor of the memory; None if there is none."""
         self._round = ("", 0)
         self._steps: list[tuple[int, int] | None] = []
-        """The last reported step of each worker, and its time."""
+        """The last reported step of each worker, and its time in nanoseconds of the monotonic clock."""
         self._are_announced = False
         """Whether a worker has announced that it will report steps."""
         self._sections: list[tuple[str, int, int] | None] = []
-        """The section of each worker: its name, its limit in seconds, and its start."""
+        """The section of each worker: its name, its limit in seconds, and its start in the same clock."""
 
     def begin(self, run: str, number: int) -> list[dict[str, str]]:
         """Make empty slots for a round; return the variables with each worker's slot, by local rank."""
@@ -74,16 +67,16 @@ class Slots:
                 self._warn(f"the steps of the workers cannot be known: no shared memory, {error.strerror}")
             self._warned = True
             return [{}] * self._workers
-        # The path of an open file, since a program that starts the worker may close inherited descriptors. A worker
-        # that may not open the path, as in a container, uses the inherited descriptor of this number.
+        # A path, since a program that starts the worker may close inherited descriptors. A worker that may not open the
+        # path, as in a container, uses the inherited descriptor of this number.
         path = f"/proc/{os.getpid()}/fd/{self.file}"
         return [{PROGRESS: f"{path}:{rank * SLOT_BYTES}"} for rank in range(self._workers)]
 
     def complete(self, observed: Observed) -> Observed:
-        """Add the steps of its workers to a node's report, if it is about their round."""
+        """Return a node's report with the steps and the section of its workers, if it is about their round."""
         if (observed.run, observed.round) != self._round:
             return observed
-        self._look()
+        self._read()
         observed = replace(observed, section=self._section())
         known = [step for step in self._steps if step is not None]
         if not known:
@@ -104,11 +97,11 @@ class Slots:
         age_s, limit_s = (time.monotonic_ns() - began) / 1e9, float(min(limit, DURATION_S_MAX))
         return Section(clip(name, SECTION_NAME_MAX) or "?", limit_s, min(max(age_s, 0.0), DURATION_S_MAX), rank)
 
-    def over(self) -> dict[int, int]:
-        """Return the exit codes of programs that are known to be over, by local rank."""
+    def exit_codes(self) -> dict[int, int]:
+        """Return the exit codes of the programs that are over, even if their processes live, by local rank."""
         fields = self._fields()
-        over = {rank: fields[(rank * SLOT_BYTES) // _WORD_BYTES + _OVER] for rank in range(self._workers) if fields}
-        return {rank: word - 1 for rank, word in over.items() if 0 < word <= _EXIT_CODE_MAX + 1}
+        words = {rank: fields[rank * SLOT_BYTES // _WORD_BYTES + _ENDED] for rank in range(self._workers) if fields}
+        return {rank: word - 1 for rank, word in words.items() if 0 < word <= _EXIT_CODE_MAX + 1}
 
     def close(self) -> None:
         """Release the slots."""
@@ -116,10 +109,10 @@ class Slots:
             os.close(self.file)
             self.file = None
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         fields = self._fields()
         for rank in range(self._workers) if fields else ():
-            step, at, check = fields[rank * SLOT_BYTES // _WORD_BYTES :][:_OVER]
+            step, at, check = fields[rank * SLOT_BYTES // _WORD_BYTES :][:_ENDED]
             # Inconsistent values are being written right now; they are consistent at the next read.
             if at and step ^ at == check:
                 if step <= STEP_MAX:
@@ -130,7 +123,7 @@ class Slots:
                 self._sections[rank] = unpack_section(fields[begin : begin + len(NO_SECTION)])
 
     def _fields(self) -> list[int]:
-        """Return all fields of the slots; an empty list if there are no slots."""
+        """Return all words of the slots; an empty list if there are no slots."""
         if self.file is None:
             return []
         return memoryview(os.pread(self.file, self._workers * SLOT_BYTES, 0)).cast("Q").tolist()
@@ -138,10 +131,10 @@ class Slots:
 
 def _memory(size: int) -> int:
     """Return a file of zeros in memory, of a fixed size. Raises `OSError`."""
-    file = syscalls.memfd_create(SLOTS_NAME, syscalls.MFD_CLOEXEC | syscalls.MFD_ALLOW_SEALING)
+    file = syscalls.memory_file(SLOTS_NAME)
     try:
         os.posix_fallocate(file, 0, size)  # now, so that no worker meets a lack of memory
-        fcntl.fcntl(file, syscalls.F_ADD_SEALS, _SEALS)
+        syscalls.seal_size(file)
     except BaseException:
         os.close(file)
         raise

@@ -1,11 +1,12 @@
 """Makes system calls that a Python may lack because it is built for an older C library.
 
-The Pythons of conda and uv are built for glibc 2.17 of 2012. It imports next to nothing, because the guard imports it
-too.
+The Pythons of conda and uv are built for glibc 2.17 of 2012. This module imports next to nothing, because the guard
+imports it too.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -17,15 +18,12 @@ PIDFD_SEND_SIGNAL = 424
 PIDFD_OPEN = 434
 """The numbers of system calls, which are the same on all processors from Linux 5.1 on."""
 
-MFD_CLOEXEC = 1
-MFD_ALLOW_SEALING = 2
-"""The values in linux/memfd.h."""
+_CLOEXEC_AND_SEALABLE = 1 | 2
+"""MFD_CLOEXEC and MFD_ALLOW_SEALING in linux/memfd.h."""
 
-F_ADD_SEALS = 1033
-F_SEAL_SEAL = 1
-F_SEAL_SHRINK = 2
-F_SEAL_GROW = 4
-"""The values in linux/fcntl.h."""
+_F_ADD_SEALS = 1033
+_SEAL_SIZE = 2 | 4 | 1
+"""F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL in linux/fcntl.h, which fix the size of a file."""
 
 
 class MissingCallError(OperationalError):
@@ -65,11 +63,16 @@ def pidfd_send_signal(pidfd: int, signum: int) -> None:
         _call("syscall", PIDFD_SEND_SIGNAL, pidfd, signum, None, 0)
 
 
-def memfd_create(name: str, flags: int) -> int:
-    """Return a file in memory, as `os.memfd_create` does. Raises `OSError`."""
+def memory_file(name: str) -> int:
+    """Return an empty file in memory, as `os.memfd_create` does, for `seal_size`. Raises `OSError`."""
     if sys.platform == "linux" and hasattr(os, "memfd_create"):
-        return os.memfd_create(name, flags)
-    return _call("memfd_create", name.encode(), flags)
+        return os.memfd_create(name, _CLOEXEC_AND_SEALABLE)
+    return _call("memfd_create", name.encode(), _CLOEXEC_AND_SEALABLE)
+
+
+def seal_size(file: int) -> None:
+    """Fix the size of a file in memory for ever, so that its mappings stay valid. Raises `OSError`."""
+    fcntl.fcntl(file, _F_ADD_SEALS, _SEAL_SIZE)
 
 
 def _call(function: str, *arguments: object) -> int:

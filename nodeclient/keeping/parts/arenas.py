@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -34,8 +33,6 @@ from workerlib.contract.arena import (
     Place,
 )
 from workerlib.contract.channel_messages import reason
-
-_SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
 _SPARE_SHARE = 0.9
 """The share of the host's free memory that may be taken. Where a control group runs out of memory, the kernel does not
@@ -328,11 +325,11 @@ def allocate(sizes: ArenaSizes, size: int, has_room: Callable[[int], bool]) -> i
 
     `has_room` returns whether the host has so many bytes more to spare, and is asked before each chunk.
     """
-    file = syscalls.memfd_create(MEMORY_NAME, syscalls.MFD_CLOEXEC | syscalls.MFD_ALLOW_SEALING)
+    file = syscalls.memory_file(MEMORY_NAME)
     try:
         os.ftruncate(file, sizes.total)
         _fill(file, size, has_room)
-        fcntl.fcntl(file, syscalls.F_ADD_SEALS, _SEALS)
+        syscalls.seal_size(file)
         Arena.create(file, sizes)
     except BaseException:
         os.close(file)

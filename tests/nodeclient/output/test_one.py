@@ -198,7 +198,7 @@ async def test_a_reader_that_comes_back_late_gets_everything() -> None:
             wait_until, "a full queue", lambda: stage.output._terminal_writers[Streams.STDOUT].is_full
         )
         await wait
-        assert stage.workers.alive == 1
+        assert len(stage.workers.pids) == 1
         stage.stderr.start_reading()
         await stage.ended()
     assert stage.stderr.finish() == b"".join(b"line %d\n" % n for n in range(100_000))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.workers.leftover_processes import holders
+from nodeclient.workers.leftover_processes import resource_holders
 
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
@@ -45,9 +45,9 @@ def proc(tmp_path: Path) -> Path:
 def test_a_port_that_was_chosen_and_a_gpu_count(proc: Path, file: str, holds: bool) -> None:
     (proc / "7/fd").mkdir(parents=True)
     (proc / "7/fd/3").symlink_to(file)
-    assert holders([7, 8], proc) == ([7] if holds else [])
+    assert resource_holders([7, 8], proc) == ([7] if holds else [])
 
 
 def test_a_port_that_the_kernel_has_chosen_does_not_count() -> None:
     with socket.create_server(("127.0.0.1", 0)):
-        assert holders([os.getpid()]) == []
+        assert resource_holders([os.getpid()]) == []

@@ -67,7 +67,7 @@ async def test_one_that_waits_for_the_end_of_a_pipe_ends_by_itself(tmp_path: Pat
     async with on_stage(TIMEOUT_S) as stage:
         script = f"trap '' TERM; echo; cat > {tmp_path}/records"
         tracker = stage.start("sh", "-c", script, stdin=subprocess.PIPE, start_new_session=True)
-        await stage.leftovers.take([stage.worker])
+        await stage.leftovers.watch([stage.worker])
         assert tracker.stdin is not None
         tracker.stdin.write(b"loss 1\n")
         tracker.stdin.close()
@@ -80,7 +80,7 @@ async def test_one_that_waits_for_the_end_of_a_pipe_ends_by_itself(tmp_path: Pat
 async def test_one_that_ignores_sigterm_is_killed_at_last_and_named() -> None:
     async with on_stage(SHORT_S) as stage:
         process = stage.start(*IGNORES, start_new_session=True)
-        await stage.leftovers.take([stage.worker])
+        await stage.leftovers.watch([stage.worker])
         await stage.leftovers.end()
         name = Path(sys.executable).name
         text = f"killed, since it did not end in time after its worker: rank 3: {name} (pid {process.pid})"
@@ -92,7 +92,7 @@ async def test_what_one_has_started_since_is_ended_with_it() -> None:
     async with on_stage(SHORT_S) as stage:
         script = "echo; read line; (setsid sh -c 'trap \"\" TERM; echo up; sleep 1000 & wait' &)"
         parent = stage.start("sh", "-c", script, stdin=subprocess.PIPE)
-        await stage.leftovers.take([stage.worker])
+        await stage.leftovers.watch([stage.worker])
         assert parent.stdin is not None
         assert parent.stdout is not None
         parent.stdin.write(b"\n")
@@ -108,7 +108,7 @@ async def test_what_one_has_started_since_is_ended_with_it() -> None:
 async def test_one_that_wiped_its_environment_is_found_in_the_group_of_its_worker() -> None:
     async with on_stage(SHORT_S) as stage:
         process = stage.start(*IGNORES, env={}, start_new_session=True)
-        await stage.leftovers.take([EndedWorker(stage.worker.mark, process.pid, "3")])
+        await stage.leftovers.watch([EndedWorker(stage.worker.mark, process.pid, "3")])
         await stage.leftovers.end()
         assert process.wait() == -9
         assert len(stage.said) == 1
@@ -117,7 +117,7 @@ async def test_one_that_wiped_its_environment_is_found_in_the_group_of_its_worke
 async def test_the_second_signal_kills_at_once() -> None:
     async with on_stage(TIMEOUT_S) as stage:
         process = stage.start(*IGNORES)
-        await stage.leftovers.take([stage.worker])
+        await stage.leftovers.watch([stage.worker])
         ending = asyncio.ensure_future(stage.leftovers.end())
         stage.leftovers.on_signal()
         stage.leftovers.on_signal()
@@ -141,8 +141,8 @@ server.accept()
     async with on_stage(SHORT_S) as stage:
         other = stage.start("sh", "-c", "echo; exec sleep 1000")
         server = stage.start(sys.executable, "-I", "-S", "-c", listens)
-        await stage.leftovers.take([stage.worker])
-        await stage.leftovers.give_way()
+        await stage.leftovers.watch([stage.worker])
+        await stage.leftovers.free_resources()
         assert server.wait() == -9
         [(_, text)] = stage.said
         assert text.endswith(f"rank 3: {Path(sys.executable).name} (pid {server.pid})")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
-from nodeclient.workers.process_tree import kill, kill_marked, marked, open_families, statuses
+from nodeclient.workers.process_tree import kill, kill_marked, marked, pidfds_by_mark, statuses
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.support.programs import TIMEOUT_S
 
@@ -41,7 +41,7 @@ class Group:
 
     async def _leave(self, ended: Sequence[EndedWorker]) -> None:
         groups = {worker.group: worker.mark for worker in ended if worker.group is not None}
-        for pidfds in open_families([worker.mark for worker in ended], groups).values():
+        for pidfds in pidfds_by_mark([worker.mark for worker in ended], groups).values():
             self.left |= pidfds
 
     def start(self, *scripts: str) -> None:
@@ -81,7 +81,6 @@ class Group:
 
     def assert_nothing_is_left(self) -> None:
         """Check that neither a worker nor a descendant is left, nor a zombie."""
-        assert self.workers.alive == 0
         assert self.workers.pids == frozenset()
         assert marked(self.mark) == []
         assert [status for status in statuses() if status.parent == os.getpid() and status.dead] == []
@@ -131,7 +130,7 @@ async def test_a_worker_that_ignores_sigterm_is_swept(group: Group) -> None:
     group.workers.terminate()
     assert await group.line() == "term"
     assert await group.exits.get() == (1, -15)
-    assert group.workers.alive == 1
+    assert group.exits.empty()
     await group.workers.sweep()
     assert group.exits.get_nowait() == (0, -9)
     group.assert_nothing_is_left()
@@ -212,7 +211,7 @@ async def test_a_script_may_save_its_state_though_the_shell_around_it_died(group
     group.workers.terminate()
     assert await group.line() == "saving"
     await _ended(shell)
-    assert group.workers.alive == 1
+    assert group.exits.empty()
     os.killpg(next(iter(group.workers.pids)), signal.SIGUSR1)
     assert await group.line() == "saved"
     assert await group.exits.get() == (0, -15)
@@ -231,7 +230,7 @@ async def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_busines
     assert {await group.line() for _ in range(3)} == {"ready", "True", "False"}, "both are ready"
     group.workers.terminate()
     assert await group.line() == "saved"
-    assert group.workers.alive == 1
+    assert group.exits.empty()
     await group.workers.sweep()
     group.assert_nothing_is_left()
 
@@ -251,7 +250,7 @@ async def test_a_shell_that_traps_sigterm_does_not_keep_it_from_its_child(group:
 async def test_a_group_can_be_started_again_after_a_sweep(group: Group) -> None:
     for _ in range(3):
         group.start("exec sleep 1000", "exec sleep 1000")
-        assert group.workers.alive == 2
+        assert len(group.workers.pids) == 2
         await group.workers.sweep()
         assert sorted([group.exits.get_nowait(), group.exits.get_nowait()]) == [(0, -9), (1, -9)]
     group.assert_nothing_is_left()
@@ -277,7 +276,7 @@ async def test_a_command_that_cannot_be_started_is_explained(
     with pytest.raises(SpawnError, match=message) as caught:
         group.workers.start([group.shell("exec sleep 1000"), bad, group.shell("exec sleep 1000")])
     assert (caught.value.local_rank, caught.value.exit_code) == (1, exit_code)
-    assert group.workers.alive == 1
+    assert group.exits.empty()
     await group.workers.sweep()
     assert group.exits.get_nowait() == (0, -9)
     group.assert_nothing_is_left()

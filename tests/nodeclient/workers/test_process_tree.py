@@ -58,17 +58,17 @@ def test_descendants_are_found_wherever_they_went(mark: str) -> None:
 
 MANY = """
 import os, resource, signal
-from nodeclient.workers.process_tree import kill_marked, open_families
+from nodeclient.workers.process_tree import kill_marked, pidfds_by_mark
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to reap them
 mark = os.environ["COORDINATORD_MARK"]
 for _ in range(256):
     if not os.fork():
         signal.pause()
-for pidfd in open_families([mark], {})[mark].values():
+for pidfd in pidfds_by_mark([mark], {})[mark].values():
     os.close(pidfd)
 kill_marked(mark)
-assert not open_families([mark], {})[mark].keys() - {os.getpid()}
+assert not pidfds_by_mark([mark], {})[mark].keys() - {os.getpid()}
 """
 """Makes more processes than it may have descriptors, and kills them."""
 

@@ -1,7 +1,7 @@
-"""The agent's end of the connections to workers that can continue in another round as the same processes.
+"""The agent's end of the connections to workers that can enter another round as the same processes.
 
-`workerlib.contract.round_messages` has the messages. A connection lasts as long as its process, so it outlives a round.
-Messages of a worker are not trusted: it may be any program of this user.
+`workerlib.contract.round_messages` has the messages. A connection lasts as long as its process, so it outlives rounds.
+Messages of a worker are not trusted, because it may be any program of this user.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nodeclient.core.events import (
     WorkerStays,
 )
 from nodeclient.host.process_state import is_stopped
-from nodeclient.host.worker_socket import WorkerSocket
+from nodeclient.host.worker_socket import WorkerSocket, receive_packet
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
 from workerlib.contract import round_messages
 from workerlib.contract.env import ROUNDS, STACKS
-from workerlib.contract.packets import PACKET_BYTES, ChannelError
+from workerlib.contract.packets import ChannelError
 from workerlib.contract.round_messages import (
     ROUND_CODEC,
     Aborted,
@@ -44,21 +44,22 @@ from workerlib.contract.round_messages import (
 )
 
 FAILED = 1
-"""The exit code of a Python after an error: a worker that leaves its round after an error would have had it."""
+"""The exit code of a Python after an error. A worker that leaves its round after one counts as failed with it."""
 
 _REMOVED = frozenset({STACKS})
-"""The variables that a worker removes from its environment, so that each round sends them again."""
+"""Variables that a worker removes from its environment when it reads them, so each round sends them again."""
 
 STOPPED = "a worker was stopped by a signal, such as SIGSTOP"
-"""Why a worker is not asked to leave its round in an unplanned end: it would not answer."""
+"""Why a worker is not asked to leave its round in an unplanned end, since it would not answer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A connection to a process. Its local rank is unknown before the worker has sent it."""
+    """A connection to a process."""
 
     socket: socket.socket
     local_rank: int | None = None
+    """None before the worker has sent its local rank."""
     round: int = 0
     """The worker's round."""
     pid: int = 0
@@ -69,25 +70,25 @@ class _Connection:
 
 
 class Dismissals:
-    """Ends the workers that are dismissed, one dismissal after the other."""
+    """Ends dismissed workers, one dismissal after the other."""
 
     def __init__(self, workers: LocalWorkers, tasks: Tasks, within_s: float, complain: Callable[[str], None]) -> None:
-        """Begin with none. Workers have `within_s` to end; `complain` gets a text if one cannot be killed."""
+        """Begin without dismissals. Workers have `within_s` to end; `complain` gets a text if one cannot be killed."""
         self._workers = workers
         self._tasks = tasks
         self._within_s = within_s
         self._complain = complain
         self._last: asyncio.Task[None] | None = None
-        self._tries_again = True
-        """Whether the last dismissal goes on until workers that cannot be killed have ended after all."""
+        self._retries = True
+        """Whether a dismissal goes on while a worker cannot be killed."""
 
     def begin(self, local_ranks: frozenset[int]) -> None:
-        """Dismiss workers once those that were dismissed before have ended."""
-        self._tries_again = True
+        """Dismiss workers after the dismissals before."""
+        self._retries = True
         self._last = self._tasks.spawn(self._dismiss(local_ranks, self._last), name="dismiss")
 
-    async def ended(self, reported: Callable[[], Awaitable[None]]) -> None:
-        """Wait until all workers that were dismissed have ended and their exits are `reported`, however long it takes.
+    async def await_all(self, reported: Callable[[], Awaitable[None]]) -> None:
+        """Wait until all dismissed workers have ended and their exits are `reported`, however long it takes.
 
         This includes workers that are dismissed meanwhile.
         """
@@ -99,9 +100,9 @@ class Dismissals:
             if last is self._last:
                 return
 
-    async def settled(self) -> None:
-        """Wait until all workers that were dismissed have ended, or one cannot be killed: a sweep may try again."""
-        self._tries_again = False
+    async def await_or_give_up(self) -> None:
+        """Wait until all dismissed workers have ended, or one cannot be killed. A sweep may retry that."""
+        self._retries = False
         if self._last is not None:
             await asyncio.shield(self._last)
 
@@ -114,15 +115,15 @@ class Dismissals:
                 await ending
             except UnkillableError as error:
                 self._complain(str(error))
-                if not self._tries_again:
+                if not self._retries:
                     return
                 ending = self._workers.sweep()
             else:
                 return
 
 
-class StayingWorkers:
-    """The workers of one node that can stay; all methods are for the event loop's thread."""
+class ReusableWorkers:
+    """The reusable workers of one node; all methods are for the event loop's thread."""
 
     def __init__(
         self,
@@ -134,10 +135,10 @@ class StayingWorkers:
         dismissed_within_s: float,
         complain: Callable[[str], None],
     ) -> None:
-        """Begin with none.
+        """Begin without connections.
 
-        `submit_in_order` submits a worker's report of a failed collective after all exits that came before it.
-        Dismissed workers have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
+        `submit_in_order` submits a worker's report of a failed collective after all earlier exits. Dismissed workers
+        have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
         """
         self._workers = workers
         self._submit = submit
@@ -153,11 +154,11 @@ class StayingWorkers:
         self._connections: set[_Connection] = set()
 
     def listen(self, folder: Path) -> dict[str, str]:
-        """Accept the workers of a round; return the variable with the socket's path, or nothing on an error."""
+        """Accept the workers of a round; return the variable with the socket's path, or none on an error."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        with suppress(OSError):  # then no worker stays
+        with suppress(OSError):  # then no worker is reusable
             self._socket = WorkerSocket(folder, "rounds", self._accept)
         return {} if self._socket is None else {ROUNDS: self._socket.path}
 
@@ -165,8 +166,8 @@ class StayingWorkers:
         """Begin a round, with the commands of its workers by local rank."""
         self._round, self._commands_before, self._commands = number, self._commands, commands
 
-    def go_on(self, local_rank: int, stdout: int, stderr: int) -> None:
-        """Send a held process the environment and the descriptors of its next round."""
+    def continue_in_round(self, local_rank: int, stdout: int, stderr: int) -> None:
+        """Send a parked process the environment and the descriptors of its next round."""
         before, now = self._commands_before[local_rank].environ, self._commands[local_rank].environ
         slots = self._commands[local_rank].slots
         fds = (stdout, stderr) if slots is None else (stdout, stderr, slots)
@@ -193,7 +194,7 @@ class StayingWorkers:
                     else:
                         self._send(connection, round_messages.AskToLeave(connection.round, planned))
             case Park(local_rank):
-                self._workers.hold(local_rank)
+                self._workers.park(local_rank)
             case Dismiss(local_ranks):
                 self.dismissals.begin(frozenset(local_ranks))
 
@@ -224,18 +225,17 @@ class StayingWorkers:
         self._loop.add_reader(accepted, self._receive, connection)
 
     def _receive(self, connection: _Connection) -> None:
-        try:
-            # The kernel closes descriptors that come along.
-            packet, _, flags, _ = connection.socket.recvmsg(PACKET_BYTES)
-            message = ROUND_CODEC.decode(b"" if flags & socket.MSG_TRUNC else packet)
-        except BlockingIOError:
+        packet = receive_packet(connection.socket)
+        if packet is None:
             return
-        except (OSError, ChannelError):  # the worker ends, or it is not one of this node
+        try:
+            message = ROUND_CODEC.decode(packet)
+        except ChannelError:  # the worker ends, or it is not one of this node
             self._forget(connection)
             return
-        self._take_message(connection, message)
+        self._handle(connection, message)
 
-    def _take_message(self, connection: _Connection, message: RoundMessage) -> None:
+    def _handle(self, connection: _Connection, message: RoundMessage) -> None:
         rank = connection.local_rank
         match message:
             case round_messages.CanStay(local_rank, number):
@@ -245,10 +245,10 @@ class StayingWorkers:
             case round_messages.AskToLeave() | NextRound():
                 self._forget(connection)
             case _ if rank is not None and message.round == connection.round:
-                self._take_report(connection, rank, message)
+                self._handle_report(connection, rank, message)
 
-    def _take_report(self, connection: _Connection, rank: int, message: RoundMessage) -> None:
-        """Handle a worker's report of its round. `Failed` and `Left` may wait for exits, so they count once a round."""
+    def _handle_report(self, connection: _Connection, rank: int, message: RoundMessage) -> None:
+        """Handle a worker's report of its round. `Failed` and `Left` count once in a round."""
         match message:
             case Failed(_, error, lines) if not connection.has_failed:
                 connection.has_failed = True

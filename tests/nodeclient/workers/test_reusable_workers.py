@@ -22,8 +22,8 @@ from nodeclient.workers import process_tree
 from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
+from nodeclient.workers.reusable_workers import STOPPED, ReusableWorkers
 from nodeclient.workers.spawn import WorkerCommand
-from nodeclient.workers.staying_workers import STOPPED, StayingWorkers
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.contract.env import ROUNDS, STACKS
 from workerlib.contract.packets import PACKET_BYTES
@@ -50,7 +50,7 @@ HELLO = CanStay(0, 1, os.getpid())
 class Stage:
     """A node in round 1 of one worker, which this process plays."""
 
-    staying: StayingWorkers
+    reusable: ReusableWorkers
     path: str
     events: asyncio.Queue[Event]
     in_order: list[CollectiveFailed | WorkerLeft]
@@ -80,7 +80,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     tasks = Tasks()
     workers = LocalWorkers(secrets.token_hex(16), lambda *_: None, leave_nothing)
     complaints = list[str]()
-    staying = StayingWorkers(
+    reusable = ReusableWorkers(
         workers,
         tasks,
         submit=events.put_nowait,
@@ -88,14 +88,14 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         dismissed_within_s=1.0,
         complain=complaints.append,
     )
-    made = Stage(staying, staying.listen(folder)[ROUNDS], events, in_order, workers, complaints)
-    staying.begin(1, COMMANDS)
+    made = Stage(reusable, reusable.listen(folder)[ROUNDS], events, in_order, workers, complaints)
+    reusable.begin(1, COMMANDS)
     try:
         yield made
     finally:
         for each in made.sockets:
             each.close()
-        staying.close()
+        reusable.close()
         await tasks.cancel()
 
 
@@ -107,13 +107,13 @@ async def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         worker = on.connect(HELLO)
         assert await on.event() == WorkerStays(0)
-        on.staying.carry_out(effects.LeaveRound())
+        on.reusable.carry_out(effects.LeaveRound())
         assert received(worker) == AskToLeave(1)
         worker.send(ROUND_CODEC.encode(Left(1)))
         assert await on.event() == WorkerLeft(0)
-        on.staying.begin(2, NEXT)
+        on.reusable.begin(2, NEXT)
         with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
-            on.staying.go_on(0, out.fileno(), err.fileno())
+            on.reusable.continue_in_round(0, out.fileno(), err.fileno())
         packet, files, _, _ = socket.recv_fds(worker, PACKET_BYTES, 2)
         changes = {"RANK": "1", "NEW": "z", "OLD": None, STACKS: "where"}  # it has taken the last one for itself
         assert ROUND_CODEC.decode(packet) == NextRound(2, changes)
@@ -121,7 +121,7 @@ async def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
             os.write(file, name.encode())
             os.close(file)
             assert (tmp_path / name).read_text() == name
-        on.staying.carry_out(effects.LeaveRound())
+        on.reusable.carry_out(effects.LeaveRound())
         assert received(worker) == AskToLeave(2), "it is in another round now"
 
 
@@ -146,9 +146,9 @@ async def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: P
         worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         assert await on.event() == WorkerStays(0)
         await asyncio.to_thread(wait_until, "the worker is stopped", lambda: is_stopped(worker.pid))
-        on.staying.carry_out(effects.LeaveRound())
+        on.reusable.carry_out(effects.LeaveRound())
         assert await on.event() == WorkerRefuses(0, STOPPED)
-        on.staying.carry_out(effects.LeaveRound(planned=True))
+        on.reusable.carry_out(effects.LeaveRound(planned=True))
         worker.send_signal(signal.SIGCONT)
         told, _ = await worker.communicate()
         assert ROUND_CODEC.decode(told) == AskToLeave(1, planned=True)
@@ -181,9 +181,9 @@ async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: P
         worker = on.connect(HELLO, *said * 9, Refusing(1, "it is busy"))
         assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
         assert len(on.in_order) == 2
-        on.staying.begin(2, NEXT)
+        on.reusable.begin(2, NEXT)
         with (tmp_path / "out").open("w") as out:
-            on.staying.go_on(0, out.fileno(), out.fileno())
+            on.reusable.continue_in_round(0, out.fileno(), out.fileno())
         for message in (Failed(2, "RuntimeError: again", ()), Left(2), Refusing(2, "it is busy")):
             worker.send(ROUND_CODEC.encode(message))
         await on.event()
@@ -220,7 +220,7 @@ async def test_what_a_worker_says_of_another_round_counts_for_nothing(tmp_path: 
 
 async def test_where_no_socket_can_be_made_no_worker_stays(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
-        assert on.staying.listen(tmp_path / "missing") == {}
+        assert on.reusable.listen(tmp_path / "missing") == {}
 
 
 async def leave_nothing(_: Sequence[EndedWorker]) -> None:
@@ -252,10 +252,10 @@ async def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
 ) -> None:
     async with stage(tmp_path) as on:
         on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
-        on.workers.hold(0)
+        on.workers.park(0)
         hang_in_the_kernel(monkeypatch, times=2)
-        on.staying.carry_out(effects.Dismiss((0,)))
-        await on.staying.dismissals.ended(reported)
+        on.reusable.carry_out(effects.Dismiss((0,)))
+        await on.reusable.dismissals.await_all(reported)
         assert on.complaints == [str(KEPT_BY_THE_KERNEL)] * 2
         assert not on.workers.pids, "the next round begins without them"
 
@@ -264,16 +264,16 @@ async def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
 async def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed_last(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(2)])
-        on.workers.hold(0)
-        on.workers.hold(1)
+        on.workers.park(0)
+        on.workers.park(1)
         lost = [1]
 
         async def lose_another() -> None:
             if lost:
-                on.staying.carry_out(effects.Dismiss((lost.pop(),)))
+                on.reusable.carry_out(effects.Dismiss((lost.pop(),)))
 
-        on.staying.carry_out(effects.Dismiss((0,)))
-        await on.staying.dismissals.ended(lose_another)
+        on.reusable.carry_out(effects.Dismiss((0,)))
+        await on.reusable.dismissals.await_all(lose_another)
         assert not on.workers.pids
 
 
@@ -283,10 +283,10 @@ async def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
 ) -> None:
     async with stage(tmp_path) as on:
         on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
-        on.workers.hold(0)
+        on.workers.park(0)
         hang_in_the_kernel(monkeypatch, times=1)
-        on.staying.carry_out(effects.Dismiss((0,)))
-        await on.staying.dismissals.settled()
+        on.reusable.carry_out(effects.Dismiss((0,)))
+        await on.reusable.dismissals.await_or_give_up()
         assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
         await on.workers.sweep()
         assert not on.workers.pids

@@ -49,7 +49,7 @@ async def two(tmp_path: Path) -> AsyncIterator[TwoWorkers]:
     """Yield two workers, and leave nothing of them."""
     workers = TwoWorkers(tmp_path)
     yield workers
-    workers.workers.let_go()
+    workers.workers.release_parked()
     await workers.workers.sweep()
     assert marked(workers.mark) == []
 
@@ -57,8 +57,8 @@ async def two(tmp_path: Path) -> AsyncIterator[TwoWorkers]:
 async def test_daemons_live_on_if_all_workers_are_held(two: TwoWorkers) -> None:
     daemons = await two.start()
     pids = two.workers.pids
-    two.workers.hold(0)
-    two.workers.hold(1)
+    two.workers.park(0)
+    two.workers.park(1)
     await two.workers.sweep()
     assert {*daemons, *pids} <= set(marked(two.mark))
 
@@ -66,8 +66,8 @@ async def test_daemons_live_on_if_all_workers_are_held(two: TwoWorkers) -> None:
 async def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(two: TwoWorkers) -> None:
     daemons = await two.start()
     stays = two.workers.pid_of(1)
-    two.workers.hold(0)
-    two.workers.hold(1)
+    two.workers.park(0)
+    two.workers.park(1)
     await two.workers.dismiss({0}, TIMEOUT_S)
     assert two.exits.get_nowait() == (0, -15)
     assert two.workers.pids == {stays}
@@ -77,7 +77,7 @@ async def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(two: TwoWor
 async def test_the_daemon_of_a_worker_that_is_held_lives_on(two: TwoWorkers) -> None:
     daemons = await two.start()
     held = two.workers.pid_of(0)
-    two.workers.hold(0)
+    two.workers.park(0)
     await two.workers.sweep()
     assert two.exits.get_nowait() == (1, -9)
     assert {*marked(two.mark)} == {held, daemons[0]}
