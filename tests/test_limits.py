@@ -24,7 +24,8 @@ from coordinatord.server.http.live_updates import VIEWERS_MAX
 from coordinatord.server.http.logs_api import READERS_MAX
 from coordinatord.server.http.request_body import BODY_WITHIN_S
 from coordinatord.server.http.stacks_api import READERS_MAX as STACKS_READERS_MAX
-from coordinatord.server.sessions.connection_limits import ASK_WITHIN_S, ConnectionLimits
+from coordinatord.server.sessions.connection_limits import REQUEST_WITHIN_S as FIRST_REQUEST_WITHIN_S
+from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.server.sessions.connections import HEADERS_MAX, IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX
 from coordinatord.server.sessions.node_sessions import (
     CLOSE_WITHIN_S,
@@ -86,7 +87,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ),
     (
         (JOINS_AT_ONCE, JOINS_PER_S),
-        f"{SERVER}/sessions/test_join_pace.py",
+        f"{SERVER}/sessions/test_join_throttle.py",
         "test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not",
     ),
     ((UNSENT_BYTES_MAX,), SESSIONS, "test_a_slow_reader_costs_one_message_and_hears_the_latest_word"),
@@ -95,25 +96,25 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((HEADERS_MAX,), HTTP_CONNECTIONS, "test_a_request_with_too_many_headers_is_refused_in_words"),
     ((MAX_MSG_QUEUE_SIZE,), HTTP_CONNECTIONS, "test_what_follows_a_request_for_a_stream_is_not_read_without_end"),
     ((REQUEST_BYTES_MAX,), f"{SERVER}/http/test_admin_api.py", "test_a_body_that_is_too_large_is_refused_in_words"),
-    ((ASK_WITHIN_S,), CONNECTIONS, "test_tls_that_is_not_agreed_on_in_time_is_given_up"),
+    ((FIRST_REQUEST_WITHIN_S,), CONNECTIONS, "test_tls_that_is_not_agreed_on_in_time_is_given_up"),
     ((JOIN_WITHIN_S,), SESSIONS, "test_who_does_not_say_who_it_is_is_sent_away"),
     ((BODY_WITHIN_S,), HTTP_CONNECTIONS, "test_a_request_whose_end_does_not_come_is_given_up_in_words"),
     ((IDLE_S,), CONNECTIONS, "test_a_connection_over_http_that_rests_for_too_long_is_closed"),
     ((UNACKNOWLEDGED_MS / 1_000,), f"{SERVER}/page/test_stream.py", "test_who_does_not_read_at_all_is_let_go"),
     ((CLOSE_WITHIN_S,), STRANGE, "test_a_peer_that_does_not_answer_a_close_is_cut_off"),
     (
-        (ALL.silent, ALL.silent * 3 / 4),
+        (ALL.pending, ALL.pending * 3 / 4),
         CONNECTIONS,
         "test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_comes_in",
     ),
     ((ALL.joining, ALL.joining * 3 / 4), CONNECTIONS, "test_a_session_without_a_join_makes_room_for_a_newer_one"),
     (
-        (ALL.turned_away, ALL.turned_away * 3 / 4),
+        (ALL.closing, ALL.closing * 3 / 4),
         FLOODS,
         "test_who_was_refused_and_does_not_close_takes_the_place_of_nobody",
     ),
     (
-        (ALL.requests, ALL.requests_of_address),
+        (ALL.requests, ALL.requests_per_address),
         CONNECTIONS,
         "test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them",
     ),

@@ -28,7 +28,7 @@ from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.ephemeral_tokens import remove_files_of_ended
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
-from coordinatord.server.app import ALONE, ListenAddress, ListenError, Server, Sharing, listeners_at, serve
+from coordinatord.server.app import NOT_SHARED, ListenAddress, ListenError, Server, Sharing, listeners_at, serve
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.interface import Store
 
@@ -112,7 +112,7 @@ async def _lead(
     """
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
     address = ListenAddress(settings.host, settings.port, listeners, settings.allowed_hosts)
-    sharing = ALONE if candidate is None else Sharing(candidate.holds, candidate.status)
+    sharing = NOT_SHARED if candidate is None else Sharing(candidate.holds, candidate.status)
     resigned: asyncio.Task[None] | None = None
     try:
         async with serve(
@@ -158,7 +158,7 @@ async def _serve_until(
 def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess) -> None:
     """Start the tasks of a leader: the lease, the roster of standbys, the check of silent nodes, and the tokens."""
     server.spawn(candidate.keep(), name="lease")
-    candidate.roster.changed = server.note_change
+    candidate.roster.changed = server.on_roster_change
     server.spawn(candidate.roster.watch(), name="roster")
     server.spawn(lead_until_cut_off(server.driver, candidate.roster), name="reach")
     server.spawn(access.watch(), name="access")

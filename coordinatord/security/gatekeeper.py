@@ -35,13 +35,13 @@ ADDRESSES_MAX = 10_000
 """The limit of addresses whose failures are counted; the oldest is dropped. So a caller with very many addresses gets
 more full answers."""
 
-SITES_MAX = 1_024
-"""The size of the cache of `site`, which is called two or three times for each connection."""
+NETWORKS_MAX = 1_024
+"""The size of the cache of `client_network`, which is called two or three times for each connection."""
 
 SESSION_OVER = "session_over"
 """The error code of a page that is still open when its session ends, which is harmless."""
 
-BITS_OF_A_SITE = 64
+NETWORK_BITS = 64
 """IPv6 addresses are counted by their first half: a host has 2^64 addresses."""
 
 
@@ -209,7 +209,7 @@ class Gatekeeper:
     def _count(self, error: DeniedError, peer: str) -> None:
         """Count and log a failure. Raises `DeniedError` if the address has had too many."""
         self.denied += 1
-        address, now = site(peer), self._clock()
+        address, now = client_network(peer), self._clock()
         began, failures = self._failures.pop(address, (now, 0))
         if now - began > WINDOW_S:
             began, failures = now, 0
@@ -227,8 +227,8 @@ class Gatekeeper:
         raise DeniedError(HTTPStatus.TOO_MANY_REQUESTS, "too_many", text) from error
 
 
-@lru_cache(SITES_MAX)
-def site(peer: str) -> str:
+@lru_cache(NETWORKS_MAX)
+def client_network(peer: str) -> str:
     """Return the key under which the failures of an address are counted."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
@@ -236,4 +236,4 @@ def site(peer: str) -> str:
         return peer
     if address.version == 4 or address.ipv4_mapped is not None:  # noqa: PLR2004 - of the protocol
         return peer
-    return str(ipaddress.ip_network((address, BITS_OF_A_SITE), strict=False))
+    return str(ipaddress.ip_network((address, NETWORK_BITS), strict=False))

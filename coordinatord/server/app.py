@@ -1,4 +1,4 @@
-"""The daemon put together: machine, store, driver, sessions and HTTP on one port, from start to a clean end."""
+"""Assembles the daemon: machine, store, driver, sessions and HTTP on one port, from start to a clean end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -52,37 +51,30 @@ from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler
 from coordinatord.server.reads.stack_reads import HangLooks
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
-from coordinatord.server.sessions.connections import (
-    BACKLOG,
-    HEADERS_MAX,
-    IDLE_S,
-    LINE_BYTES_MAX,
-    REQUEST_BYTES_MAX,
-    Connections,
-)
+from coordinatord.server.sessions.connections import BACKLOG, IDLE_S, REQUEST_BYTES_MAX, Connections, start_runner
 from coordinatord.server.sessions.node_sessions import NodeSessions
 from coordinatord.server.sessions.revocation import Revocations
 from coordinatord.store.error_texts import REMEDY
-from coordinatord.store.interface import OVER, Store, UnreadableStoreError
+from coordinatord.store.interface import LEASE_OVER, Store, UnreadableStoreError
 
 log = logging.getLogger(__name__)
 
 UNACKNOWLEDGED_MS = 20_000
-"""The time after which the kernel gives up a connection that acknowledges nothing: four leases of 5 s. Otherwise a
-session to a host that is gone would linger for a quarter of an hour."""
+"""How long a peer may acknowledge nothing before the kernel drops the connection: four leases of 5 s. By default, a
+session to a lost host would last for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
-"""How long the end may take, whatever is in progress: nodes look for the coordinator again anyway."""
+"""How long the end may take, with any requests in progress: nodes look for the coordinator again anyway."""
 
 
 class ListenError(OperationalError):
-    """The address cannot be listened on."""
+    """The daemon cannot listen on its address."""
 
     exit_code = ExitCode.OS_ERROR
 
 
 class Server:
-    """A coordinator that serves."""
+    """A running coordinator."""
 
     def __init__(
         self,
@@ -94,7 +86,7 @@ class Server:
         revocations: Revocations | None,
         change_signal: ChangeSignal,
     ) -> None:
-        """Take the parts that serve; without `revocations` everybody is let in, without TLS."""
+        """Serve at an address with these parts; without `revocations`, without TLS and tokens."""
         self.address = address
         self.port = port
         self.driver = driver
@@ -110,21 +102,21 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the address at which it listens."""
         return f"{self.scheme}://{_bracketed(self.address)}:{self.port}"
 
     @property
     def endpoint(self) -> str:
-        """The address for people, browsers and nodes: with this host's name, if it listens at all addresses."""
-        everywhere = self.address in {"::", "0.0.0.0"}  # noqa: S104 - looked at, not listened at
+        """HOST:PORT for people, browsers and nodes, with this host's name if it listens at all addresses."""
+        everywhere = self.address in {"::", "0.0.0.0"}  # noqa: S104 - compared, not listened at
         return f"{socket.gethostname() if everywhere else _bracketed(self.address)}:{self.port}"
 
     async def until(self, ended: asyncio.Future[None]) -> None:
         """Serve until `ended` is done; raise any error that ends the server, such as `StoreError`."""
         await self._tasks.guard(ended)
 
-    def note_change(self) -> None:
-        """Show pages and programs a change that no record has: of the coordinators that stand by."""
+    def on_roster_change(self) -> None:
+        """Show a change of the standbys, which no record has, to pages and programs."""
         self._change_signal.on_records(())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
@@ -133,27 +125,27 @@ class Server:
 
 
 class ListenAddress(Struct, frozen=True):
-    """Where a coordinator listens, and by which names it is called."""
+    """Where a coordinator listens, and its names."""
 
     host: str
     port: int
     """0 lets the kernel choose."""
     passed: Sequence[socket.socket] = ()
-    """The sockets that systemd has passed, or that are open already. They are used instead of host and port."""
+    """Open sockets, such as systemd's, to use instead of host and port."""
     names: Collection[str] = ()
-    """More names by which browsers may call it."""
+    """Further names under which browsers may open its page."""
 
 
 class Sharing(Struct, frozen=True):
-    """How coordinators that share a store take turns. By default this one has its store for itself."""
+    """The view of coordinators that share a store. By default this one shares its store with none."""
 
     may_act: Callable[[], bool] = lambda: True
-    """Whether this coordinator still is the one that decides."""
+    """Returns whether this coordinator still leads."""
     status: Callable[[], SharedStatus | None] = lambda: None
-    """Who shares the store; None if nobody does."""
+    """Returns the coordinators that share the store; None if there are no others."""
 
 
-ALONE = Sharing()
+NOT_SHARED = Sharing()
 
 
 @asynccontextmanager
@@ -165,25 +157,24 @@ async def serve(
     crashes: Path | None = None,
     security: Security | None = None,
     limits: ConnectionLimits | None = None,
-    sharing: Sharing = ALONE,
+    sharing: Sharing = NOT_SHARED,
 ) -> AsyncIterator[Server]:
-    """Serve at an address while the context lasts.
+    """Serve at an address within the context, from the state in the store.
 
-    The coordinator goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With `security`
-    all connections use TLS, and all callers need a token. Without `limits` there may be as many connections as this
-    process may have descriptors for. Raises `ListenError`, and `StoreError` if the store cannot be read.
+    A bug of the machine leaves a crash file in the directory `crashes`. With `security`, all connections use TLS, and
+    all callers need a token. Without `limits`, the process's limit of descriptors counts. Raises `ListenError`, and
+    `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store, frozenset() if security is None else security.valid_names)
     listeners = listeners_at(address.host, address.port, address.passed)
-    loop, tasks, counters = asyncio.get_running_loop(), Tasks(), Counters()
-    loop.set_exception_handler(partial(_end_for_bugs, tasks))
+    tasks, counters = Tasks(), Counters()
     driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
     HangLooks(driver, sessions.reads.stacks, tasks)
     requests, change_signal = Requests(driver), ChangeSignal()
-    driver.shown.watchers.append(change_signal.on_records)
+    driver.durable_records.watchers.append(change_signal.on_records)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
     stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
@@ -191,8 +182,9 @@ async def serve(
     page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
     connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
-    browsers = Browsers(_names(address))
-    guards = [uniform_errors, connections.note, browsers.guard, access.guard, connections.note_caller]
+    names = Names([address.host, *address.names])
+    names.look_up()
+    guards = [uniform_errors, connections.limit, Browsers(names).guard, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes()])
     reads = (
@@ -201,9 +193,10 @@ async def serve(
         LogsApi(driver, store, sessions.reads.logs, change_signal),
         StacksApi(driver, sessions.reads.stacks),
     )
-    for room in (*reads, requests, openapi, stream, metrics, page_access):
-        app.add_routes(room.routes())
-    runner = await _runner_of(app)
+    for part in (*reads, requests, openapi, stream, metrics, page_access):
+        app.add_routes(part.routes())
+    # aiohttp waits for requests twice: before it cancels them, and after.
+    runner = await start_runner(app, idle_s=IDLE_S, shutdown_s=SHUTDOWN_S / 2)
     try:
         await connections.accept(listeners, runner, tls)
         driver.start()
@@ -216,60 +209,24 @@ async def serve(
         yield Server(bound_host, bound_port, driver, sessions, tasks, revocations, change_signal)
     finally:
         await connections.drain()
-        for part in (connections, driver, sessions, requests, stream, change_signal):
-            part.close()
+        for closable in (connections, driver, sessions, requests, stream, change_signal):
+            closable.close()
         await sessions.ended()
         await runner.cleanup()
         metrics.close()
         await tasks.cancel()
-        loop.set_exception_handler(None)
 
 
 def _while_leading(driver: Driver) -> Middleware:
-    """Return the middleware that turns requests down once another coordinator may lead: answers may be old."""
+    """Return a middleware that rejects requests once another coordinator may lead, since answers may be stale."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not driver.may_act():
-            raise RequestRejectedError(HTTPStatus.SERVICE_UNAVAILABLE, "standby", OVER)
+            raise RequestRejectedError(HTTPStatus.SERVICE_UNAVAILABLE, "standby", LEASE_OVER)
         return await handler(request)
 
     return guard
-
-
-async def _runner_of(app: web.Application) -> web.AppRunner:
-    # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
-    # default in production and on in aiohttp's test server; set here, it is on in both.
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handler_cancellation=True,
-        shutdown_timeout=SHUTDOWN_S / 2,
-        keepalive_timeout=IDLE_S,
-        max_line_size=LINE_BYTES_MAX,
-        max_field_size=LINE_BYTES_MAX,
-        max_headers=HEADERS_MAX,
-    )
-    await runner.setup()
-    return runner
-
-
-def _names(address: ListenAddress) -> Names:
-    names = Names([address.host, *address.names])
-    names.learn()
-    return names
-
-
-def _end_for_bugs(tasks: Tasks, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the server for an exception in a callback, whose work, such as keeping a deadline, would not be done.
-
-    An error of one connection, or a connection that the system refuses, ends that connection only.
-    """
-    error = context.get("exception")
-    if "handle" in context and isinstance(error, Exception) and not isinstance(error, OSError):
-        tasks.fail(error)
-    else:
-        loop.default_exception_handler(context)
 
 
 def _bracketed(address: str) -> str:
@@ -277,12 +234,12 @@ def _bracketed(address: str) -> str:
 
 
 async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -> None:
-    """Restore in the machine what an earlier life of the daemon recorded; `tokens` are valid. Raises `StoreError`."""
+    """Restore the machine's state from the store; `tokens` are the names of valid tokens. Raises `StoreError`."""
     entries = await store.load()
     if not entries:
         return
     now, wall_now = asyncio.get_running_loop().time(), datetime.now(UTC).timestamp()
-    # If the clock was set back since then, some records lie in the future. They count as made just now.
+    # If the clock was set back since then, some records are from the future. They count as made just now.
     past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]
     try:
         machine.restore(past, now, tokens)
@@ -296,7 +253,7 @@ async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -
 
 
 def listeners_at(host: str, port: int, passed: Sequence[socket.socket]) -> list[socket.socket]:
-    """Return the sockets to listen with: those that systemd has passed, or else one at host and port.
+    """Return the sockets to listen with: the passed ones, or else a new one at host and port.
 
     Raises `ListenError`.
     """

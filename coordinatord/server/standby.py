@@ -1,7 +1,6 @@
-"""Serves in place of all else while a coordinator stands by: it names the leader, and does nothing more.
+"""Serves on a standby: redirects all requests to the leader, and answers with the standby's own health and metrics.
 
-Callers with a token are sent to the leader by a redirect, which nodes, commands, curl and browsers follow. Callers
-without one receive the health of this coordinator, and not the leader.
+Nodes, commands, curl and browsers follow the redirect. Callers without a token get only the health.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from coordinatord.server.http.access_guard import AccessGuard, is_health
 from coordinatord.server.http.responses import error_response, respond, uniform_errors
 from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
-from coordinatord.server.sessions.connections import CALLER, HEADERS_MAX, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
-from coordinatord.server.sessions.tls_listener import TlsNow
+from coordinatord.server.sessions.connections import CALLER, REQUEST_BYTES_MAX, Connections, start_runner
+from coordinatord.server.sessions.tls_listener import TlsProvider
 from coordinatord.store.etcd.roster import Coordinatord
 
 RETRY_AFTER_S = 1
-"""The seconds until the next try where nobody leads: a takeover takes the length of a lease."""
+"""When clients should retry while no coordinator leads, in seconds."""
 
 REASON_MAX = 300
-"""The length of a reason in a header."""
+"""The limit of a reason in a header, in characters."""
 
 OK = 200
 
 IDLE_S = 5.0
-"""How long a connection may be silent: a standby has nothing more to send on it."""
+"""How long a connection may be idle: most clients have followed the redirect, and need it no more."""
 
 CLOSE_WITHIN_S = 0.2
-"""How long the requests in progress may take once it leads: each is answered from memory."""
+"""How long requests in progress may take once this coordinator leads: each is answered from memory."""
 
 
 @asynccontextmanager
@@ -47,30 +46,23 @@ async def serve_standby(
     listeners: Iterable[socket],
     leader: Callable[[], Coordinatord | None],
     gatekeeper: Gatekeeper | None,
-    tls: TlsNow | None,
+    tls: TlsProvider | None,
     limits: ConnectionLimits | None = None,
     why: Callable[[], str] = lambda: "",
 ) -> AsyncIterator[None]:
-    """Name the leader to callers whom the gatekeeper lets in, at these sockets, while the context lasts.
+    """Redirect callers that the gatekeeper admits to the leader, at these sockets, within the context.
 
-    Where nobody leads, `why` returns the reason, or nothing if it is not known. `limits` are those of `app.serve`.
+    `leader` returns None while none is known. Then `why` returns the reason, empty if that is not known. `limits` are
+    as in `app.serve`.
     """
     answers, tasks = _StandbyAnswers(leader, why, insecure=gatekeeper is None), Tasks()
     connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
-    guards = [uniform_errors, connections.note, AccessGuard(gatekeeper, "", is_health).guard, connections.note_caller]
+    access = AccessGuard(gatekeeper, "", is_health)
+    guards = [uniform_errors, connections.limit, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     own = [web.get("/healthz", answers.health), web.get("/metrics", answers.metrics)]
     app.add_routes([*own, web.route("*", "/{rest:.*}", answers.redirect)])
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        keepalive_timeout=IDLE_S,
-        shutdown_timeout=CLOSE_WITHIN_S,
-        max_line_size=LINE_BYTES_MAX,
-        max_field_size=LINE_BYTES_MAX,
-        max_headers=HEADERS_MAX,
-    )
-    await runner.setup()
+    runner = await start_runner(app, idle_s=IDLE_S, shutdown_s=CLOSE_WITHIN_S)
     try:
         await connections.accept(listeners, runner, tls)
         yield
@@ -81,7 +73,7 @@ async def serve_standby(
 
 
 class _StandbyAnswers:
-    """Answers each request."""
+    """The handlers of requests."""
 
     def __init__(self, leader: Callable[[], Coordinatord | None], why: Callable[[], str], *, insecure: bool) -> None:
         self._leader = leader
@@ -91,19 +83,19 @@ class _StandbyAnswers:
         Gauge(LEADING, LEADING_MEANS, registry=self._registry).set(0)
 
     async def health(self, request: web.Request) -> web.Response:
-        """Answer that this coordinator is well, if it knows the leader."""
+        """Answer with 200 if the leader is known, else with 503."""
         state, status = ("nobody leads", 503) if self._leader() is None else ("standby", OK)
         if CALLER.get().token is None and not self._insecure:
             return respond(request, LivenessAnswer(status=state), status)
         return respond(request, StandbyAnswer(status=state, reason="" if status == OK else self._why()), status)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Answer Prometheus, which would follow a redirect and count the leader's figures twice."""
+        """Answer with the standby's own metrics: with a redirect, Prometheus would count the leader's twice."""
         encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
         return web.Response(body=encode(self._registry), headers={hdrs.CONTENT_TYPE: content_type})
 
     async def redirect(self, request: web.Request) -> web.Response:
-        """Redirect a request to the leader; answer 503 where nobody leads."""
+        """Redirect a request to the leader; answer with 503 if none is known."""
         leader = self._leader()
         if leader is None:
             text = f"stands by, and nobody leads: {clip(self._why(), REASON_MAX) or 'try again'}"

@@ -39,7 +39,7 @@ class LeadershipLostError(OperationalError):
     exit_code = ExitCode.TEMPFAIL
 
 
-OVER = "the lease is over, so another coordinator may lead: this one decides nothing more"
+LEASE_OVER = "the lease is over, so another coordinator may lead: this one decides nothing more"
 
 
 class Entry(Struct, frozen=True):

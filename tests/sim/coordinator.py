@@ -29,7 +29,7 @@ from coordinatord.core.rounds.values.admin_requests import Request
 from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.protocol.messages import Join, Observed
-from coordinatord.server.driver import PATIENCE_S
+from coordinatord.server.driver import WRITE_WITHIN_S
 from coordinatord.store.interface import Entry
 from nodeclient.access.endpoint import Endpoint
 from tests.sim.crash_point import CrashPoint
@@ -365,7 +365,7 @@ class SimulatedCoordinator(abc.ABC):
         """Try to make the decided records durable, within the usual patience."""
         self._attempts += 1
         self._writing = self._attempts
-        self._queue.after(PATIENCE_S, self._lose_patience, self._writing)
+        self._queue.after(WRITE_WITHIN_S, self._lose_patience, self._writing)
         self._write()
 
     @abc.abstractmethod
@@ -374,7 +374,7 @@ class SimulatedCoordinator(abc.ABC):
 
     def _lose_patience(self, attempt: int) -> None:
         if self.up and self._writing == attempt:
-            self._store_failed(f"the store has not answered for {PATIENCE_S:g} s")
+            self._store_failed(f"the store has not answered for {WRITE_WITHIN_S:g} s")
 
     def _wrote(self) -> None:
         """Release the effects of records that have become durable, and write the next ones."""

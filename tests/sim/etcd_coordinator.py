@@ -20,7 +20,7 @@ from coordinatord.store.etcd.history import History, StoredHistory
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.requests import KeyValue, text_of
 from coordinatord.store.etcd.roster import Coordinatord
-from coordinatord.store.interface import OVER, LeadershipLostError, NothingStoredError, StoreError
+from coordinatord.store.interface import LEASE_OVER, LeadershipLostError, NothingStoredError, StoreError
 from nodeclient.access.contact_points import leader_in
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.crash_point import CrashPoint
@@ -336,7 +336,7 @@ class EtcdCoordinator(SimulatedCoordinator):
         if self._candidate.holds():
             super()._handle(event)
         else:
-            self._lose(LeadershipLostError(OVER))
+            self._lose(LeadershipLostError(LEASE_OVER))
 
     # Records
 
@@ -363,7 +363,7 @@ class EtcdCoordinator(SimulatedCoordinator):
         if self._candidate.holds():
             self._wrote()
         else:
-            self._lose(LeadershipLostError(OVER))
+            self._lose(LeadershipLostError(LEASE_OVER))
 
     def _not_committed(self, error: OperationalError) -> None:
         self.disk._database.end(keep=False)

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from coordinatord.core.rounds.values.admin_requests import UndrainNode
 from coordinatord.protocol.messages import ScaleUp
-from coordinatord.server.driver import PATIENCE_S
+from coordinatord.server.driver import WRITE_WITHIN_S
 from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long, newcomer
 from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
@@ -292,7 +292,7 @@ def checkpoint_waiting_world(seed: int, *, loud: bool = False, digested: bool = 
     return world
 
 
-SLOW_COMMIT_S = 0.9 * PATIENCE_S
+SLOW_COMMIT_S = 0.9 * WRITE_WITHIN_S
 """The longest time that a write takes: after the patience the store would count as failed."""
 
 FAILURES_MAX = 6

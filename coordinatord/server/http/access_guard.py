@@ -19,7 +19,7 @@ from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatek
 from coordinatord.server.http.browser_guard import READING
 from coordinatord.server.http.page_access import LINK_PATH, SESSION_PATH
 from coordinatord.server.http.responses import error_response
-from coordinatord.server.sessions.connections import CALLER, shown_by
+from coordinatord.server.sessions.connections import CALLER, with_certificate_names
 
 HEALTH_PATH = "/healthz"
 
@@ -100,7 +100,7 @@ class AccessGuard:
         if caller.in_browser and request.method not in READING and hdrs.ORIGIN not in request.headers:
             text = "a browser names the page that sends a request, and this one has not"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign", text)
-        return shown_by(request.transport, caller)
+        return with_certificate_names(request.transport, caller)
 
 
 def _needed_role(request: web.Request) -> Role:

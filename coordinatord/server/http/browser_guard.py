@@ -22,9 +22,9 @@ from coordinatord.core.rounds.queries.master_address import plain
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
-from coordinatord.security.gatekeeper import site
+from coordinatord.security.gatekeeper import client_network
 from coordinatord.server.http.responses import error_response
-from coordinatord.server.sessions.refusal_log import LineBudget
+from coordinatord.server.sessions.refusal_log import LogThrottle
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +56,11 @@ class Names:
         self._allowed = frozenset(map(_plain, allowed))
         self._own = frozenset({_plain(socket.gethostname())})
 
-    def learn(self) -> None:
+    def look_up(self) -> None:
         """Start looking up the host's full name in the background: a name server may not answer."""
-        threading.Thread(target=self._learn, name="name of this host", daemon=True).start()
+        threading.Thread(target=self._look_up, name="name of this host", daemon=True).start()
 
-    def _learn(self) -> None:
+    def _look_up(self) -> None:
         try:
             found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
         except (OSError, UnicodeError):
@@ -82,7 +82,7 @@ class Browsers:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._budget = LineBudget()
+        self._throttle = LogThrottle()
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -99,7 +99,9 @@ class Browsers:
 
     def _log_rejected(self, request: web.Request, origin: str) -> None:
         """Log a rejected request of a page. Anybody can send many, so the lines about one address are limited."""
-        more = self._budget.allow(site(plain(request.remote or "")), asyncio.get_running_loop().time())
+        more = self._throttle.line_suffix(
+            client_network(plain(request.remote or "")), asyncio.get_running_loop().time()
+        )
         if more is not None:
             text = "refused: a web page sent a request that only programs may send%s"
             origin, path = clip(origin, SHOWN_MAX), clip(request.path, SHOWN_MAX)

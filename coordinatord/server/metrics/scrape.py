@@ -50,7 +50,7 @@ class Metrics:
         """
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
-        driver.shown.watchers.append(self._rounds.on_records)
+        driver.durable_records.watchers.append(self._rounds.on_records)
         self._lag = LagProbe(counters)
         self._jobs = JobsCollector()
         self._turn = asyncio.Lock()

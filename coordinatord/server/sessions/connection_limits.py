@@ -1,7 +1,7 @@
-"""Bounds the number of connections of each kind, and ends those that do not prove in time what they are.
+"""Limits the number of connections of each kind, and ends those that do not send their first message in time.
 
-A connection takes a descriptor, and some memory. So the descriptors that this process may have are shared out:
-connections without a request cannot use up those of nodes, and nodes cannot use up those of HTTP clients.
+Each connection takes a file descriptor and some memory. The descriptors of this process are divided among the kinds of
+connections. So connections without a request cannot use up those of nodes, nor nodes those of HTTP clients.
 """
 
 from __future__ import annotations
@@ -16,161 +16,162 @@ from msgspec import Struct
 
 from coordinatord.runtime.timers import Patience
 
-ASK_WITHIN_S = 30.0
-"""The limit for the TLS handshake, and again for the head of the first request: ten times what either takes if a third
-of all packets are lost, and enough for the last of 10,000 nodes that come at once."""
+REQUEST_WITHIN_S = 30.0
+"""The time limit of the TLS handshake, and again of the head of the first request. It is ten times what either takes if
+a third of all packets are lost, and enough for the last of 10,000 nodes that connect at once."""
 
 OWN_FILES = 64
-"""Descriptors for the store, the listening sockets and the log: it has some 20 open."""
+"""Descriptors for the store, the listening sockets and the log, of which some 20 are open."""
 
-SILENT_MAX = 16_384
-"""Connections without a whole request, also those in a TLS handshake: enough for 10,000 nodes that come at once. One
-that sends anything takes up to 300 KiB with its buffers for TLS."""
+PENDING_MAX = 16_384
+"""The limit of connections without a whole request, including those in a TLS handshake: enough for 10,000 nodes that
+connect at once. Each takes up to 300 KiB with its TLS buffers."""
 
 JOINING_MAX = 16_384
-"""Sessions without a `Join`, for the same reason."""
+"""The limit of sessions without a `Join`, for the same reason."""
 
 REQUESTS_MAX = 1_024
-"""Connections over HTTP: pages, followers of events and readers of logs are a few hundred at most, together."""
+"""The limit of connections over HTTP: pages and readers of events and logs are a few hundred at most."""
 
-SHARE_OF_ADDRESS = 3 / 4
-"""The part of the connections without a request, and of those without a `Join`, that one address may have: 10,000 nodes
-behind one address (NAT, Kubernetes) come in, and the rest is for others."""
+ADDRESS_SHARE = 3 / 4
+"""The share of the connections without a request, and of the sessions without a `Join`, that one address may have.
+Behind one address (NAT, Kubernetes) there may be 10,000 nodes."""
 
-REQUESTS_OF_ADDRESS = 1 / 4
-"""The part of the connections over HTTP that one address may have: a proxy with a hundred pages open."""
+ADDRESS_REQUESTS_SHARE = 1 / 4
+"""The share of the connections over HTTP that one address may have, such as a proxy with a hundred open pages."""
 
-SHARE_OF_TURNED_AWAY = 1 / 2
-"""The part of the sessions without a `Join` that may be about to end, because they were refused."""
+REFUSED_SHARE = 1 / 2
+"""The share of the sessions without a `Join` that may be closing, because they were refused."""
+
+UNLIMITED_FILES = 1 << 20
+"""The assumed limit of descriptors if the system sets none: Linux's default maximum for a process."""
 
 
 class ConnectionLimits(Struct, frozen=True):
-    """The number of connections of each kind that no other kind can use up."""
+    """The numbers of connections that are reserved for each kind."""
 
-    silent: int
+    pending: int
+    """Connections without a whole request."""
     joining: int
+    """Sessions without a `Join`."""
     requests: int
+    """Connections over HTTP."""
     nodes: int
+    """Sessions with a `Join`."""
 
     @property
-    def requests_of_address(self) -> int:
+    def requests_per_address(self) -> int:
         """How many connections over HTTP one address may have."""
-        return max(1, int(self.requests * REQUESTS_OF_ADDRESS))
+        return max(1, int(self.requests * ADDRESS_REQUESTS_SHARE))
 
     @property
-    def turned_away(self) -> int:
-        """How many sessions that were refused before a `Join` may still wait for the other side to close.
+    def closing(self) -> int:
+        """How many sessions that were refused before their `Join` may wait for the peer's close frame."""
+        return max(1, int(self.joining * REFUSED_SHARE))
 
-        They have a part of the place for sessions without a `Join`, so that the others keep the rest.
+    def pending_max(self, sessions: int) -> int:
+        """Return how many connections may be without a request while there are so many sessions.
+
+        They may use the free places of sessions, since each node begins as such a connection.
         """
-        return max(1, int(self.joining * SHARE_OF_TURNED_AWAY))
+        return min(PENDING_MAX, self.pending + self.joining + self.nodes - sessions)
 
-    def silent_beside(self, sessions: int) -> int:
-        """Return how many connections may be without a request beside so many sessions.
-
-        They may use what nodes leave free, since all nodes begin as such connections, and 10,000 may come at once.
-        """
-        return min(SILENT_MAX, self.silent + self.joining + self.nodes - sessions)
-
-    def joining_beside(self, nodes: int) -> int:
-        """Return how many sessions may be without a `Join` beside so many nodes: they too may use what these leave."""
+    def joining_max(self, nodes: int) -> int:
+        """Return how many sessions may be without a `Join` while so many nodes have joined."""
         return min(JOINING_MAX, self.joining + self.nodes - nodes)
 
     @classmethod
     def of(cls, descriptors: int) -> ConnectionLimits:
-        """Share out so many descriptors; half of them are for nodes where there are few."""
+        """Divide so many descriptors among the kinds; nodes get at least half of them."""
         free = max(8, descriptors - OWN_FILES)
-        silent, joining = min(SILENT_MAX, free // 4), min(JOINING_MAX, free // 8)
+        pending, joining = min(PENDING_MAX, free // 4), min(JOINING_MAX, free // 8)
         requests = min(REQUESTS_MAX, free // 8)
-        return cls(silent, joining, requests, free - silent - joining - requests)
+        return cls(pending, joining, requests, free - pending - joining - requests)
 
     @classmethod
     def of_this_process(cls) -> ConnectionLimits:
-        """Share out what the system grants to this process."""
+        """Divide the descriptors that the system grants to this process."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return cls.of(UNLIMITED if soft == resource.RLIM_INFINITY else soft)
+        return cls.of(UNLIMITED_FILES if soft == resource.RLIM_INFINITY else soft)
 
 
-UNLIMITED = 1 << 20
-"""The limit that is assumed where there is none: the most that Linux gives to a process by default."""
+Connection = TypeVar("Connection", bound=Hashable)
 
 
-Waiting = TypeVar("Waiting", bound=Hashable)
-
-
-class Silent(Hashable, Protocol):
-    """A connection without a whole request."""
+class Closable(Hashable, Protocol):
+    """A connection of any kind, in a TLS handshake or after it."""
 
     def force_close(self) -> None:
         """End the connection at once."""
 
 
-class Unproven(Generic[Waiting]):
-    """Connections that have to send something in time: a request, a `Join`, or the end. Their number is bounded.
+class PendingConnections(Generic[Connection]):
+    """A limited number of connections that must send something in time: a request, a `Join`, or a close frame.
 
-    One too many ends the oldest one of the address that has the most. So a flood ends its own connections, and not
-    those of others.
+    Beyond the limit, the oldest connection of the address with the most connections is closed. So a client that floods
+    the port loses its own connections, and not those of others.
     """
 
-    def __init__(self, within_s: float, most: Callable[[], int], give_up: Callable[[Waiting], None]) -> None:
-        """Wait `within_s` seconds for each, for at most `most()` at one time; `give_up` ends one that is late."""
+    def __init__(self, within_s: float, most: Callable[[], int], close: Callable[[Connection], None]) -> None:
+        """Give each connection `within_s` seconds, and hold at most `most()`; `close` closes a connection."""
         self._most = most
-        self._give_up = give_up
-        self._patience = Patience[Waiting](within_s, self._end)
-        self._addresses: dict[Waiting, str] = {}
-        self._by_address: dict[str, dict[Waiting, None]] = {}
+        self._close = close
+        self._timeouts = Patience[Connection](within_s, self._evict)
+        self._addresses: dict[Connection, str] = {}
+        self._by_address: dict[str, dict[Connection, None]] = {}
+        """The connections of each address, oldest first."""
         self._emptied = asyncio.Event()
         """Set when no connection is left."""
 
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def __contains__(self, waiting: Waiting) -> bool:
-        return waiting in self._addresses
+    def __contains__(self, connection: Connection) -> bool:
+        return connection in self._addresses
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[Connection]:
         return iter(self._addresses)
 
-    def add(self, waiting: Waiting, address: str) -> None:
-        """Begin to wait for a connection from an address."""
+    def add(self, connection: Connection, address: str) -> None:
+        """Start the timeout of a connection from an address; close another one if there are too many."""
         of_address, most = self._by_address.get(address), self._most()
-        if of_address is not None and len(of_address) >= max(1, int(most * SHARE_OF_ADDRESS)):
-            self._end(next(iter(of_address)))
+        if of_address is not None and len(of_address) >= max(1, int(most * ADDRESS_SHARE)):
+            self._evict(next(iter(of_address)))
         elif self._addresses and len(self._addresses) >= most:
             crowded = max(self._by_address, key=lambda known: len(self._by_address[known]))
-            self._end(next(iter(self._by_address[crowded])))
-        self._addresses[waiting] = address
-        self._by_address.setdefault(address, {})[waiting] = None
-        self._patience.add(waiting)
+            self._evict(next(iter(self._by_address[crowded])))
+        self._addresses[connection] = address
+        self._by_address.setdefault(address, {})[connection] = None
+        self._timeouts.add(connection)
 
-    def discard(self, waiting: Waiting) -> bool:
-        """Stop waiting for a connection; return whether it was waited for."""
-        self._patience.discard(waiting)
-        address = self._addresses.pop(waiting, None)
+    def discard(self, connection: Connection) -> bool:
+        """Remove a connection without closing it; return whether it was pending."""
+        self._timeouts.discard(connection)
+        address = self._addresses.pop(connection, None)
         if address is None:
             return False
         of_address = self._by_address[address]
-        del of_address[waiting]
+        del of_address[connection]
         if not of_address:
             del self._by_address[address]
         if not self._addresses:
             self._emptied.set()
         return True
 
-    async def await_young(self, seconds: float) -> None:
-        """Wait until no connection is left, for so many seconds at most; those that are older than that end at once."""
-        self._patience.expire_older(seconds)
+    async def drain(self, seconds: float) -> None:
+        """Wait at most `seconds` until no connection is left; close those that are older than that at once."""
+        self._timeouts.expire_older(seconds)
         self._emptied.clear()
         if self._addresses:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._emptied.wait(), seconds)
 
     def close(self) -> None:
-        """Forget all connections."""
-        self._patience.close()
+        """Remove all connections without closing them."""
+        self._timeouts.close()
         self._addresses.clear()
         self._by_address.clear()
 
-    def _end(self, waiting: Waiting) -> None:
-        self.discard(waiting)
-        self._give_up(waiting)
+    def _evict(self, connection: Connection) -> None:
+        self.discard(connection)
+        self._close(connection)

@@ -1,6 +1,6 @@
-"""Requests from nodes, through their sessions, what they alone have: one request at a time for each, and its answer.
+"""Requests data from nodes through their sessions, such as logs: one request at a time for each session.
 
-A reader that is slow, or gone, costs a node nothing: the next piece is requested when the last one was taken.
+A slow reader costs a node nothing, because the reader requests the next piece after it has got the last one.
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ Answer = TypeVar("Answer", LogChunk, Stacks, Arrivals)
 
 
 class NoAnswerError(OperationalError):
-    """The node is not connected any more, or does not answer. State: unchanged, so the request may be repeated."""
+    """The node is no longer connected, or does not answer. State: unchanged, so the request may be retried."""
 
 
 @dataclass(slots=True)
 class _ReadableSession(Generic[Wanted, Answer]):
-    """A session that takes requests."""
+    """A session that accepts requests of one kind."""
 
     send: Callable[[Wanted], None]
+    """Sends a request, without waiting."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the reader that awaits an answer."""
     request: int = 0
-    """The number of the request that is on its way; 0 if none is."""
+    """The number of the unanswered request; 0 for none."""
     answer: asyncio.Future[Answer] | None = None
+    """The answer to it; None without a request."""
 
 
 class NodeReads(Generic[Wanted, Answer]):
-    """Sends the requests of one kind, and hands out the answers."""
+    """Sends requests of one kind, and returns their answers."""
 
-    def __init__(self, doubt: str) -> None:
-        """Begin without sessions; the error about a node that does not answer ends with the question `doubt`."""
-        self._doubt = doubt
+    def __init__(self, likely_cause: str) -> None:
+        """Begin without sessions; `likely_cause` is a question at the end of the error about an unanswered request."""
+        self._likely_cause = likely_cause
         self._sessions: dict[int, _ReadableSession[Wanted, Answer]] = {}
         self._numbers = count(1)
 
@@ -55,19 +58,22 @@ class NodeReads(Generic[Wanted, Answer]):
         self._sessions[session] = _ReadableSession(send)
 
     def close(self, session: int) -> None:
-        """Note that a session has ended. A caller who waits for its answer gets `NoAnswerError`."""
+        """Remove a session that has ended. A reader that awaits its answer gets `NoAnswerError`."""
         ended = self._sessions.pop(session, None)
         if ended is not None and ended.answer is not None and not ended.answer.done():
             ended.answer.set_exception(NoAnswerError("its node is not connected any more"))
 
     def deliver(self, session: int, answer: Answer) -> None:
-        """Take an answer that a node has sent. It is dropped if no caller waits for it."""
-        reader = self._sessions.get(session)
-        if reader is not None and reader.request == answer.request and reader.answer and not reader.answer.done():
-            reader.answer.set_result(answer)
+        """Pass a node's answer to the reader that awaits it; drop it if none does."""
+        asked = self._sessions.get(session)
+        if asked is not None and asked.request == answer.request and asked.answer and not asked.answer.done():
+            asked.answer.set_result(answer)
 
     async def read(self, session: int, wanted: Wanted, within_s: float | None = None) -> Answer:
-        """Send a request to a session, and return the answer. Raises `NoAnswerError`, also if none comes in time."""
+        """Send a request to a session, and return the answer; wait at most `within_s` seconds.
+
+        Raises `NoAnswerError`.
+        """
         within_s = ANSWER_WITHIN_S if within_s is None else within_s
         asked = self._sessions.get(session)
         if asked is None:
@@ -84,14 +90,13 @@ class NodeReads(Generic[Wanted, Answer]):
                 finally:
                     asked.request, asked.answer = 0, None
         except TimeoutError as error:
-            raise NoAnswerError(f"the node has not answered within {within_s:g} s: {self._doubt}") from error
+            raise NoAnswerError(f"the node has not answered within {within_s:g} s: {self._likely_cause}") from error
 
 
 class SessionReads:
-    """All that is requested from nodes, through their sessions."""
+    """The requests of all kinds."""
 
     def __init__(self) -> None:
-        """Begin without sessions."""
         self.logs = NodeReads[ReadLog, LogChunk]("does its disk hang?")
         self.stacks = NodeReads[AskStacks, Stacks]("is its host overloaded?")
         self.arrivals = NodeReads[AskArrivals, Arrivals]("is its host overloaded?")
@@ -107,7 +112,7 @@ class SessionReads:
             reads.close(session)
 
     def deliver(self, session: int, answer: LogChunk | Stacks | Arrivals) -> None:
-        """Take an answer that a node has sent."""
+        """Pass a node's answer to the reader that awaits it."""
         match answer:
             case LogChunk():
                 self.logs.deliver(session, answer)

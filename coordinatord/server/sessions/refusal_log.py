@@ -1,7 +1,7 @@
-"""Decides which refusals are logged: a node that is refused for now tries again every few seconds.
+"""Decides which refusals of nodes are logged, since a refused node retries every few seconds.
 
-A bearer of a token may also get itself refused for another reason each time. So the lines in a minute are bounded for
-each token and kind of refusal.
+A repeated refusal is logged once. A node could still cause many different refusals, so the lines per minute are limited
+for each token and kind of refusal.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ from coordinatord.core.rounds.values.records import NodeJoined
 from coordinatord.protocol.messages import RefusalCode
 from coordinatord.store.interface import Entry
 
-KEPT = 1_000
-"""Nodes and hosts whose last refusal is remembered; beyond that, some are logged twice."""
+SUBJECTS_MAX = 1_000
+"""The limit of remembered nodes and addresses; beyond it, some refusals are logged twice."""
 
 LINES_MAX = 60
-"""Lines within `WINDOW_S` about one token and one kind of refusal: one a second. Where more nodes are refused for one
-reason, further lines would add nothing; the metric counts all refusals."""
+"""The limit of lines within `WINDOW_S` about one token and one kind of refusal: one a second. The metric counts all
+refusals."""
 
 WINDOW_S = 60.0
+"""The time after which lines are counted from 0 again."""
 
 
 class LastLogged:
-    """Remembers the last text that was logged about each of a bounded number of nodes or hosts."""
+    """Remembers the last text about each node or address."""
 
     def __init__(self) -> None:
         self._logged: OrderedDict[Hashable, str] = OrderedDict()
 
-    def is_new(self, about: Hashable, text: str) -> bool:
-        """Return whether the last text about this node or host was another one, or none; remember this one."""
-        is_new = self._logged.get(about) != text
-        self._logged[about] = text
-        self._logged.move_to_end(about)
-        if len(self._logged) > KEPT:
+    def is_new(self, subject: Hashable, text: str) -> bool:
+        """Return whether this text differs from the last one about a node or an address; remember it."""
+        is_new = self._logged.pop(subject, None) != text
+        self._logged[subject] = text
+        if len(self._logged) > SUBJECTS_MAX:
             self._logged.popitem(last=False)
         return is_new
 
-    def forget(self, about: Hashable) -> None:
-        """Forget the last text about this node or host, so that the next one is new."""
-        self._logged.pop(about, None)
+    def forget(self, subject: Hashable) -> None:
+        """Forget the last text about a node or an address, so that the next one is new."""
+        self._logged.pop(subject, None)
 
 
-class LineBudget:
-    """Counts the lines about each of a bounded number of things, at times of a monotonic clock."""
+class LogThrottle:
+    """Limits the log lines about each subject, such as a token; times are those of a monotonic clock."""
 
     def __init__(self) -> None:
         self._windows: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
-        """The beginning of each window, and its lines, also those that were left out."""
+        """When the window of each subject began, and its number of lines, including those that were not logged."""
 
-    def allow(self, about: Hashable, now: float) -> str | None:
-        """Count one line; return what to add to it, mostly nothing, or None if it is to be left out."""
-        began, lines = self._windows.pop(about, (now, 0))
+    def line_suffix(self, subject: Hashable, now: float) -> str | None:
+        """Count a line about a subject; return a suffix for it, mostly empty, or None if it must not be logged."""
+        began, lines = self._windows.pop(subject, (now, 0))
         left_out = 0
         if now - began >= WINDOW_S:
             began, lines, left_out = now, 0, max(0, lines - LINES_MAX)
-        self._windows[about] = (began, lines + 1)
-        if len(self._windows) > KEPT:
+        self._windows[subject] = (began, lines + 1)
+        if len(self._windows) > SUBJECTS_MAX:
             self._windows.popitem(last=False)
         if lines >= LINES_MAX:
             return None
@@ -67,27 +67,26 @@ class LineBudget:
         return f"; {left_out} more like this were not logged" if left_out else ""
 
 
-class Refusals:
-    """Decides which refusals are logged: news only, and a bounded number of lines."""
+class RefusalLog:
+    """Decides which refusals are logged: only new ones, and a limited number."""
 
     def __init__(self) -> None:
-        """Begin without a refusal."""
         self._of_nodes = LastLogged()
-        """The last refusal of each node that was refused for now."""
+        """The refusals after a `Join`, by node."""
         self.of_peers = LastLogged()
-        """The last refusal by address of peers that were refused before their `Join`."""
-        self._budget = LineBudget()
+        """The refusals before a `Join`, by address."""
+        self._throttle = LogThrottle()
 
     def is_new(self, refuse: Refuse) -> bool:
-        """Whether to log this one: it is final, or its reason differs from the last one's."""
+        """Whether a refusal is final, or has another reason than the last one of its node; remember it."""
         return not refuse.message.retry or self._of_nodes.is_new((refuse.job, refuse.node), refuse.message.message)
 
-    def allow(self, token: str, code: RefusalCode, now: float) -> str | None:
-        """Count a line about a refusal; return what to add to it, or None if there were too many."""
-        return self._budget.allow((token, code), now)
+    def line_suffix(self, token: str, code: RefusalCode, now: float) -> str | None:
+        """Count a line about a refusal; return a suffix for it, or None if it must not be logged."""
+        return self._throttle.line_suffix((token, code), now)
 
-    def record(self, entries: Sequence[Entry]) -> None:
-        """Forget nodes that are let in: a later refusal of them is new again."""
+    def on_records(self, entries: Sequence[Entry]) -> None:
+        """Forget the refusals of nodes that have joined, as one of the driver's watchers."""
         for entry in entries:
             if isinstance(entry.record, NodeJoined):
                 self._of_nodes.forget((entry.record.job, entry.record.node))

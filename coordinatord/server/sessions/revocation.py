@@ -1,4 +1,4 @@
-"""Reads tokens and certificate again when they change, and ends sessions and requests of callers who lost access."""
+"""Reloads tokens when they change, and ends the sessions and requests of callers with a revoked token."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from coordinatord.server.sessions.node_sessions import NodeSessions
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
-"""How long a token that was revoked may go on at most; a look costs microseconds."""
+POLL_EVERY_S = 1.0
+"""How often tokens are reloaded, so how long a revoked one may still work; a poll costs microseconds."""
 
 
 class Revocations:
-    """Keeps what callers may do in step with the tokens that are valid."""
+    """Ends sessions and requests when their token is revoked."""
 
     def __init__(self, security: Security, sessions: NodeSessions, end_requests: Callable[[], None]) -> None:
-        """Watch these tokens; `end_requests` ends the requests in progress of callers who would not be let in now."""
+        """Watch the tokens of `security`; `end_requests` ends HTTP requests in progress of callers without access."""
         self._security = security
-        self._seen = security.tokens
-        """The tokens at the last look. They also change when the gatekeeper reads them anew."""
+        self._tokens = security.tokens
+        """The tokens at the last poll. The gatekeeper may reload them too."""
         self._sessions = sessions
         self._end_requests = end_requests
 
     async def watch(self) -> None:
-        """Look for changes of the tokens until cancelled."""
+        """Poll the tokens until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
             self._security.refresh()
-            self._end()
+            self._end_revoked()
 
     def reload(self) -> None:
-        """Read certificate and tokens again now."""
+        """Reload certificate and tokens now."""
         self._security.reload()
-        self._end()
+        self._end_revoked()
 
-    def _end(self) -> None:
-        if self._security.tokens == self._seen:
+    def _end_revoked(self) -> None:
+        if self._security.tokens == self._tokens:
             return
-        before, self._seen = self._seen, self._security.tokens
-        _log_change(before, self._seen)
+        before, self._tokens = self._tokens, self._security.tokens
+        _log_change(before, self._tokens)
         gatekeeper = self._security.gatekeeper
-        self._sessions.close_those(lambda caller: not gatekeeper.is_valid(caller))
+        self._sessions.close_invalid(lambda caller: not gatekeeper.is_valid(caller))
         self._end_requests()
 
 

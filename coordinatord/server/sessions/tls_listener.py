@@ -1,7 +1,7 @@
-"""Accepts connections over TLS: each is counted before its handshake, and may be ended until that is done.
+"""Accepts connections over TLS, and limits their number from before the handshake on.
 
-The event loop could accept them by itself. It would show a connection only after the handshake, so a client that opens
-connections and sends nothing could take any number of descriptors and buffers.
+asyncio could accept them, but reports a connection only after its handshake. So a client that opens connections and
+sends nothing could use up the descriptors.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from collections.abc import Callable
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import send_alert
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.security.gatekeeper import site
-from coordinatord.server.sessions.connection_limits import ASK_WITHIN_S, Silent, Unproven
+from coordinatord.security.gatekeeper import client_network
+from coordinatord.server.sessions.connection_limits import REQUEST_WITHIN_S, Closable, PendingConnections
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 64
-"""Connections that are accepted before the loop does something else: a heartbeat waits for some milliseconds."""
+ACCEPTED_AT_ONCE = 64
+"""Connections that are accepted in one turn of the event loop: they delay a heartbeat by some milliseconds."""
 
 PAUSE_S = 0.1
-"""The pause in accepting when the system has no descriptor left; the kernel queues connections meanwhile."""
+"""The pause in accepting without a free descriptor; the kernel queues connections meanwhile."""
 
-COMPLAIN_EVERY_S = 60.0
-"""The least time between two lines about that: it may last for hours."""
+WARN_EVERY_S = 60.0
+"""The least time between two warnings about such pauses, which may go on for hours."""
 
-NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-OF_THE_CONNECTION = frozenset(
+CONNECTION_ERRORS = frozenset(
     {
         errno.ECONNABORTED,
         errno.EHOSTDOWN,
@@ -47,121 +47,123 @@ OF_THE_CONNECTION = frozenset(
         errno.EPROTO,
     }
 )
-"""Errors of a connection that was broken before it was accepted, or that a firewall forbids: accept(2) of Linux
-reports them, and the listening socket is as good as before."""
+"""Errors from accept(2) of one connection, which broke early or which a firewall forbids. The listening socket still
+works."""
 
-DISTRUSTED = {
+CERTIFICATE_ERRORS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has shown no certificate, and --tls-client-ca wants one",
     "CERTIFICATE_VERIFY_FAILED": "the certificate of the client is not to be trusted",
 }
-"""OpenSSL's reasons for which a client is sent away in the handshake because of its certificate, in words."""
+"""Our texts for OpenSSL's reasons to reject a client's certificate."""
 
-TlsNow = Callable[[], ssl.SSLContext]
+TlsProvider = Callable[[], ssl.SSLContext]
 """Returns the TLS context of a new connection. A reload may have changed it, such as the authorities of clients."""
 
 
 class TlsListener:
-    """One listening socket."""
+    """Accepts the connections of one listening socket."""
 
     def __init__(
         self,
         listener: socket.socket,
-        tls: TlsNow,
+        tls: TlsProvider,
         make_protocol: Callable[[], asyncio.Protocol],
-        silent: Unproven[Silent],
+        pending: PendingConnections[Closable],
         tasks: Tasks,
         record_distrusted: Callable[[str, str], None],
     ) -> None:
-        """Begin to accept. `tls` returns the context of a handshake, and `make_protocol` the protocol after it.
+        """Start accepting. `make_protocol` returns the protocol of a connection after its handshake.
 
-        `record_distrusted` takes why a client's certificate does not count, and the client's address.
+        `pending` limits the connections in a handshake. `record_distrusted` gets the reason why a client's certificate
+        was rejected, and the client's address.
         """
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._tls = tls
         self._make_protocol = make_protocol
-        self._silent = silent
+        self._pending = pending
         self._tasks = tasks
-        self._note_distrusted = record_distrusted
+        self._record_distrusted = record_distrusted
         self._pause: asyncio.TimerHandle | None = None
-        self._complained_at = -math.inf
+        self._warned_at = -math.inf
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
 
     def _accept(self) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
                 accepted, address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in OF_THE_CONNECTION:
+                if error.errno in CONNECTION_ERRORS:
                     continue
-                if error.errno not in NO_DESCRIPTOR:
+                if error.errno not in OUT_OF_RESOURCES:
                     raise
-                self._rest(error)
+                self._pause_accepting(error)
                 return
             accepted.setblocking(False)
-            stranger = _Stranger(accepted)
-            self._silent.add(stranger, site(str(address[0])))
-            stranger.handshake = self._tasks.spawn(self._shake_hands(stranger, accepted, str(address[0])), name="tls")
+            handshake = _Handshake(accepted)
+            self._pending.add(handshake, client_network(str(address[0])))
+            handshake.task = self._tasks.spawn(self._shake_hands(handshake, accepted, str(address[0])), name="tls")
 
-    def _rest(self, error: OSError) -> None:
-        """Accept nobody for a moment."""
-        if self._loop.time() - self._complained_at >= COMPLAIN_EVERY_S:
-            self._complained_at = self._loop.time()
+    def _pause_accepting(self, error: OSError) -> None:
+        """Stop accepting for `PAUSE_S`, because the system lacks resources."""
+        if self._loop.time() - self._warned_at >= WARN_EVERY_S:
+            self._warned_at = self._loop.time()
             text = "new connections have to wait, again and again for %g s: %s"
             log.warning(text, PAUSE_S, error.strerror, extra=fields("accept_paused"))
         self._loop.remove_reader(self._listener.fileno())
-        self._pause = self._loop.call_later(PAUSE_S, self._go_on)
+        self._pause = self._loop.call_later(PAUSE_S, self._resume_accepting)
 
-    def _go_on(self) -> None:
+    def _resume_accepting(self) -> None:
         self._pause = None
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    async def _shake_hands(self, stranger: _Stranger, accepted: socket.socket, peer: str) -> None:
-        stranger.begun = True
+    async def _shake_hands(self, handshake: _Handshake, accepted: socket.socket, peer: str) -> None:
+        handshake.has_begun = True
         send_alert.set(accepted.send)
         try:
             await self._loop.connect_accepted_socket(
-                self._make_protocol, accepted, ssl=self._tls(), ssl_handshake_timeout=ASK_WITHIN_S
+                self._make_protocol, accepted, ssl=self._tls(), ssl_handshake_timeout=REQUEST_WITHIN_S
             )
         except OSError as error:  # the peer does not use TLS, takes too long, or went away
             log.debug("TLS was not agreed on: %s", error, extra=fields("tls_failed"))
-            if isinstance(error, ssl.SSLError) and error.reason in DISTRUSTED:
+            if isinstance(error, ssl.SSLError) and error.reason in CERTIFICATE_ERRORS:
                 detail = f": {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else ""
-                self._note_distrusted(f"{DISTRUSTED[error.reason]}{detail}", peer)
+                self._record_distrusted(f"{CERTIFICATE_ERRORS[error.reason]}{detail}", peer)
         finally:
-            self._silent.discard(stranger)
+            self._pending.discard(handshake)
 
 
-class _Stranger:
+class _Handshake:
     """A connection before the end of its TLS handshake."""
 
-    __slots__ = ("_accepted", "begun", "handshake")
+    __slots__ = ("_accepted", "has_begun", "task")
 
     def __init__(self, accepted: socket.socket) -> None:
         self._accepted = accepted
-        self.handshake: asyncio.Task[None] | None = None
-        self.begun = False
-        """Whether the event loop owns the socket."""
+        self.task: asyncio.Task[None] | None = None
+        """The task of the handshake."""
+        self.has_begun = False
+        """Whether the task has begun, which owns the socket then."""
 
     def force_close(self) -> None:
-        """End the connection."""
-        if self.handshake is not None:
-            self.handshake.cancel()
-        if not self.begun:
+        """Close the connection at once."""
+        if self.task is not None:
+            self.task.cancel()
+        if not self.has_begun:
             self._accepted.close()
 
 
-def site_of(transport: asyncio.BaseTransport | None) -> str:
-    """Return the part of its address by which a connection is counted; empty if it has none."""
+def client_network_of(transport: asyncio.BaseTransport | None) -> str:
+    """Return the client's network, as `client_network` does; empty if the connection has no address."""
     name = transport.get_extra_info("peername") if transport is not None else None
-    return site(str(name[0])) if name else ""
+    return client_network(str(name[0])) if name else ""

@@ -32,7 +32,7 @@ from coordinatord.store.etcd.requests import (
     txn,
 )
 from coordinatord.store.etcd.roster import Coordinatord, Roster
-from coordinatord.store.interface import OVER, LeadershipLostError, StoreError
+from coordinatord.store.interface import LEASE_OVER, LeadershipLostError, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Candidate:
     def demand(self) -> None:
         """Raise `LeadershipLostError` if this coordinator may not act as the leader now."""
         if not self.holds():
-            raise LeadershipLostError(OVER)
+            raise LeadershipLostError(LEASE_OVER)
 
     def status(self) -> SharedStatus:
         """Return this coordinator as the leader, with its standbys."""

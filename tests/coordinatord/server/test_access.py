@@ -201,7 +201,7 @@ async def test_a_revoked_token_ends_what_it_began(
     ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     other = ours.add("other", Role.JOIN)
     async with (
         serving(ours) as server,
@@ -227,7 +227,7 @@ def unknown_token(ours: Secured) -> AccessToken:
 async def test_tokens_that_cannot_be_read_any_more_stay_as_they_were(
     ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", TIMEOUT_S)
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", TIMEOUT_S)
     unknown, path = unknown_token(ours), ours.store.path
     async with serving(ours) as server:
         path.write_text("{")
@@ -247,7 +247,7 @@ async def test_tokens_that_cannot_be_read_any_more_stay_as_they_were(
 async def test_a_revoked_token_ends_its_session_whoever_has_asked_meanwhile(
     ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     async with (
         serving(ours) as server,
         wire(server.url, session(ours.token(), join("a", nodes=3)), tls=TRUSTING) as peer,
@@ -261,7 +261,7 @@ async def test_a_revoked_token_ends_its_session_whoever_has_asked_meanwhile(
 
 
 async def test_a_revoked_token_is_refused_at_once(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", TIMEOUT_S)
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", TIMEOUT_S)
     async with serving(ours) as server:
         ours.store.revoke("first-admin")
         status, said, _ = await ask(server, "/v1/jobs", ours.token(Role.ADMIN))
@@ -269,7 +269,7 @@ async def test_a_revoked_token_is_refused_at_once(ours: Secured, monkeypatch: py
 
 
 async def test_a_stream_ends_with_its_token(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     reader = ours.add("r", Role.READ)
     headers = {"Authorization": f"Bearer {reader.text}"}
     async with (

@@ -3,10 +3,10 @@
 import asyncio
 
 from coordinatord.core.rounds.effects import Close, Effect
-from coordinatord.server.driver import PIECE, PacedEffects
+from coordinatord.server.driver import EFFECTS_AT_ONCE, PacedEffects
 from tests.support.raw_session import until
 
-MANY = tuple(Close(session) for session in range(3 * PIECE + 1))
+MANY = tuple(Close(session) for session in range(3 * EFFECTS_AT_ONCE + 1))
 
 
 class Refusing(Close, frozen=True):
@@ -20,7 +20,7 @@ async def test_others_are_served_between_two_pieces() -> None:
     while len(done) < len(MANY):
         seen.append(len(done))
         await asyncio.sleep(0)
-    assert seen == [PIECE, 2 * PIECE, 3 * PIECE]
+    assert seen == [EFFECTS_AT_ONCE, 2 * EFFECTS_AT_ONCE, 3 * EFFECTS_AT_ONCE]
     assert done == list(MANY)
 
 
@@ -51,10 +51,10 @@ async def test_what_comes_in_a_second_lot_is_carried_out_once_and_is_the_newest(
 
 async def test_nothing_more_is_said_once_that_may_not_be() -> None:
     done: list[Effect] = []
-    paced = PacedEffects(done.append, lambda: len(done) < 2 * PIECE)
+    paced = PacedEffects(done.append, lambda: len(done) < 2 * EFFECTS_AT_ONCE)
     paced.put_many(MANY)
     for _ in range(4):
         await asyncio.sleep(0)
-    assert done == list(MANY[: 2 * PIECE])
+    assert done == list(MANY[: 2 * EFFECTS_AT_ONCE])
     paced.put((Close(len(MANY) - 1),))
     assert done[-1] == Close(len(MANY) - 1)

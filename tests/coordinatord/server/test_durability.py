@@ -95,7 +95,7 @@ async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_no
 
 
 async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", 0.01)
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a")) as a:
         await store.asked.get()
@@ -110,7 +110,7 @@ async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monk
 async def test_what_people_are_shown_is_durable_as_well(
     start: Start, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(driver, "PATIENCE_S", 3_600.0)
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", 3_600.0)
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a")):
         await store.asked.get()

@@ -16,7 +16,7 @@ from coordinatord.protocol.messages import SESSION_PATH, Desired
 from coordinatord.protocol.schema import check
 from coordinatord.runtime.websocket.handshake import REASON
 from coordinatord.server.app import ListenAddress, Sharing, serve
-from coordinatord.server.sessions.connection_limits import SHARE_OF_ADDRESS, ConnectionLimits
+from coordinatord.server.sessions.connection_limits import ADDRESS_SHARE, ConnectionLimits
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError
@@ -26,7 +26,7 @@ from tests.support.raw_websocket import wire
 from tests.support.scrapes import Scrape
 from tests.support.secured import secured
 
-FEW = ConnectionLimits(silent=4, joining=4, requests=8, nodes=3)
+FEW = ConnectionLimits(pending=4, joining=4, requests=8, nodes=3)
 
 ASKING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
@@ -142,7 +142,7 @@ async def test_a_stranger_does_not_learn_who_leads(tmp_path: Path, method: str, 
 
 
 async def test_who_connects_and_asks_nothing_takes_the_place_of_nobody_else() -> None:
-    of_address = int(FEW.silent_beside(0) * SHARE_OF_ADDRESS)
+    of_address = int(FEW.pending_max(0) * ADDRESS_SHARE)
     async with standby(LEADER, FEW) as url, AsyncExitStack() as stack:
         flood = [await stack.enter_async_context(wire(url, ASKING)) for _ in range(of_address + 2)]
         for gone in flood[:2]:
@@ -154,7 +154,7 @@ async def test_who_connects_and_asks_nothing_takes_the_place_of_nobody_else() ->
 async def test_over_tls_too_those_count_that_have_not_agreed_on_anything(tmp_path: Path) -> None:
     ours = secured(tmp_path)
     listener = socket.create_server(("127.0.0.1", 0))
-    of_address = int(FEW.silent_beside(0) * SHARE_OF_ADDRESS)
+    of_address = int(FEW.pending_max(0) * ADDRESS_SHARE)
     where = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with (
         serve_standby([listener], lambda: LEADER, ours.security.gatekeeper, lambda: ours.security.context, FEW),
@@ -167,7 +167,7 @@ async def test_over_tls_too_those_count_that_have_not_agreed_on_anything(tmp_pat
 
 async def test_an_address_has_so_many_connections_and_no_more() -> None:
     async with standby(LEADER, FEW) as url, AsyncExitStack() as stack:
-        for _ in range(FEW.requests_of_address):
+        for _ in range(FEW.requests_per_address):
             kept = await stack.enter_async_context(wire(url, ASKING + b"\r\n"))
             assert b" 200 OK" in await kept.answer()
         other = await stack.enter_async_context(wire(url, ASKING + b"\r\n"))

@@ -42,7 +42,7 @@ from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 from coordinatord.core.shown.job_view import job_view, rounds_view
 from coordinatord.protocol.http.api import JobStatus, RoundStatus
 from coordinatord.protocol.messages import Result
-from coordinatord.server.driver import PATIENCE_S
+from coordinatord.server.driver import WRITE_WITHIN_S
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import JobTally
 from tests.sim.invariants.laws import WHOLE_EVERY, Facts, Laws
@@ -250,7 +250,7 @@ class LedgerLaws(Laws):
             return
         started, at, offset = self._life_began
         away = max(0.0, at - page.time + offset - page.wall_offset)
-        slack = PATIENCE_S + 0.5 + 2 * self.world.scenario.skew * (self.world.queue.time - page.time)
+        slack = WRITE_WITHIN_S + 0.5 + 2 * self.world.scenario.skew * (self.world.queue.time - page.time)
         expected = away + clock - started
         self.odd_s[record.run] = self.odd_s.get(record.run, 0.0) + abs(took - (self.world.queue.now - page.now))
         self.check(abs(took - expected) < slack, "%s has %.3f s, and %.3f s passed", record, took, expected)

@@ -135,7 +135,7 @@ async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_no
 
 
 async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "PATIENCE_S", NEVER_S)
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", NEVER_S)
     store = SlowStore()
     async with start(store) as server, AsyncExitStack() as stack:
         for job in "xy":

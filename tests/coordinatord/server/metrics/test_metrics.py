@@ -328,7 +328,7 @@ async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypat
 
 
 async def test_how_late_the_loop_is_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinatord.server.counters.LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("coordinatord.server.counters.MEASURE_EVERY_S", 0.001)
     counters = Counters()
     probe = LagProbe(counters)
 

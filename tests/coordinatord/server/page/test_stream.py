@@ -130,7 +130,7 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
 
 
 async def test_nobody_is_sent_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "PATIENCE_S", NEVER_S)
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", NEVER_S)
     monkeypatch.setattr(live_updates, "TURN_S", 0.0)
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a", nodes=3)):

@@ -17,7 +17,7 @@ from coordinatord.runtime.websocket.frames import BINARY, CONTINUATION, PING, fr
 from coordinatord.server import app
 from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.sessions import connections, tls_listener
-from coordinatord.server.sessions.connection_limits import SILENT_MAX, ConnectionLimits, Unproven
+from coordinatord.server.sessions.connection_limits import PENDING_MAX, ConnectionLimits, PendingConnections
 from coordinatord.server.sessions.node_sessions import FRAMES_AT_ONCE
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
@@ -25,7 +25,7 @@ from tests.support.raw_session import IDLE, connect, get, join, until
 from tests.support.raw_websocket import MASK, Wire, message, request, wire
 from tests.support.secured import Secured, secured
 
-FEW = ConnectionLimits(silent=4, joining=4, requests=8, nodes=3)
+FEW = ConnectionLimits(pending=4, joining=4, requests=8, nodes=3)
 
 FEW_OF_ADDRESS = 8
 """How many connections of one address may have shown nothing where there are no nodes: three quarters of eleven."""
@@ -71,8 +71,8 @@ async def test_of_too_many_who_ask_nothing_those_go_whose_address_has_the_most(s
 async def test_nodes_that_come_at_once_do_not_take_each_others_places(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BEGUN_AT_ONCE", 2)
-    many = 5 * FEW.silent
+    monkeypatch.setattr(connections, "SESSIONS_AT_ONCE", 2)
+    many = 5 * FEW.pending
     async with start(limits=structs.replace(FEW, nodes=many)) as server:
         waiting = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(many)]
         for number, client in enumerate(waiting):  # nothing of this is seen before the loop goes on
@@ -94,7 +94,7 @@ async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start)
 
 async def test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them(start: Start) -> None:
     async with start(limits=FEW) as server, connect(server.url, join("a")) as node:
-        async with wires(server.url, FEW.requests_of_address, WHOLE) as kept, wire(server.url, WHOLE) as other:
+        async with wires(server.url, FEW.requests_per_address, WHOLE) as kept, wire(server.url, WHOLE) as other:
             for client in kept:
                 assert b"200 OK" in await client.answer()
             said = await other.answer()
@@ -231,7 +231,7 @@ async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_com
 
 
 async def test_tls_that_is_not_agreed_on_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_listener, "ASK_WITHIN_S", 0.05)
+    monkeypatch.setattr(tls_listener, "REQUEST_WITHIN_S", 0.05)
     async with serving(secured(tmp_path)) as server, wires(server.url, 2, b"\x16") as half, wire(server.url) as silent:
         for gone in (*half, silent):
             await gone.end()
@@ -279,7 +279,7 @@ async def test_who_has_a_token_makes_room_for_nobody(tmp_path: Path) -> None:
     ours = secured(tmp_path)
     asked = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()
     async with serving(ours) as server, AsyncExitStack() as stack:
-        for _ in range(FEW.requests_of_address):
+        for _ in range(FEW.requests_per_address):
             kept = await stack.enter_async_context(wire(server.url, asked, tls=TRUSTING))
             assert b" 200 OK" in await kept.answer()
         for data in (WHOLE, asked):
@@ -294,37 +294,37 @@ async def test_who_has_a_token_makes_room_for_nobody(tmp_path: Path) -> None:
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_for_others() -> None:
     given_up: list[int] = []
-    most = ConnectionLimits.of(1 << 19).silent
-    unproven = Unproven[int](1e9, lambda: most, given_up.append)
+    most = ConnectionLimits.of(1 << 19).pending
+    unproven = PendingConnections[int](1e9, lambda: most, given_up.append)
     for number in range(10_000):
         unproven.add(number, "10.0.0.1")
     assert given_up == []
     for number in range(10_000, 30_000):
         unproven.add(number, "10.0.0.1")
-    assert len(unproven) == SILENT_MAX * 3 // 4
+    assert len(unproven) == PENDING_MAX * 3 // 4
     before = len(given_up)
     for number in range(4_000):
         unproven.add(-1 - number, f"10.1.{number >> 8}.{number & 255}")
     assert len(given_up) == before
     for number in range(4_000, 5_000):
         unproven.add(-1 - number, f"10.1.{number >> 8}.{number & 255}")
-    assert len(unproven) == SILENT_MAX, "of all addresses together"
+    assert len(unproven) == PENDING_MAX, "of all addresses together"
     assert min(given_up) >= 0, "those of the one address with the most have gone"
 
 
 def test_ten_thousand_nodes_of_one_address_come_in_at_once_with_twenty_thousand_descriptors() -> None:
     limits = ConnectionLimits.of(20_000)
-    assert min(limits.silent_beside(0), limits.joining_beside(0)) * 3 // 4 >= 10_000
-    assert limits.silent_beside(0) + limits.requests <= 20_000
+    assert min(limits.pending_max(0), limits.joining_max(0)) * 3 // 4 >= 10_000
+    assert limits.pending_max(0) + limits.requests <= 20_000
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 5_000, 11_000])
 def test_who_comes_has_the_places_that_nodes_leave_and_no_others(nodes: int) -> None:
     limits = ConnectionLimits.of(20_000)
-    joining = limits.joining_beside(nodes)
-    silent = limits.silent_beside(nodes + joining)
+    joining = limits.joining_max(nodes)
+    silent = limits.pending_max(nodes + joining)
     assert joining >= limits.joining
-    assert silent >= limits.silent
+    assert silent >= limits.pending
     assert silent + joining + nodes + limits.requests <= 20_000
 
 

@@ -34,7 +34,7 @@ async def opened(url: str, data: bytes) -> tuple[asyncio.StreamReader, asyncio.S
 async def test_who_does_not_ask_in_time_is_sent_away(
     start: Start, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "ASK_WITHIN_S", 1.0)  # the node asks in time, on a busy machine too
+    monkeypatch.setattr(connections, "REQUEST_WITHIN_S", 1.0)  # the node asks in time, on a busy machine too
     async with start() as server, connect(server.url, join("a", nodes=2)) as node:
         await node.receive_goal(Goal.WAIT)
         silent = [await opened(server.url, data) for _ in range(3)]

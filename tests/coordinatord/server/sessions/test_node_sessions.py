@@ -154,7 +154,7 @@ async def fill_buffers(server: Server, slow: Peer) -> tuple[node_sessions.NodeSe
     transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
     assert transport is not None
     transport.pause_reading()
-    [session] = server.sessions._open.values()
+    [session] = server.sessions._joined.values()
     session._reader.left = math.inf
     with socket.socket(fileno=os.dup(session._transport.get_extra_info("socket").fileno())) as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
@@ -191,7 +191,7 @@ async def test_a_peer_that_sends_its_end_and_reads_nothing_is_given_up(
         transport.write_eof()
         await until(lambda: session._closing)
         assert list(server.sessions._parting) == [session], "it has a limited time"
-        await until(lambda: not server.sessions._open)
+        await until(lambda: not server.sessions._joined)
 
 
 async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:

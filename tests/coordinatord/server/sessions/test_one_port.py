@@ -81,7 +81,7 @@ async def test_a_proxy_reuses_a_connection_for_a_session(start: Start, at_once: 
         await joined(peer)
         peer.send(message(encode(IDLE)))
         assert server.driver.machine.sessions == 1
-    assert not server.sessions._open
+    assert not server.sessions._joined
 
 
 async def test_the_end_of_a_reused_connection_leaves_nothing(start: Start) -> None:
@@ -134,7 +134,7 @@ async def test_a_head_without_an_end_is_bounded(start: Start) -> None:
 
 
 async def test_half_a_request_for_a_session_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "ASK_WITHIN_S", 0.05)
+    monkeypatch.setattr(connections, "REQUEST_WITHIN_S", 0.05)
     async with start() as server, wire(server.url, request()[:-2]) as peer:
         await peer.end()
         assert len(server.sessions._joining) == 0

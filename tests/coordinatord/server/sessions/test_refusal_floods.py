@@ -23,7 +23,7 @@ from tests.support.raw_session import connect, join, until
 from tests.support.raw_websocket import message, request, wire
 from tests.support.secured import secured
 
-FEW = ConnectionLimits(silent=8, joining=8, requests=8, nodes=3)
+FEW = ConnectionLimits(pending=8, joining=8, requests=8, nodes=3)
 
 MANY = 12
 
@@ -73,10 +73,10 @@ async def test_who_was_refused_and_does_not_close_takes_the_place_of_nobody(
     monkeypatch.setattr(node_sessions, "CLOSE_WITHIN_S", 3_600.0)
     async with start(limits=FEW) as server, AsyncExitStack() as stack:
         refused = [await stack.enter_async_context(wire(server.url, request() + malformed(n))) for n in range(MANY)]
-        for peer in refused[: MANY - FEW.turned_away]:
+        for peer in refused[: MANY - FEW.closing]:
             await peer.upgraded()
             await peer.end()
-        assert server.sessions.size <= FEW.turned_away
+        assert server.sessions.size <= FEW.closing
         async with connect(server.url, join("honest")) as node:
             await node.receive(Desired)
 

@@ -4,7 +4,7 @@ import pytest
 
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
 from coordinatord.server.sessions import node_sessions
-from coordinatord.server.sessions.node_sessions import JOINS_AT_ONCE, JOINS_PER_S, JoinPace
+from coordinatord.server.sessions.node_sessions import JOINS_AT_ONCE, JOINS_PER_S, JoinThrottle
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, join
 
@@ -12,21 +12,21 @@ HONEST, OTHER = ("token", "job", "a"), ("token", "job", "b")
 
 
 def test_so_many_are_let_in_at_once_and_so_many_each_second() -> None:
-    pace = JoinPace()
-    assert [pace.allows(HONEST, 0.0) for _ in range(JOINS_AT_ONCE + 1)] == [True] * JOINS_AT_ONCE + [False]
+    throttle = JoinThrottle()
+    assert [throttle.allows(HONEST, 0.0) for _ in range(JOINS_AT_ONCE + 1)] == [True] * JOINS_AT_ONCE + [False]
     later = 3 / JOINS_PER_S
-    assert [pace.allows(HONEST, later) for _ in range(4)] == [True] * 3 + [False]
-    assert [pace.allows(HONEST, 1e6) for _ in range(JOINS_AT_ONCE + 1)] == [True] * JOINS_AT_ONCE + [False]
+    assert [throttle.allows(HONEST, later) for _ in range(4)] == [True] * 3 + [False]
+    assert [throttle.allows(HONEST, 1e6) for _ in range(JOINS_AT_ONCE + 1)] == [True] * JOINS_AT_ONCE + [False]
 
 
 def test_what_one_uses_up_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_sessions, "NODES_MAX", 2)
-    pace = JoinPace()
-    while pace.allows(HONEST, 0.0):
+    monkeypatch.setattr(node_sessions, "JOINERS_MAX", 2)
+    throttle = JoinThrottle()
+    while throttle.allows(HONEST, 0.0):
         pass
     for other in (OTHER, ("another token", "job", "a"), ("token", "another job", "a")):
-        assert pace.allows(other, 0.0)
-    assert len(pace._left) == 2
+        assert throttle.allows(other, 0.0)
+    assert len(throttle._remaining) == 2
 
 
 async def test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not(
