@@ -35,10 +35,10 @@ from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http import openapi
 from coordinatord.server.http.access_guard import AccessGuard
-from coordinatord.server.http.admin_api import Requests
-from coordinatord.server.http.browser_guard import Browsers, Names
+from coordinatord.server.http.admin_api import AdminApi
+from coordinatord.server.http.browser_guard import BrowserGuard, OwnNames
 from coordinatord.server.http.events_api import EventsApi
-from coordinatord.server.http.jobs_api import Api
+from coordinatord.server.http.jobs_api import JobsApi
 from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.logs_api import LogsApi
 from coordinatord.server.http.page_access import PageAccess, cookie_name
@@ -173,7 +173,7 @@ async def serve(
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
     HangLooks(driver, sessions.reads.stacks, tasks)
-    requests, change_signal = Requests(driver), ChangeSignal()
+    admin_api, change_signal = AdminApi(driver), ChangeSignal()
     driver.durable_records.watchers.append(change_signal.on_records)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
     stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
@@ -182,18 +182,18 @@ async def serve(
     page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
     connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
-    names = Names([address.host, *address.names])
+    names = OwnNames([address.host, *address.names])
     names.look_up()
-    guards = [uniform_errors, connections.limit, Browsers(names).guard, access.guard, connections.record_token]
+    guards = [uniform_errors, connections.limit, BrowserGuard(names).guard, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes()])
     reads = (
-        Api(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
+        JobsApi(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.reads.logs, change_signal),
         StacksApi(driver, sessions.reads.stacks),
     )
-    for part in (*reads, requests, openapi, stream, metrics, page_access):
+    for part in (*reads, admin_api, openapi, stream, metrics, page_access):
         app.add_routes(part.routes())
     # aiohttp waits for requests twice: before it cancels them, and after.
     runner = await start_runner(app, idle_s=IDLE_S, shutdown_s=SHUTDOWN_S / 2)
@@ -209,7 +209,7 @@ async def serve(
         yield Server(bound_host, bound_port, driver, sessions, tasks, revocations, change_signal)
     finally:
         await connections.drain()
-        for closable in (connections, driver, sessions, requests, stream, change_signal):
+        for closable in (connections, driver, sessions, admin_api, stream, change_signal):
             closable.close()
         await sessions.ended()
         await runner.cleanup()

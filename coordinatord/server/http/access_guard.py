@@ -1,6 +1,6 @@
 """Authenticates and authorizes each request before its handler.
 
-Only the method and the path decide which role a request needs, so a new path needs a token by default.
+The role that a request needs depends only on its method and its path. A new path needs a token by default.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH as NODES_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
-from coordinatord.server.http.browser_guard import READING
+from coordinatord.server.http.browser_guard import SAFE_METHODS
 from coordinatord.server.http.page_access import LINK_PATH, SESSION_PATH
 from coordinatord.server.http.responses import error_response
 from coordinatord.server.sessions.connections import CALLER, with_certificate_names
 
 HEALTH_PATH = "/healthz"
 
-OPEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("POST", SESSION_PATH)})
-"""Requests that need no token. A monitor of the service has none, and gets only the health. A browser gets the empty
-page, and may send the code of a link."""
+WITHOUT_TOKEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("POST", SESSION_PATH)})
+"""Requests that need no token: a monitor reads the health, and a browser loads the empty page and sends the code of a
+link."""
 
 STREAM_PATH = "/v1/stream"
 """The path of the page's data, whose query may name a job."""
 
-OF_OWN_JOBS = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", LINK_PATH)})
-"""Requests that also accept a token for some jobs, because they answer with only these."""
+FILTERED_BY_JOB = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", LINK_PATH)})
+"""Requests that accept a token for some jobs, because their answers have only these jobs."""
 
-OF_THE_PAGE = "/page/"
-"""The prefix of the paths of the page's files, which have no data of jobs."""
+PAGE_PREFIX = "/page/"
+"""The prefix of the page's files, which have no data of jobs."""
 
 DESCRIPTION_MAX = 300
-"""The length of a sentence in a header: nodes show it, and they get no body with a failed upgrade."""
+"""The limit of an error in a header, in characters. Nodes show it, because a failed upgrade has no body."""
 
 
 def is_open(method: str, path: str) -> bool:
     """Whether such requests need no token."""
-    return (method, path) in OPEN or (method in READING and path.startswith(OF_THE_PAGE))
+    return (method, path) in WITHOUT_TOKEN or (method in SAFE_METHODS and path.startswith(PAGE_PREFIX))
 
 
 def is_health(method: str, path: str) -> bool:
     """Whether a request asks only for the coordinator's health."""
-    return method in READING and path == HEALTH_PATH
+    return method in SAFE_METHODS and path == HEALTH_PATH
 
 
 class AccessGuard:
@@ -56,9 +56,10 @@ class AccessGuard:
     def __init__(
         self, gatekeeper: Gatekeeper | None, cookie: str, is_open: Callable[[str, str], bool] = is_open
     ) -> None:
-        """Accept callers by the gatekeeper; without one, all. `cookie` names the cookie of browsers' sessions.
+        """Ask the gatekeeper about each caller; without one, accept all.
 
-        `is_open` takes a method and a path, and returns whether such requests need no token.
+        `cookie` is the name of the cookie with a browser's session. `is_open` tells by method and path whether a
+        request needs no token.
         """
         self._gatekeeper = gatekeeper
         self._cookie = cookie
@@ -81,23 +82,23 @@ class AccessGuard:
             del self._requests[id(request)]
 
     def end_invalid(self) -> None:
-        """End the requests of callers that are no longer accepted: some last for hours."""
+        """End the requests in progress of callers that are no longer accepted. Some requests last for hours."""
         for request, caller in self._requests.values():
             if self._gatekeeper is not None and not self._gatekeeper.is_valid(caller) and request.transport is not None:
                 request.transport.close()
 
     def _caller(self, request: web.Request) -> Caller:
-        """Return who sends a request. Raises `DeniedError`."""
+        """Return the caller of a request. Raises `DeniedError`."""
         authorization = request.headers.get(hdrs.AUTHORIZATION, "")
         session = request.cookies.get(self._cookie) if self._cookie else None
         if self._gatekeeper is None or (self._is_open(request.method, request.path) and not authorization):
             return ANYBODY
         role = _needed_role(request)
         job = request.query.get("job") if request.path == STREAM_PATH else request.match_info.get("job")
-        own_jobs = (request.method, request.path) in OF_OWN_JOBS
+        own_jobs = (request.method, request.path) in FILTERED_BY_JOB
         peer = plain(request.remote or "")
         caller = self._gatekeeper.admit(authorization, role, peer, job, session, own_jobs=own_jobs)
-        if caller.in_browser and request.method not in READING and hdrs.ORIGIN not in request.headers:
+        if caller.in_browser and request.method not in SAFE_METHODS and hdrs.ORIGIN not in request.headers:
             text = "a browser names the page that sends a request, and this one has not"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign", text)
         return with_certificate_names(request.transport, caller)
@@ -106,7 +107,7 @@ class AccessGuard:
 def _needed_role(request: web.Request) -> Role:
     if request.path == NODES_PATH:
         return Role.JOIN
-    return Role.READ if request.method in READING or request.path == LINK_PATH else Role.ADMIN
+    return Role.READ if request.method in SAFE_METHODS or request.path == LINK_PATH else Role.ADMIN
 
 
 def _denial(request: web.Request, error: DeniedError) -> web.Response:

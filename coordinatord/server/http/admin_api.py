@@ -1,4 +1,4 @@
-"""Handles operators' requests; each is answered once its result is durable."""
+"""Handles operators' requests, such as drain and stop. Each is answered once its result is durable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from coordinatord.server.http.responses import error_response, respond
 from coordinatord.server.sessions.connections import CALLER
 
 REQUESTS_AT_ONCE_MAX = 100
-"""The limit of requests in progress: each ends once durable, so only a program that loops sends more."""
+"""The limit of requests in progress. They take milliseconds, so only a program in a loop sends more."""
 
 _PATHS: dict[str, type[Request]] = {
     "/v1/jobs/{job:[^/]+}/stop": StopJob,
@@ -39,29 +39,31 @@ _PATHS: dict[str, type[Request]] = {
     "/v1/nodes/{node:[^/]+}/drain": DrainNode,
     "/v1/nodes/{node:[^/]+}/undrain": UndrainNode,
 }
-"""Paths with a pattern for names, because aiohttp's default pattern allows no braces."""
+"""The class of request for each path. The paths have a pattern because aiohttp's default one allows no braces."""
 
-_STATUSES = {
+_ERROR_STATUSES = {
     AdminResult.UNKNOWN_JOB: 404,
     AdminResult.UNKNOWN_NODE: 404,
     AdminResult.REFUSED: 409,
     AdminResult.DEGRADED: 503,
 }
+"""The HTTP status of each result that is an error."""
 
 
 class _Target(Struct, frozen=True):
     target: Name
 
 
-class Requests:
-    """All requests in progress."""
+class AdminApi:
+    """The handlers of operators' requests."""
 
     def __init__(self, driver: Driver) -> None:
-        """Submit requests to this driver, which returns answers."""
+        """Submit requests to a driver, and receive its effects of class `Answer`."""
         self._driver = driver
         driver.on(Answer, self._deliver)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._numbers = count(-1, -1)  # sessions of nodes are numbered upward
+        """The answers of requests in progress, by number."""
+        self._numbers = count(-1, -1)  # nodes' sessions have positive numbers
         self._closed = False
 
     def routes(self) -> list[web.RouteDef]:
@@ -74,28 +76,28 @@ class Requests:
             waiting.set_result(answer)
 
     def close(self) -> None:
-        """End all waiting requests: the daemon ends."""
+        """Answer all requests in progress: the daemon ends."""
         self._closed = True
         for number in self._waiting:
-            self._deliver(_ending(number))
+            self._deliver(_ending_answer(number))
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
         wanted, token = await _read(request, kind), CALLER.get().name
-        if token:  # recorded beside the person's name, which nobody checks
+        if token:  # recorded with the person's name, because anybody can claim a name
             wanted = replace(wanted, by=f"{wanted.by} (token {token})")
         if len(self._waiting) >= REQUESTS_AT_ONCE_MAX:
             return error_response(
                 request, 503, "busy", f"{REQUESTS_AT_ONCE_MAX} requests are in progress, the limit: try again"
             )
         answer = await self._submit(wanted)
-        if answer.result in _STATUSES:
-            return error_response(request, _STATUSES[answer.result], str(answer.result), answer.text)
+        if answer.result in _ERROR_STATUSES:
+            return error_response(request, _ERROR_STATUSES[answer.result], str(answer.result), answer.text)
         return respond(request, AdminAnswer(done=answer.result is AdminResult.DONE, message=answer.text))
 
     async def _submit(self, wanted: Request) -> Answer:
         number = next(self._numbers)
         if self._closed:
-            return _ending(number)
+            return _ending_answer(number)
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
         try:
@@ -105,7 +107,7 @@ class Requests:
             del self._waiting[number]
 
 
-def _ending(number: int) -> Answer:
+def _ending_answer(number: int) -> Answer:
     text = "coordinatord ends; whether this was recorded shows when it is back: try again then"
     return Answer(number, AdminResult.DEGRADED, text)
 

@@ -1,9 +1,8 @@
 """Rejects browsers' requests from other sites' pages, which could otherwise read or change jobs.
 
-A browser lets any page open a WebSocket to us (RFC 6455, 10.2), and lets a page whose name was rebound to our address
-(DNS rebinding) read our answers. In the first case the browser sends a foreign `Origin`; in the second `Host` is not
-our name. Programs may use any name: they reach us through services, tunnels and proxies, and no page makes them send
-requests. So only browsers' names are checked.
+A browser lets any page open a WebSocket to us (RFC 6455, 10.2); then `Origin` is foreign. By DNS rebinding, a page can
+also get a name that leads to our address, and read our answers; then `Host` is not our name. Programs may use any name,
+as behind proxies and tunnels. No page can make them send requests, so only browsers' names are checked.
 """
 
 from __future__ import annotations
@@ -29,38 +28,36 @@ from coordinatord.server.sessions.refusal_log import LogThrottle
 log = logging.getLogger(__name__)
 
 SHOWN_MAX = 200
-"""The length of an origin and a path in the log, in characters."""
+"""The limit of an origin and of a path in the log, in characters."""
 
-READING = frozenset({"GET", "HEAD"})
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+"""Methods that change nothing."""
 
-MARKS = ("Accept-Language", "Origin", "Referer", "Sec-Fetch-Site")
-"""Headers that browsers send and programs do not. A page can change the first, but not omit it, and only a browser sets
-the others (Fetch standard, 2.2.2)."""
+BROWSER_HEADERS = ("Accept-Language", "Origin", "Referer", "Sec-Fetch-Site")
+"""Headers that only browsers send. A page can change the first one, but not omit it; it cannot set the others (Fetch
+standard, 2.2.2)."""
 
-BROWSER = "Mozilla/"
-"""The prefix of each browser's User-Agent. In some browsers a page may change it, but not omit Accept-Language."""
+BROWSER_PREFIX = "Mozilla/"
+"""The prefix of each browser's User-Agent. In some browsers a page may change it."""
 
-PRIVATE = (".localhost", ".local", ".internal", ".home.arpa", ".test")
+UNREGISTERED = (".localhost", ".local", ".internal", ".home.arpa", ".test")
 """Suffixes that nobody can register (RFC 6761, 6762 and 8375; ICANN for .internal, in 2024), so no foreign page has
 such a name. Kubernetes' services are below .local."""
 
 
-class Names:
+class OwnNames:
     """The names under which a browser may reach us."""
 
     def __init__(self, allowed: Collection[str] = ()) -> None:
-        """Begin with this host's names.
-
-        `allowed` are more, and one that begins with a dot stands for all names below it.
-        """
+        """Begin with this host's name, and the `allowed` ones; a leading dot allows all names below a domain."""
         self._allowed = frozenset(map(_plain, allowed))
         self._own = frozenset({_plain(socket.gethostname())})
 
     def look_up(self) -> None:
-        """Start looking up the host's full name in the background: a name server may not answer."""
-        threading.Thread(target=self._look_up, name="name of this host", daemon=True).start()
+        """Look up the host's full name in the background, because a name server may not answer."""
+        threading.Thread(target=self._add_full_name, name="name of this host", daemon=True).start()
 
-    def _look_up(self) -> None:
+    def _add_full_name(self) -> None:
         try:
             found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
         except (OSError, UnicodeError):
@@ -68,19 +65,19 @@ class Names:
         self._own |= {_plain(canonical) for *_, canonical, _ in found if canonical}
 
     def has(self, name: str) -> bool:
-        """Whether a name, as in a URL, is ours, so that no foreign page can have it."""
+        """Whether a host name of a URL is ours, so that no foreign page can have it."""
         name = _plain(name)
         if not name or "." not in name:
             return True  # nobody can register it, so it is a host of this network
-        if _is_address(name) or name.endswith(PRIVATE) or name in self._own | self._allowed:
+        if _is_address(name) or name.endswith(UNREGISTERED) or name in self._own | self._allowed:
             return True
         return any(allowed.startswith(".") and name.endswith(allowed) for allowed in self._allowed)
 
 
-class Browsers:
-    """Rejects requests that no browser may send."""
+class BrowserGuard:
+    """Rejects requests that a foreign page may have sent."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: OwnNames) -> None:
         self._names = names
         self._throttle = LogThrottle()
 
@@ -89,16 +86,15 @@ class Browsers:
         """Handle a request, or answer it with 403."""
         origin = request.headers.get("Origin")
         if origin is not None and not self._may_send(request, origin):
-            text = "no web page may send this request: use nodeclient, or curl"
             self._log_rejected(request, origin)
-            return error_response(request, 403, "foreign", text)
+            return error_response(request, 403, "foreign", "no web page may send this request: use nodeclient, or curl")
         name = _host(request.headers.get("Host", ""))
         if _is_browser(request) and not self._names.has(name):
-            return error_response(request, 403, "foreign_name", _unknown(name))
+            return error_response(request, 403, "foreign_name", _unknown_name(name))
         return await handler(request)
 
     def _log_rejected(self, request: web.Request, origin: str) -> None:
-        """Log a rejected request of a page. Anybody can send many, so the lines about one address are limited."""
+        """Log a rejected request of a page; the lines about one address are limited."""
         more = self._throttle.line_suffix(
             client_network(plain(request.remote or "")), asyncio.get_running_loop().time()
         )
@@ -108,30 +104,31 @@ class Browsers:
             log.warning(text, more, extra=fields("page_refused", origin=origin, path=path, peer=request.remote))
 
     def _may_send(self, request: web.Request, origin: str) -> bool:
-        """Whether a page of this origin may send a request. Any page may read, since it cannot see the answer.
+        """Whether a page of this origin may send a request.
 
-        Our own page may also act, under our name, over TLS or from this host.
+        Any page may send a GET, because its browser hides the answer. Only our own page may change something, over TLS
+        or from this host.
         """
         if request.path == SESSION_PATH:
             return False
-        if request.method in READING:
+        if request.method in SAFE_METHODS:
             return True
         host = request.headers.get("Host", "")
         scheme, _, place = origin.partition("://")
-        own = place == host != "" and self._names.has(_host(host))
+        is_own = place == host != "" and self._names.has(_host(host))
         if request.secure and scheme != "https":
-            return False  # it came in the clear, so anybody on the way may have sent it
-        same = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
-        return own and same and (request.secure or is_loopback(request.remote))
+            return False  # the page was loaded in the clear, so anybody on the way may have changed it
+        is_same_origin = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
+        return is_own and is_same_origin and (request.secure or is_loopback(request.remote))
 
 
 def is_loopback(peer: str | None) -> bool:
-    """Whether a request came from this host, so that nobody can intercept it."""
+    """Whether a peer is on this host, so that nobody can intercept its requests."""
     address = plain(peer or "")
     return _is_address(address) and ipaddress.ip_address(address).is_loopback
 
 
-def _unknown(name: str) -> str:
+def _unknown_name(name: str) -> str:
     return (
         f"coordinatord does not know the name {name[:253]} as its own, and another site's web page could use it: "
         "open this page by the address of the host, or start coordinatord with --allowed-hosts and this name"
@@ -140,7 +137,7 @@ def _unknown(name: str) -> str:
 
 def _is_browser(request: web.Request) -> bool:
     headers = request.headers
-    return headers.get("User-Agent", "").startswith(BROWSER) or any(mark in headers for mark in MARKS)
+    return headers.get("User-Agent", "").startswith(BROWSER_PREFIX) or any(mark in headers for mark in BROWSER_HEADERS)
 
 
 def _host(header: str) -> str:

@@ -1,4 +1,4 @@
-"""Serves the events of one job or of all: as a list, or as server-sent events that follow new ones."""
+"""Serves the events of one job or of all jobs: as a list, or as server-sent events that follow new ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
     STREAM_HEADERS,
-    ReaderCount,
+    ReaderLimit,
     UnknownJobError,
     error_response,
     respond,
@@ -28,16 +28,16 @@ from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
 
 AT_ONCE_MAX = 1_000
-"""The limit of one answer: some 300 bytes each, and more than a person reads."""
+"""The limit of events in one answer: some 300 bytes each, and more than a person reads."""
 
 FOLLOWERS_MAX = 100
-"""The limit of followers: each reads the store at every event, and few people watch."""
+"""The limit of streams: each reads the store at every event, and few people watch."""
 
 QUIET_S = 15.0
-"""The interval of signs of life without events: proxies drop connections that are silent for a minute or less."""
+"""The interval of keep-alives without events: proxies close idle connections after a minute or less."""
 
 NUMBER_MAX = 2**63 - 1
-"""The greatest integer of SQLite."""
+"""The limit of an event's number: SQLite's greatest integer."""
 
 _ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.ASCII)
 """The id of an event: the store's token and a number. An id without a token means this store."""
@@ -51,9 +51,9 @@ class _Selection(Struct, frozen=True):
     kinds: frozenset[str]
     """Empty for all kinds."""
     since: float
-    """The time of the oldest, in seconds since 1970."""
+    """The time of the oldest wanted event, in seconds since 1970."""
     last: int
-    """The number of newest events to begin with."""
+    """How many of the newest events to begin with."""
 
 
 class EventsApi:
@@ -63,7 +63,7 @@ class EventsApi:
         self._driver = driver
         self._store = store
         self._change_signal = change_signal
-        self._followers = ReaderCount()
+        self._followers = ReaderLimit()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -91,21 +91,19 @@ class EventsApi:
 
     async def _follow(self, request: web.Request, selection: _Selection, after: int | None) -> web.StreamResponse:
         response = web.StreamResponse(headers=STREAM_HEADERS)
-        with self._followers.one_more(
-            FOLLOWERS_MAX, f"{FOLLOWERS_MAX} others follow already, the limit: try again later"
-        ):
+        with self._followers.admit(FOLLOWERS_MAX, f"{FOLLOWERS_MAX} others follow already, the limit: try again later"):
             try:
                 await response.prepare(request)
                 async for events in self._pages(selection, after):
                     await response.write(b"".join(map(self._encoded, events)) or b": nothing new\n\n")
             except (ConnectionError, StoreError):
-                pass  # a client that follows comes again, with the id of the last event
+                pass  # the client reconnects with the id of its last event
         return response
 
     async def _pages(self, selection: _Selection, after: int | None) -> AsyncIterator[Sequence[LoggedEvent]]:
-        """Yield the events so far, then each new one, and an empty sequence after each `QUIET_S` without any.
+        """Yield existing events, then new ones, and an empty sequence after each `QUIET_S` without any.
 
-        End when the job is forgotten.
+        It ends when the job is forgotten.
         """
         while not self._change_signal.closed:
             version = self._change_signal.version
@@ -119,12 +117,12 @@ class EventsApi:
                 continue  # there may be more
             try:
                 async with asyncio.timeout(QUIET_S):
-                    await self._change_signal.beyond(version)
+                    await self._change_signal.wait_after(version)
             except TimeoutError:
                 yield ()
 
     async def _read(self, selection: _Selection, after: int | None) -> EventPage:
-        """Return the store's events after a number; all, if a restored old copy does not have that number."""
+        """Return the events after a number; all events if the number is unknown, because an old copy was restored."""
         most = selection.last if after is None else AT_ONCE_MAX
         read = partial(self._store.read_events, kinds=selection.kinds, since=selection.since)
         page = await read(selection.job, after, most)
@@ -146,7 +144,7 @@ class EventsApi:
 
 
 def _after(request: web.Request, identity: str) -> int | None:
-    """Return the number of the client's last event; None without one of this store.
+    """Return the number of the client's last event; None if it has none of this store.
 
     Raises `ValueError`.
     """

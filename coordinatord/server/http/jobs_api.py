@@ -17,83 +17,84 @@ from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver, iterate_jobs
-from coordinatord.server.http.responses import UnknownJobError, encoded, respond, wanted
+from coordinatord.server.http.responses import UnknownJobError, accepted_encoding, encoded, respond
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.sessions.connections import CALLER
 
-CHEAP_S = 0.002
-"""A cheaper answer, such as a job of a few hundred nodes, is not cached."""
+UNCACHED_S = 0.002
+"""An answer that takes less CPU time, such as that of a job of a few hundred nodes, is not cached."""
 
 SHARE = 0.1
-"""The largest share of the loop's time for making any other answer, as far as `REST_S` allows."""
+"""The share of the loop's time that may be spent on making one answer again and again, as far as `MAX_AGE_S` allows."""
 
-REST_S = 1.0
-"""The longest age of an answer: heartbeats and steps come once a second."""
+MAX_AGE_S = 1.0
+"""The greatest age of a cached answer: heartbeats and steps come once a second."""
+
+NODES_AT_ONCE = 1_000
+"""Nodes of jobs that are formatted without a pause: about four milliseconds."""
 
 Key = tuple[str | None, str, str]
-"""The job, or None for all jobs that match a pattern; this pattern; and the encoding."""
+"""The job, None for all jobs that match a pattern; this pattern; and the encoding."""
 
 
-class _Made(Struct, frozen=True):
+class _CachedBody(Struct, frozen=True):
     body: bytes
     version: tuple[int, str | None]
-    rests_until: float
+    """The cache's version when it was made."""
+    valid_until: float
+    """When it is dropped, by the loop's clock."""
 
 
 class ResponseCache:
-    """Caches answers about jobs: each is made once for all clients, as often as the loop can afford.
+    """Caches answers about jobs, so that many clients cannot use up the event loop's time.
 
-    An answer with 10,000 nodes takes tens of milliseconds and megabytes, and clients may request it every second. It is
-    reused until the next record, for at most a second, and always has all records before the request.
+    An answer with 10,000 nodes takes tens of milliseconds and megabytes. It is reused for at most `MAX_AGE_S`, and only
+    until the next record. So an answer always has all records before the request.
     """
 
     def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
         self._driver = driver
         self._change_signal = change_signal
-        self._made: dict[Key, _Made] = {}
-        """The answers that are not yet stale."""
+        self._cached: dict[Key, _CachedBody] = {}
         self._turn = asyncio.Lock()
+        """Held while an answer is made."""
 
     async def get(self, key: Key, make: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        """Return an answer with all records up to now: a cached one, or a new one once the loop can afford it.
+        """Return a cached answer, or one that `make` returns; it has all records up to now.
 
-        None, for a job that does not exist, is not cached.
+        If the cached answer lacks a record, wait until it is dropped. None, for an unknown job, is not cached.
         """
         while True:
             async with self._turn:
-                made = self._made.get(key)
+                made = self._cached.get(key)
                 if made is None:
                     return await self._make(key, make)
                 if made.version == self._version:
                     return made.body
-            await asyncio.sleep(made.rests_until - self._driver.now)
+            await asyncio.sleep(made.valid_until - self._driver.now)
 
     async def _make(self, key: Key, make: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        await asyncio.sleep(0)  # nodes are served between two answers, even if all are requested at once
+        await asyncio.sleep(0)  # nodes are served between two answers
         version = self._version
         began = time.thread_time()  # CPU time, which other programs do not affect
         body = await make()
         cost_s = time.thread_time() - began
-        if body is not None and cost_s >= CHEAP_S:
+        if body is not None and cost_s >= UNCACHED_S:
             loop = asyncio.get_running_loop()
-            rests_until = loop.time() + min(REST_S, cost_s / SHARE)
-            self._made[key] = _Made(body, version, rests_until)
-            loop.call_at(rests_until, self._made.pop, key, None)
+            valid_until = loop.time() + min(MAX_AGE_S, cost_s / SHARE)
+            self._cached[key] = _CachedBody(body, version, valid_until)
+            loop.call_at(valid_until, self._cached.pop, key, None)
         return body
 
     @property
     def _version(self) -> tuple[int, str | None]:
-        """Return a value that changes with every record, and when the store fails."""
+        """A value that changes with every record, and when the store fails or works again."""
         return self._change_signal.version, self._driver.machine.store_error
 
 
-PIECE = 1_000
-"""Nodes of jobs that are formatted without a pause: about four milliseconds."""
-
-
-class Api:
-    """Shows the machine's durable state."""
+class JobsApi:
+    """The handlers of requests for health and jobs."""
 
     def __init__(
         self,
@@ -104,12 +105,12 @@ class Api:
         *,
         insecure: bool,
     ) -> None:
-        """Show the driver's machine; `shared` returns the coordinators that share its store, if any."""
+        """Show the state of the driver's machine; `shared` returns the coordinators that share its store, if any."""
         self._driver = driver
         self._rounds_reader = rounds_reader
         self._shared = shared
         self._insecure = insecure
-        self._shown = ResponseCache(driver, change_signal)
+        self._cache = ResponseCache(driver, change_signal)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -135,32 +136,32 @@ class Api:
         return respond(request, health, status)
 
     async def _jobs(self, request: web.Request) -> web.Response:
-        kind, caller = wanted(request), CALLER.get()
-        body = await self._shown.get((None, caller.jobs, kind), partial(self._show_all, kind, caller))
+        kind, caller = accepted_encoding(request), CALLER.get()
+        body = await self._cache.get((None, caller.jobs, kind), partial(self._encode_all, kind, caller))
         return web.Response(body=body, content_type=kind)
 
     async def _job(self, request: web.Request) -> web.Response:
-        kind, job = wanted(request), request.match_info["job"]
-        body = await self._shown.get((job, job, kind), partial(self._show, job, kind))
+        kind, job = accepted_encoding(request), request.match_info["job"]
+        body = await self._cache.get((job, job, kind), partial(self._encode_job, job, kind))
         if body is None:
             raise UnknownJobError(job)
         return web.Response(body=body, content_type=kind)
 
-    async def _show_all(self, kind: str, caller: Caller) -> bytes:
+    async def _encode_all(self, kind: str, caller: Caller) -> bytes:
         driver = self._driver
         jobs = [
             job_view(run, driver.now, driver.machine.store_error)
-            async for run in iterate_jobs(driver, PIECE)
+            async for run in iterate_jobs(driver, NODES_AT_ONCE)
             if caller.is_for(run.job)
         ]
         drained = drained_view(driver.machine.cluster.durable) if caller.jobs == ALL_JOBS else ()
         answer = JobsAnswer(jobs=tuple(jobs), drained=drained, insecure=self._insecure, shared=self._shared())
         return encoded(plain_without(answer, IN_LIST), kind)
 
-    async def _show(self, job: str, kind: str) -> bytes | None:
+    async def _encode_job(self, job: str, kind: str) -> bytes | None:
         found = await self._rounds_reader.find(job)
         if found is None:
             return None
         shown = whole_view(*found, self._driver.now, self._driver.machine.store_error)
-        await asyncio.sleep(0)  # encoding takes about as long as the view
+        await asyncio.sleep(0)  # encoding takes as long as making the view
         return encoded(shown, kind)

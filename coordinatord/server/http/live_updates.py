@@ -1,8 +1,8 @@
-"""Streams the live page's data as server-sent events: `GET /v1/stream`; with `?job=` it also has one whole job.
+"""Streams the live page's data as server-sent events: `GET /v1/stream`; with `?job=` it also has one job in detail.
 
-Events are levels, as in the whole protocol: each has all of its subject. So the next one repairs a loss, a page that
-reconnects needs nothing else, and a slow viewer skips states. A state is made once for all viewers, and throttled to a
-small share of the loop's time. `core.shown.job_view` decides its content.
+Each event is a level: it has the whole state of its topic, and not a change. So a slow viewer may skip events, and a
+page that reconnects needs no earlier ones. A state is encoded once for all viewers, and takes a small share of the
+event loop's time. `core.shown.job_view` makes the states.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from coordinatord.security.gatekeeper import ANYBODY, Caller
 from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.page_access import viewer_of
-from coordinatord.server.http.responses import STREAM_HEADERS, ReaderCount
+from coordinatord.server.http.responses import STREAM_HEADERS, ReaderLimit
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler
@@ -44,26 +44,23 @@ from coordinatord.store.interface import StoreError
 log = logging.getLogger(__name__)
 
 VIEWERS_MAX = 100
-"""The limit of open pages: ten times those of a team. Each costs a connection and, if it is slow, one old state."""
+"""The limit of open pages, ten times those of a team. Each needs a connection and, if it is slow, one old state."""
 
-QUICK_S = 0.25
-"""The time between two states with a new record: short enough to look immediate, and long enough to combine a burst of
-records."""
+AFTER_RECORD_S = 0.25
+"""The least time between two states if there are new records: it seems immediate, and combines a burst of records."""
 
-TURN_S = 1.0
-"""The time between two states otherwise: steps and heartbeats come once a second."""
+EVERY_S = 1.0
+"""The time between two states without new records: steps and heartbeats come once a second."""
 
 SHARE = 0.03
-"""The largest share of the loop's time for making states: at 10,000 nodes one takes a tenth of a second, and nodes have
-priority."""
+"""The limit of a topic's share of the loop's time: with 10,000 nodes a state takes 0.1 s, and nodes have priority."""
 
 ALIVE_S = 5.0
-"""The interval of empty events. They show a page that its connection works, since a browser does not detect a silent
-loss, and prevent proxies from closing it as idle."""
+"""The interval of keep-alives. They show a page that its connection works, and keep proxies from closing it as idle."""
 
 PIECE_BYTES = 64 * 1024
-"""The most bytes in one write: viewers share a state, but not a connection's buffer. The kernel closes the connection
-of a viewer that does not read at all (`app.UNACKNOWLEDGED_MS`)."""
+"""The most bytes in one write: viewers share a state, but each connection has its own buffer. The kernel closes the
+connection of a viewer that does not read (`app.UNACKNOWLEDGED_MS`)."""
 
 RETRY_MS = 1_000
 """The pause before a browser reconnects, as for nodes."""
@@ -73,43 +70,52 @@ COLUMNS = NodeStatus.__struct_fields__
 
 _row = attrgetter(*COLUMNS)
 
-Show = Callable[[], Awaitable[tuple[Any, bool]]]
-"""Returns the present record to show, and whether it changes with the clock."""
+MakeState = Callable[[], Awaitable[tuple[Any, bool]]]
+"""Returns the present state of a topic, and whether it changes with the clock."""
 
 
 @dataclass(eq=False)
 class _Topic:
-    """One subject, made once for all its viewers."""
+    """The list of jobs, or one job, with its last state."""
 
     name: str
-    show: Show
+    """The name of its events."""
+    make_state: MakeState
     viewers: int = 0
+    """The number of its viewers."""
     frame: bytes = b""
+    """The last state as a server-sent event."""
     version: int = -1
-    """The change signal's version when it was made."""
+    """The change signal's version at the last state; -1 before the first."""
     store_error: str | None = None
+    """The machine's `store_error` at the last state."""
     made_at: float = -math.inf
+    """The time of the last state, by the loop's clock."""
     cost_s: float = 0.0
+    """The seconds that it took to make the last state."""
     is_live: bool = True
-    """Whether it changes with the clock."""
+    """Whether the state changes with the clock."""
 
-    async def make(self, version: int, store_error: str | None, now: float) -> None:
+    async def renew(self, version: int, store_error: str | None, now: float) -> None:
         began = time.perf_counter()
-        shown, self.is_live = await self.show()
+        shown, self.is_live = await self.make_state()
         self.frame = b"event: %s\ndata: %s\n\n" % (self.name.encode(), json.encode(plain_without(shown, ON_PAGE)))
         self.version, self.store_error, self.made_at = version, store_error, now
         self.cost_s = time.perf_counter() - began
 
     def due_at(self, version: int, store_error: str | None, *, has_seen: bool) -> float:
-        """Return when to renew it, for a viewer that has seen it or not."""
+        """Return when to make the next state for a viewer; infinity if only a record will change the state.
+
+        `has_seen` tells whether the viewer has got a state.
+        """
         changed = version > self.version or store_error != self.store_error
         if has_seen and not changed and not self.is_live:
             return math.inf
-        return self.made_at + max(QUICK_S if changed else TURN_S, self.cost_s / SHARE)
+        return self.made_at + max(AFTER_RECORD_S if changed else EVERY_S, self.cost_s / SHARE)
 
 
 class LiveUpdates:
-    """All viewers of the live page."""
+    """The streams of all viewers of the live page."""
 
     def __init__(
         self,
@@ -121,7 +127,7 @@ class LiveUpdates:
         *,
         insecure: bool,
     ) -> None:
-        """Show the driver's machine; `shared` returns the coordinators that share its store, if any."""
+        """Show the state of the driver's machine; `shared` returns the coordinators that share its store, if any."""
         self._driver = driver
         self._shared = shared
         self._insecure = insecure
@@ -129,10 +135,10 @@ class LiveUpdates:
         self._rounds_reader = rounds_reader
         self._sampler = sampler
         self._jobs = _Topic("jobs", partial(self._show_jobs, ANYBODY))
-        """All jobs. It stays cached without viewers, for the next one."""
-        self._topics_viewed: dict[tuple[str, str], _Topic] = {}
-        """The topics with viewers: one job, or the jobs that match a pattern."""
-        self._viewers = ReaderCount()
+        """All jobs. Its state is kept without viewers, for the next one."""
+        self._viewed_topics: dict[tuple[str, str], _Topic] = {}
+        """The topics with viewers, by event and by job or pattern."""
+        self._viewers = ReaderLimit()
         self._waits: set[asyncio.Timeout] = set()
         self._closed = False
 
@@ -141,7 +147,7 @@ class LiveUpdates:
         return [web.get("/v1/stream", self._serve, allow_head=False)]
 
     def close(self) -> None:
-        """End all streams: browsers reconnect."""
+        """End all streams: the daemon ends, and browsers reconnect."""
         self._closed = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
@@ -151,7 +157,7 @@ class LiveUpdates:
         refusal = f"{VIEWERS_MAX} pages are open already, and this is one too many: close another one"
         response = web.StreamResponse(headers=STREAM_HEADERS)
         with (
-            self._viewers.one_more(VIEWERS_MAX, refusal),
+            self._viewers.admit(VIEWERS_MAX, refusal),
             self._topics(CALLER.get(), request.query.get("job")) as topics,
             contextlib.suppress(ConnectionError),
         ):
@@ -173,19 +179,19 @@ class LiveUpdates:
             yield topics
 
     @contextlib.contextmanager
-    def _viewed(self, name: str, subject: str, show: Show) -> Iterator[_Topic]:
-        """Yield a topic that is renewed while it has viewers."""
-        topic = self._topics_viewed.setdefault((name, subject), _Topic(name, show))
+    def _viewed(self, name: str, subject: str, make_state: MakeState) -> Iterator[_Topic]:
+        """Yield a topic, which is dropped after its last viewer."""
+        topic = self._viewed_topics.setdefault((name, subject), _Topic(name, make_state))
         topic.viewers += 1
         try:
             yield topic
         finally:
             topic.viewers -= 1
             if not topic.viewers:
-                del self._topics_viewed[name, subject]
+                del self._viewed_topics[name, subject]
 
     async def _update(self, response: web.StreamResponse, topics: list[_Topic]) -> None:
-        """Send changes to one viewer, until it leaves or the daemon ends."""
+        """Send new states to one viewer, until it leaves or the daemon ends."""
         sent: dict[str, bytes] = {}
         sent_at = self._driver.now
         while not self._closed and self._driver.may_act():
@@ -202,21 +208,21 @@ class LiveUpdates:
             await self._pause(topics, sent_at + ALIVE_S)
 
     async def _renew(self, topic: _Topic, *, has_seen: bool) -> None:
-        """Renew a topic from durable state, if it is due."""
+        """Make the next state of a topic, if it is due."""
         if self._due_at(topic, has_seen=has_seen) > self._driver.now:
             return
         await self._driver.written()
-        if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # otherwise another viewer has made it meanwhile
-            await topic.make(self._change_signal.version, self._driver.machine.store_error, self._driver.now)
+        if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # another viewer may have made it meanwhile
+            await topic.renew(self._change_signal.version, self._driver.machine.store_error, self._driver.now)
 
     def _due_at(self, topic: _Topic, *, has_seen: bool) -> float:
         return topic.due_at(self._change_signal.version, self._driver.machine.store_error, has_seen=has_seen)
 
     async def _pause(self, topics: list[_Topic], at_latest: float) -> None:
-        """Wait until one of the topics is due: by the clock, or after a record."""
+        """Wait until one of the topics is due, by the clock or because of a record."""
         version = self._change_signal.version
         async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
-            await self._change_signal.beyond(version)
+            await self._change_signal.wait_after(version)
         if self._change_signal.version > version:
             async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
                 await asyncio.get_running_loop().create_future()
@@ -225,7 +231,7 @@ class LiveUpdates:
         return min(self._due_at(topic, has_seen=True) for topic in topics)
 
     async def _write(self, response: web.StreamResponse, frame: bytes) -> bool:
-        """Write one state as fast as the viewer reads; return False if the daemon ends first."""
+        """Write one state, as fast as the viewer reads it; return False if the daemon ends first."""
         async with self._within(math.inf) as wait:
             for start in range(0, len(frame), PIECE_BYTES):
                 await response.write(frame[start : start + PIECE_BYTES])
@@ -233,7 +239,7 @@ class LiveUpdates:
 
     @contextlib.asynccontextmanager
     async def _within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """Limit a wait of a viewer by time and by the end of the daemon; a timeout is no error."""
+        """Limit a wait within the context to so many seconds, and to the end of the daemon; a timeout is no error."""
         limit = 0.0 if self._closed else max(0.0, seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if limit == math.inf else limit) as wait:
@@ -243,7 +249,7 @@ class LiveUpdates:
                 finally:
                     self._waits.discard(wait)
 
-    # What is shown
+    # States
 
     async def _show_jobs(self, caller: Caller) -> tuple[PageStatus, bool]:
         cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
@@ -267,7 +273,7 @@ class LiveUpdates:
         return PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision), _is_live(run)
 
     async def _find(self, job: str) -> tuple[Run, RoundHistory] | None:
-        """Return the run of a job and its rounds; if the store cannot be read, without rounds."""
+        """Return the run of a job and its rounds, or no rounds if the store cannot be read; None for an unknown job."""
         try:
             return await self._rounds_reader.find(job)
         except StoreError as error:

@@ -1,4 +1,7 @@
-"""Parses the query of `GET /v1/jobs/{job}/logs`: which logs of which workers, and how much of each."""
+"""Parses the query of `GET /v1/jobs/{job}/logs`, which selects logs of workers, and how much of each to read.
+
+A *place* is a position in a log, at which a later request continues.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_BYTES_MAX, LOG_LINES_MAX, LogPlace, LogStream
 
 LAST_LINES = 100
-"""The default number of lines: some screens, with a long traceback."""
+"""The default number of lines: a long traceback and some screens before it."""
 
 PARTS_MAX = 64
-"""The limit of ranges and names: as many as workers at once."""
+"""The limit of ranges of ranks, and of nodes, in one query: as many as workers."""
 
 PLACES_MAX = 2 * WORKERS_AT_ONCE_MAX
-"""The limit of places to continue from: two streams of all workers at once."""
+"""The limit of places: two streams of each worker."""
 
 Log = tuple[int, LogStream]
 """A log of a round: its rank and its stream."""
@@ -32,21 +35,23 @@ _RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
 
 class LogQuery(Struct, frozen=True):
-    """A reader's selection of logs."""
+    """The logs that a reader wants."""
 
     choice: LogChoice
     run: str | None
-    """None for the present or last one."""
+    """None for the live or last run."""
     round: int | None
-    """None for the last one, and with `follow` also for all later ones."""
+    """None for the last round and, with `follow`, all later ones."""
     after: Mapping[Log, LogPlace]
-    """The places from which to continue some logs."""
+    """The places at which to continue some logs."""
     after_round: int | None
-    """The round of these logs."""
+    """The round of these logs; None without any."""
     last_bytes: int
+    """How many bytes of each other log to begin with, counted from its end."""
     last_lines: int | None
-    """The limit of lines of each log; None for no limit."""
+    """The same in lines; None for no limit."""
     follow: bool
+    """Whether to wait for new output."""
 
 
 def read_query(query: MultiMapping[str]) -> LogQuery:
@@ -86,7 +91,7 @@ def read_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
 
 
 def write_place(number: int, log: Log, place: LogPlace) -> str:
-    """Format a place in a log of a round, for `after`."""
+    """Format a place in a log of a round, for the query parameter `after`."""
     return f"{number}:{log[0]}:{log[1]}:{place.file:x}:{place.offset}"
 
 

@@ -1,7 +1,6 @@
 """Reads the logs of some workers from their nodes, chunk by chunk, and optionally follows new output.
 
-A chunk is requested once the reader has consumed the one before, so nothing is buffered here, and a slow reader costs
-nothing.
+A chunk is requested once the reader has consumed the one before. So nothing is buffered for a slow reader.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ FOLLOW_EVERY_S = 1.0
 """The polling interval of followed logs, as in `tail -f`."""
 
 TOTAL_BYTES_MAX = 1024**3
-"""The size limit of one reading: more than a gigabyte is better copied on the hosts."""
+"""The size limit of one reading: for more than a gigabyte, a person should copy the file on its host."""
 
 WITHIN_S = 24 * 3_600.0
-"""The time limit of one reading: a reader of more than a day was forgotten."""
+"""The time limit of one reading: a person has forgotten a reader of more than a day."""
 
 BEGINNING = LogPlace(0, 0)
 """The place before the first byte of the oldest file."""
@@ -38,20 +37,20 @@ BEGINNING = LogPlace(0, 0)
 
 @dataclass(slots=True)
 class _Log:
-    """One log that is being read."""
+    """One log, and how far it was read."""
 
     source: LogSource
     place: LogPlace | None
     """Where to continue; None to begin with its last lines."""
     session: int | None
     """The last known session of its node."""
-    is_over: bool = False
-    """Whether reading has stopped, for a reason that was sent as a note."""
-    is_read: bool = False
+    has_failed: bool = False
+    """Whether it is read no further, for a reason that was sent as a note."""
+    at_end: bool = False
     """Whether it was read to its present end."""
 
     def part(self, text: str = "", note: str = "") -> LogPart:
-        """Return a part of this log."""
+        """Return an answer's part about this log."""
         source = self.source
         return LogPart(
             run=source.run,
@@ -88,33 +87,32 @@ class LogReading:
         self._run = run
         self._query = query
         self.run = query.run or run.id
-        """The run that was chosen."""
-        chosen = query.after_round if query.round is None else query.round
-        self.round = run.durable.round if chosen is None else chosen
-        self._is_chosen = chosen is not None
-        self._left = TOTAL_BYTES_MAX
+        """The id of the wanted run."""
+        wanted = query.after_round if query.round is None else query.round
+        self.round = run.durable.round if wanted is None else wanted
+        """The number of the round that is being read."""
+        self._names_round = wanted is not None
+        """Whether the query names a round."""
+        self._bytes_left = TOTAL_BYTES_MAX
         self._until = driver.now + WITHIN_S
-        self._stopped = False
-        """Whether a limit of this reading is reached."""
+        self._limit_reached = False
+        """Whether `TOTAL_BYTES_MAX` or `WITHIN_S` is reached."""
 
     @property
-    def _earlier(self) -> str:
-        """The chosen run if it is an earlier one of the job, else empty."""
+    def _earlier_run(self) -> str:
+        """The id of the wanted run, if it is an earlier run of the job; else empty."""
         return self.run if self.run != self._run.id else ""
 
     async def find(self) -> LogSources:
-        """Return the logs of the round. Raises `NoLogError` and `StoreError`."""
+        """Return the sources of the round's logs. Raises `NoLogError` and `StoreError`."""
         run, query = self._run, self._query
-        if self._earlier and not self._is_chosen:
+        if self._earlier_run and not self._names_round:
             self.round = await self._last_round()
         records = await self._store.read_round(run.job, self.run, self.round)
-        if (
-            not (records or self._earlier or query.round is not None)
-            and query.follow
-            and not run.durable.has_had_rounds
-        ):
-            return LogSources((), 0)  # the first round brings them
-        return log_sources(run, self.round, records, query.choice, earlier=self._earlier, follow=query.follow)
+        awaits_first_round = query.follow and query.round is None and not run.durable.has_had_rounds
+        if awaits_first_round and not records and not self._earlier_run:
+            return LogSources((), 0)
+        return log_sources(run, self.round, records, query.choice, earlier=self._earlier_run, follow=query.follow)
 
     async def _last_round(self) -> int:
         """Return the last round of the earlier run. Raises `NoLogError` and `StoreError`."""
@@ -142,7 +140,7 @@ class LogReading:
             ]
             async for part in self._parts_of_round(logs):
                 yield part
-            if self._stopped or self.is_cut or not self._has_next:
+            if self._limit_reached or self.is_interrupted or not self._has_next_round:
                 return
             self.round, places, place = await self._next_round(), {}, BEGINNING
             text, found = await self._find_next()
@@ -150,17 +148,17 @@ class LogReading:
 
     async def _parts_of_round(self, logs: Sequence[_Log]) -> AsyncIterator[LogPart | None]:
         """Yield parts of these logs until their end."""
-        while not self.is_cut:
-            # This is checked before the logs are read, so that output up to the end is read as well.
-            version, is_last = self._change_signal.version, self._is_over or self._has_next
+        while not self.is_interrupted:
+            # Read before the logs, so that the last pass also gets the output before the end.
+            version, is_last = self._change_signal.version, self._is_over or self._has_next_round
             for log in logs:
                 async for part in self._new_parts(log, is_last=is_last):
                     yield part
-                yield None  # each may have taken a while, if its node does not answer
+                yield None  # a node without an answer takes a while
             if is_last:
                 return
-            if self._left <= 0 or self._driver.now >= self._until:
-                self._stopped = True
+            if self._bytes_left <= 0 or self._driver.now >= self._until:
+                self._limit_reached = True
                 text = "this is as much as one request reads: ask again, or look on the hosts"
                 yield LogPart(run=self.run, note=text)
                 return
@@ -168,7 +166,7 @@ class LogReading:
             await self._wait(version)
 
     async def _find_next(self) -> tuple[str, LogSources]:
-        """Return a note about the next round, and its logs."""
+        """Return a note about the next round, and the sources of its logs."""
         try:
             return f"round {self.round} begins", await self.find()
         except NoLogError as error:
@@ -180,67 +178,67 @@ class LogReading:
         return min((number for number in await self._rounds() if number > self.round), default=self._run.durable.round)
 
     @property
-    def is_cut(self) -> bool:
-        """Whether the daemon's end interrupts a reader that follows, who then continues at the next coordinator."""
+    def is_interrupted(self) -> bool:
+        """Whether the daemon's end interrupts a reader that follows, and will continue at the next coordinator."""
         return self._query.follow and self._change_signal.closed
 
     @property
     def _is_over(self) -> bool:
-        """Whether no wanted output will follow."""
+        """Whether the wanted logs have ended."""
         durable = self._run.durable
-        if not self._query.follow or self._earlier or durable.state.ended:
+        if not self._query.follow or self._earlier_run or durable.state.ended:
             return True
         if self._driver.machine.jobs.get(self._run.job) is not self._run:
             return True
         return self._query.round is not None and (durable.round != self.round or durable.state is State.FORMING)
 
     @property
-    def _has_next(self) -> bool:
+    def _has_next_round(self) -> bool:
         """Whether there is a later round to continue with."""
-        later = self._query.round is None and not self._earlier and self._run.durable.round != self.round
-        return self._query.follow and later
+        follows_rounds = self._query.follow and self._query.round is None and not self._earlier_run
+        return follows_rounds and self._run.durable.round != self.round
 
     async def _wait(self, version: int) -> None:
-        """Wait until there may be more: for the interval, or until a record, such as the end of the run."""
+        """Wait for the polling interval, or until the next record, such as the end of the run."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_EVERY_S):
-                await self._change_signal.beyond(version)
+                await self._change_signal.wait_after(version)
 
     async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
-        """Yield new parts of a log, and advance its place; with `is_last` there is no later call."""
-        more = not log.is_over
-        while more and self._left > 0:
+        """Yield new parts of a log, and advance its place. `is_last` means that there is no later call."""
+        more = not log.has_failed
+        while more and self._bytes_left > 0:
             more = False
             try:
                 chunk = await self._read_chunk(log)
             except NoAnswerError as error:
-                if self.is_cut or (not is_last and log.source.served_by in self._run.members):
+                if self.is_interrupted or (not is_last and log.source.served_by in self._run.members):
                     return  # the node may come back
-                log.is_over = True
-                if not (log.is_read and self._run.durable.state.ended):  # nodes let followers read to the end
-                    yield log.part(note=_elsewhere(log.source, str(error)))
+                log.has_failed = True
+                if not (log.at_end and self._run.durable.state.ended):  # else the node has left after its last output
+                    yield log.part(note=_with_path(log.source, str(error)))
                 return
             is_new = log.place is None
-            log.place, more, log.is_over = chunk.place or log.place, chunk.more, bool(chunk.problem)
-            log.is_read = not more
-            self._left -= len(chunk.data)
+            log.place, more, log.has_failed = chunk.place or log.place, chunk.more, bool(chunk.problem)
+            log.at_end = not more
+            self._bytes_left -= len(chunk.data)
             if chunk.gap:
                 yield log.part(note="something is left out here: it was rotated away, or is too far back")
             text = chunk.data.decode(errors="replace")  # nodes send whole characters
             if text or (is_new and self._query.follow and log.place is not None):
                 yield log.part(text)
             if chunk.problem:
-                yield log.part(note=_elsewhere(log.source, chunk.problem))
+                yield log.part(note=_with_path(log.source, chunk.problem))
 
     async def _read_chunk(self, log: _Log) -> LogChunk:
         """Return the next chunk. Raises `NoAnswerError`."""
         source, query, member = log.source, self._query, self._run.members.get(log.source.served_by)
         if member is not None and member.session.id is not None:
-            log.session = member.session.id  # the node may have a new one; after the end of the run it is no member
+            log.session = member.session.id  # a reconnected node has a new one
         if log.session is None:
             raise NoAnswerError("its node is not connected")
         wanted = ReadLog(
-            request=1,  # it gets its number when it is sent
+            request=1,  # replaced when it is sent
             run=source.run,
             round=source.round,
             rank=source.rank,
@@ -248,13 +246,13 @@ class LogReading:
             after=log.place,
             last_bytes=query.last_bytes,
             last_lines=query.last_lines,
-            follow=query.follow and not self._earlier,
+            follow=query.follow and not self._earlier_run,
         )
         return await self._reads.read(log.session, wanted)
 
 
 def _notes_of_unread(found: LogSources) -> Iterator[LogPart]:
-    """Yield notes about logs that are not read, one for each node."""
+    """Yield notes about logs that cannot be read, one for each node."""
     run = next((source.run for source in found.sources), "")
     if found.omitted:
         yield LogPart(run=run, note=f"{found.omitted} more workers are left out: choose some by rank or node")
@@ -262,5 +260,5 @@ def _notes_of_unread(found: LogSources) -> Iterator[LogPart]:
         yield LogPart(run=run, round=source.round, node=source.node, host=source.host, note=source.problem)
 
 
-def _elsewhere(source: LogSource, problem: str) -> str:
+def _with_path(source: LogSource, problem: str) -> str:
     return f"{problem}: look on host {source.host} at {source.file}" if source.file else problem

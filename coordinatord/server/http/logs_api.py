@@ -21,7 +21,7 @@ from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
     STREAM_HEADERS,
-    ReaderCount,
+    ReaderLimit,
     RequestRejectedError,
     UnknownJobError,
     error_response,
@@ -32,14 +32,14 @@ from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.store.interface import Store
 
 READERS_MAX = 16
-"""The limit of readers at one time, each with one chunk in memory: few people read logs, and rarely at once."""
+"""The limit of readers at one time: each has one chunk in memory, and few people read logs at once."""
 
 QUIET_S = 15.0
-"""The interval of keep-alives without output, as in the stream of events."""
+"""The interval of keep-alives without new output, as for events."""
 
 
 class LogsApi:
-    """Serves all readers of logs."""
+    """The handler of requests for logs."""
 
     def __init__(
         self, driver: Driver, store: Store, reads: NodeReads[ReadLog, LogChunk], change_signal: ChangeSignal
@@ -48,7 +48,7 @@ class LogsApi:
         self._store = store
         self._reads = reads
         self._change_signal = change_signal
-        self._readers = ReaderCount()
+        self._readers = ReaderLimit()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -57,7 +57,7 @@ class LogsApi:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         job, streams = request.match_info["job"], EVENT_STREAM in request.headers.get("Accept", "")
         query = _query(request, streams=streams)
-        with self._readers.one_more(READERS_MAX, f"{READERS_MAX} others read logs already, the limit: try again later"):
+        with self._readers.admit(READERS_MAX, f"{READERS_MAX} others read logs already, the limit: try again later"):
             run = await self._driver.written_run(job)
             if run is None:
                 raise UnknownJobError(job)
@@ -84,7 +84,7 @@ class LogsApi:
                     elif loop.time() - written_at >= QUIET_S:
                         await response.write(b": nothing new\n\n")
                         written_at = loop.time()
-            if not reading.is_cut:
+            if not reading.is_interrupted:
                 await response.write(_encoded(LogPart(over=True)))
         except ConnectionError:
             pass  # the reader has gone
@@ -92,7 +92,7 @@ class LogsApi:
 
 
 def _query(request: web.Request, *, streams: bool) -> LogQuery:
-    """Return the query of a request. Raises `RequestRejectedError`."""
+    """Parse the query of a request. Raises `RequestRejectedError`."""
     try:
         query = read_query(request.query)
     except ValueError as error:
@@ -107,7 +107,7 @@ def _encoded(part: LogPart) -> bytes:
 
 
 async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
-    """Read up to the limit of one answer."""
+    """Return an answer with at most `LOG_TEXT_MAX` characters."""
     logs = {
         (source.rank, str(source.stream)): LogStatus(
             rank=source.rank, node=source.node, host=source.host, stream=source.stream, file=source.file

@@ -1,7 +1,7 @@
-"""Signs browsers in: `nodeclient page` asks for a link, and the page that it opens gets a session.
+"""Signs browsers in: `nodeclient page` requests a link, and the page behind the link opens a session.
 
-The code of a link comes after the `#` of the address, which a browser does not send. The page sends the code in a
-body. So no log has the code, and a program that only opens links does not use it up.
+The link has a code after the `#`, which a browser does not send; the page sends it in a request's body. So no log has
+the code, and a program that only fetches links does not use it up.
 """
 
 from __future__ import annotations
@@ -33,29 +33,30 @@ SESSION_PATH = "/v1/page/session"
 def cookie_name(pin: str) -> str:
     """Return the name of the cookie of the coordinator with this key.
 
-    Browsers send cookies of one host to all of its ports, and there may be another coordinator. The prefix makes the
-    browser reject a cookie that was set without TLS, or by a subdomain of this host (RFC 6265bis, 4.1.3).
+    The pin is in the name because browsers send a host's cookies to all of its ports, and another coordinator may
+    listen there. The prefix makes browsers reject a cookie that was set without TLS, or by a subdomain of this host
+    (RFC 6265bis, 4.1.3).
     """
     return f"__Host-coordinatord-{pin[:16]}"
 
 
 def viewer_of(request: web.Request) -> PageViewer:
-    """Return the viewer of the page, from the request for its data.
+    """Return the viewer's token and rights, from the page's request for data.
 
-    `browser_guard` allows a page to act over TLS, or on the coordinator's own host.
+    `may_act` agrees with `browser_guard`, which lets a page act only over TLS or on the coordinator's host.
     """
     token = CALLER.get().token
-    entitled = token is None or token.role.may(Role.ADMIN)
+    is_admin = token is None or token.role.may(Role.ADMIN)
     return PageViewer(
-        token="" if token is None else token.name, may_act=entitled and (request.secure or is_loopback(request.remote))
+        token="" if token is None else token.name, may_act=is_admin and (request.secure or is_loopback(request.remote))
     )
 
 
 class PageAccess:
-    """Makes links, and opens sessions."""
+    """The handlers that make links and open sessions."""
 
     def __init__(self, gatekeeper: Gatekeeper | None, cookie: str) -> None:
-        """Open sessions of a gatekeeper, in browsers' cookies of this name; without one no token is needed."""
+        """Open sessions at the gatekeeper, in cookies of this name; without a gatekeeper no session is needed."""
         self._gatekeeper = gatekeeper
         self.cookie = cookie
 
@@ -68,7 +69,7 @@ class PageAccess:
         caller = CALLER.get()
         if self._gatekeeper is None or caller.token is None:
             return respond(request, PageLinkAnswer(code="", valid_s=0, role="admin"))
-        if caller.in_browser:  # its session could be prolonged for ever
+        if caller.in_browser:  # it could prolong its session for ever
             text = "a page cannot make a link: run nodeclient page"
             return error_response(request, HTTPStatus.FORBIDDEN, "foreign", text)
         code = self._gatekeeper.browsers.new_link(caller.token)

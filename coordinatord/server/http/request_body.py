@@ -13,17 +13,16 @@ from coordinatord.protocol.schema import ERRORS, SchemaError
 from coordinatord.server.http.responses import RequestRejectedError
 
 BODY_WITHIN_S = 10.0
-"""The time limit from the head of a request to its end: a body is a sentence, mostly in the same packet."""
+"""How long a body may take after its head: it is a sentence, mostly in the same packet."""
 
 PARSERS: dict[str, Callable[[bytes], object]] = {"application/json": json.decode, "application/msgpack": msgpack.decode}
-"""The parsers by Content-Type. Another site's page may send these only with permission (CORS), which it does not get.
-(`browser_guard` rejects requests of such pages in any case.)"""
+"""The parsers by Content-Type. A browser asks for permission (CORS) before it sends these from another site's page."""
 
 Made = TypeVar("Made")
 
 
 async def read_body(request: web.Request, make: Callable[[object], Made]) -> Made:
-    """Return the decoded body, converted by `make`, which may raise `SchemaError`. Raises `RequestRejectedError`."""
+    """Return the decoded body as `make` converts it, which may raise `SchemaError`. Raises `RequestRejectedError`."""
     parse = PARSERS.get(request.content_type)
     if parse is None:
         text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
@@ -43,7 +42,7 @@ async def read_body(request: web.Request, make: Callable[[object], Made]) -> Mad
 
 
 def _why(error: Exception) -> str:
-    """Explain the error in a body."""
+    """Explain why a body is invalid."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, web.RequestPayloadError):

@@ -1,4 +1,4 @@
-"""Makes HTTP answers and errors, in JSON, or in msgpack for clients that `Accept` it; limits readers."""
+"""Makes HTTP answers and errors in JSON, or in msgpack for clients that accept it, and limits the number of readers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from coordinatord.runtime.websocket.handshake import REASON
 log = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
-"""The `Accept` of a client that wants server-sent events (HTML standard, 9.2)."""
+"""The content type of server-sent events (HTML standard, 9.2)."""
 
 STREAM_HEADERS = {
     "Content-Type": f"{EVENT_STREAM}; charset=utf-8",
     "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",  # asks nginx to pass events on at once, and to read no faster than its client
+    "X-Accel-Buffering": "no",  # nginx must neither delay events nor buffer them
     "X-Content-Type-Options": "nosniff",
 }
 """The headers of a stream of events."""
@@ -35,25 +35,25 @@ JSON = "application/json"
 MSGPACK = "application/msgpack"
 
 
-def wanted(request: web.Request) -> str:
-    """Return the encoding that a request accepts."""
+def accepted_encoding(request: web.Request) -> str:
+    """Return the content type in which to answer a request."""
     return MSGPACK if MSGPACK in request.headers.get("Accept", "") else JSON
 
 
 def encoded(answer: Any, content_type: str) -> bytes:
-    """Encode a record of `protocol.http`."""
+    """Encode a struct of `protocol.http` as JSON or msgpack."""
     return json.encode(answer) + b"\n" if content_type == JSON else msgpack.encode(answer)
 
 
 def respond(request: web.Request, answer: Any, status: int = 200) -> web.Response:
-    """Answer with a record of `protocol.http`."""
-    kind = wanted(request)
+    """Answer with a struct of `protocol.http`."""
+    kind = accepted_encoding(request)
     return web.Response(body=encoded(answer, kind), status=status, content_type=kind)
 
 
 def error_response(request: web.Request, status: int, code: str, message: str) -> web.Response:
     """Answer with an error: a code for programs, and a sentence for people."""
-    # The message may repeat invalid text from the head of a request.
+    # The message may quote invalid text from a request.
     return respond(request, ErrorAnswer(error=code, message=clip(message)), status)
 
 
@@ -75,7 +75,7 @@ class UnknownJobError(RequestRejectedError):
 
 @web.middleware
 async def uniform_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer all errors in one form: ours, those of aiohttp, such as an unknown path, and bugs."""
+    """Answer all errors in the form of `error_response`: ours, aiohttp's, such as an unknown path, and bugs."""
     try:
         return await handler(request)
     except RequestRejectedError as error:
@@ -99,12 +99,12 @@ async def uniform_errors(request: web.Request, handler: Handler) -> web.StreamRe
         raise
     except Exception as error:
         if request.writer.output_size > 0:
-            raise  # an answer has begun, and cannot be replaced
-        return _explain(request, error)
+            raise  # part of an answer was sent, and cannot be replaced
+        return _unexpected(request, error)
 
 
-def _explain(request: web.Request, error: Exception) -> web.Response:
-    """Answer a request whose handler raised an unexpected error."""
+def _unexpected(request: web.Request, error: Exception) -> web.Response:
+    """Answer a request after an unexpected error of its handler."""
     known = operational(error)
     if known is not None:
         return error_response(request, 503, "unavailable", str(known))
@@ -113,15 +113,15 @@ def _explain(request: web.Request, error: Exception) -> web.Response:
     return error_response(request, 500, "bug", "this is a bug of coordinatord, and its log says more: please report it")
 
 
-class ReaderCount:
-    """Limits the readers of one kind: each costs memory."""
+class ReaderLimit:
+    """Limits the number of readers of one kind, since each needs memory."""
 
     def __init__(self) -> None:
         self._readers = 0
 
     @contextmanager
-    def one_more(self, most: int, refusal: str) -> Iterator[None]:
-        """Count a reader within the context. Raises `RequestRejectedError` with `refusal` beyond `most` readers."""
+    def admit(self, most: int, refusal: str) -> Iterator[None]:
+        """Admit a reader within the context. Raises `RequestRejectedError` with `refusal` beyond `most` readers."""
         if self._readers >= most:
             raise RequestRejectedError(503, "busy", refusal)
         self._readers += 1

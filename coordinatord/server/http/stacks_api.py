@@ -1,4 +1,4 @@
-"""Serves the stacks of a job's workers. Each request reads all nodes of the round at once."""
+"""Serves the stacks of a job's workers, and a verdict on whether they hang. Each request reads all nodes at once."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
 from coordinatord.server.http.responses import (
-    ReaderCount,
+    ReaderLimit,
     RequestRejectedError,
     UnknownJobError,
     error_response,
     respond,
 )
-from coordinatord.server.reads.stack_reads import ask_all, seen_in
+from coordinatord.server.reads.stack_reads import ask_all, seen_workers_of
 from coordinatord.server.sessions.node_reads import NodeReads
 
 READERS_MAX = 4
-"""The limit of readers at one time, each with the stacks of a whole job in memory: few people look at a hung job."""
+"""The limit of readers at one time: each has the stacks of a whole job in memory, and few people read them."""
 
-AGAIN_WITHIN_S = 3.0
-"""How long a second sample waits for a node that answered the first one: both samples, and the pause between them, end
-within nodeclient's timeout of 10 s."""
+SECOND_WITHIN_S = 3.0
+"""How long the second look waits for a node. Both looks and the pause between them end within nodeclient's timeout of
+10 s."""
 
-GETS_ON = "no verdict: one look shows a hang, and another one, a second later, that a worker or its data gets on"
-"""The note if a second sample has shown slow work instead of a hang."""
+SLOW_WORK = "no verdict: one look shows a hang, and another one, a second later, that a worker or its data gets on"
+"""The note if the second look shows slow work instead of a hang."""
 
 
 class StacksApi:
-    """All readers of stacks."""
+    """The handler of requests for stacks."""
 
     def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks]) -> None:
         self._driver = driver
         self._reads = reads
-        self._readers = ReaderCount()
+        self._readers = ReaderLimit()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -52,7 +52,7 @@ class StacksApi:
         job = request.match_info["job"]
         ranks = _ranks(request)
         refusal = f"{READERS_MAX} others ask where workers stand already, the limit: try again later"
-        with self._readers.one_more(READERS_MAX, refusal):
+        with self._readers.admit(READERS_MAX, refusal):
             run = await self._driver.written_run(job)
             if run is None:
                 raise UnknownJobError(job)
@@ -62,17 +62,17 @@ class StacksApi:
             except NoStacksError as error:
                 return error_response(request, 404, "no_stacks", str(error))
             answers = await ask_all(self._reads, sources)
-            first = seen_in(answers)
+            first = seen_workers_of(answers)
             hang = None if ranks else find_hang(first)
             looks_again = hang is not None and may_be_slow(hang, first)
             if looks_again:
                 await asyncio.sleep(APART_S)
-                answers = await ask_all(self._reads, sources, AGAIN_WITHIN_S)
-                hang = judge_again(first, seen_in(answers))
+                answers = await ask_all(self._reads, sources, SECOND_WITHIN_S)
+                hang = judge_again(first, seen_workers_of(answers))
         answered = [(answer.source, worker) for answer in answers for worker in answer.workers]
         notes = [f"node {answer.source.node}: {answer.problem}" for answer in answers if answer.problem]
         if looks_again and hang is None and not notes:
-            notes = [GETS_ON]
+            notes = [SLOW_WORK]
         whole = StacksAnswer(
             job=job,
             run=run_id,

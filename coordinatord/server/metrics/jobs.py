@@ -1,7 +1,6 @@
-"""Reads the metrics of jobs from the machine at a scrape, and makes families of series.
+"""Reads the figures of jobs from the machine, and makes Prometheus' metric families from them.
 
-Labels are the job and values with few variants, never nodes: a job of 10,000 nodes has as many series as one of two.
-Only plain numbers are read, so that another thread can format them.
+Figures are plain numbers, so that another thread can make the families.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from coordinatord.core.shown.job_view import laggard_s, pace
 from coordinatord.protocol.messages import ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 
-ENDED_SHOWN_S = 900.0
-"""How long a job has series after its end: every scrape sees how it ended, and alerts fire, but old jobs are not
-exported for ever."""
+ENDED_EXPORTED_S = 900.0
+"""How long a job has series after its end: several scrapes see how it ended, so that alerts fire."""
 
 
 class JobFigures(Struct, frozen=True):
@@ -33,23 +31,24 @@ class JobFigures(Struct, frozen=True):
 
     job: str
     state: State
-    is_shown: bool
-    """Whether it lives, or has ended within `ENDED_SHOWN_S`."""
+    is_exported: bool
+    """Whether it lives, or has ended within `ENDED_EXPORTED_S`."""
     nodes: tuple[int, ...]
-    """The number of nodes by state."""
+    """The number of nodes in each `MemberState`."""
     nodes_min: int
     nodes_max: int
     rounds: tuple[int, ...]
-    """The number of rounds by reason."""
+    """The number of ended rounds for each of `REASONS`."""
     nodes_lost: int
     cold_rounds: tuple[int, ...]
-    """The number of rounds that started cold in spite of `--preload`, by cause."""
+    """The number of rounds that started cold in spite of `--preload`, for each `ColdCause`."""
     restarts: int
     restarts_max: int | None
     """None if torchrun's agents count them."""
     seconds: tuple[float, ...]
-    """The seconds by activity."""
+    """The seconds of each `Activity`."""
     step: int | None
+    """The step of all workers; None if not known. So are `steps_per_second` and the steps below."""
     steps_per_second: float | None
     kept_step: int | None
     """The newest whole step in the nodes' memory."""
@@ -58,7 +57,7 @@ class JobFigures(Struct, frozen=True):
     disk_step: int | None
     """The newest whole step of the run on the disk."""
     redone_steps: int | None
-    """The number of steps that its round redid; None if not known, or if it resumed from none."""
+    """How many steps the round did again after it resumed; None if it did not resume."""
     disk_failing: bool | None
     """Whether the last attempt to write a step has failed; None if no node may write any."""
     laggard_seconds: float | None
@@ -72,7 +71,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
     return JobFigures(
         job=run.job,
         state=run.shown_state,
-        is_shown=not run.durable.state.ended or now - run.durable.ledger.settled_at <= ENDED_SHOWN_S,
+        is_exported=not run.durable.state.ended or now - run.durable.ledger.settled_at <= ENDED_EXPORTED_S,
         nodes=tuple(run.roll.count(state) for state in MemberState),
         nodes_min=run.spec.nodes_min,
         nodes_max=run.spec.nodes_max,
@@ -95,35 +94,36 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
 
 
 def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
-    """Return the seconds of a run by activity, none less than in the last scrape, with the true sum.
+    """Return the seconds of a run by activity, none less than at the last scrape, with the true sum.
 
-    The ledger may move the last seconds to another activity when it learns that the round had been broken, or had not
-    begun to train. Prometheus takes a counter that falls for a restarted one. So a counter that should fall stops, and
+    The ledger may move its last seconds to another activity, when it learns that the round was broken or did not train
+    yet. But Prometheus takes a counter that falls for a restarted one. So a counter that should fall stands still, and
     those that should rise share the elapsed time, until all have their true values.
     """
-    shown = tally.shown if tally.shown_of == run.id else dict.fromkeys(Activity, 0.0)
-    present = spent(run, now).by_activity()
-    missing = {activity: max(0.0, present[activity] - shown[activity]) for activity in Activity}
-    passed, lacking = sum(present.values()) - sum(shown.values()), sum(missing.values())
-    part = min(1.0, max(0.0, passed / lacking)) if lacking else 0.0
+    shown = tally.shown if tally.shown_run == run.id else dict.fromkeys(Activity, 0.0)
+    actual = spent(run, now).by_activity()
+    missing = {activity: max(0.0, actual[activity] - shown[activity]) for activity in Activity}
+    elapsed, total_missing = sum(actual.values()) - sum(shown.values()), sum(missing.values())
+    part = min(1.0, max(0.0, elapsed / total_missing)) if total_missing else 0.0
     tally.shown = {activity: shown[activity] + part * missing[activity] for activity in Activity}
-    tally.shown_of = run.id
+    tally.shown_run = run.id
     return tally.shown
 
 
 class JobsCollector(Collector):
-    """The series of all jobs, as of the last read."""
+    """Makes the metric families of all jobs."""
 
     def __init__(self) -> None:
         self.jobs: Sequence[JobFigures] = ()
+        """The figures for the next `collect`."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families."""
+        """Yield the metric families."""
         jobs = self.jobs
         yield _jobs_by_state(jobs)
-        shown = [job for job in jobs if job.is_shown]
+        exported = [job for job in jobs if job.is_exported]
         live = [job for job in jobs if not job.state.ended]
-        states = (((job.job, job.state), 1) for job in shown)
+        states = (((job.job, job.state), 1) for job in exported)
         yield _gauge("job_state", "1 for the state that the job's run is in.", states, "state")
         healths = (((job.job, health), int(health is job.health)) for job in live for health in Health)
         yield _gauge("job_health", "1 for the health of the round of a job that has not ended.", healths, "health")
@@ -135,14 +135,16 @@ class JobsCollector(Collector):
         )
         yield _gauge("job_nodes_min", "The least number of nodes of a round.", _plain(live, "nodes_min"))
         yield _gauge("job_nodes_max", "The greatest number of nodes of a round.", _plain(live, "nodes_max"))
-        yield _counter("rounds", "Rounds that ended, by reason.", _by(REASONS, shown, "rounds"), "reason")
-        yield _counter("nodes_lost", "Nodes that were lost, in a round or not.", _plain(shown, "nodes_lost"))
+        yield _counter("rounds", "Rounds that ended, by reason.", _by(REASONS, exported, "rounds"), "reason")
+        yield _counter("nodes_lost", "Nodes that were lost, in a round or not.", _plain(exported, "nodes_lost"))
         cold = "Rounds that began with cold workers in spite of --preload, by what kept these from being forked."
-        yield _counter("cold_rounds", cold, _by(ColdCause, shown, "cold_rounds"), "cause")
-        yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(shown, "restarts"))
+        yield _counter("cold_rounds", cold, _by(ColdCause, exported, "cold_rounds"), "cause")
+        yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(exported, "restarts"))
         budget = "The budget of restarts, unless torchrun counts them."
         yield _gauge("job_restarts_max", budget, _plain(live, "restarts_max"))
-        yield _counter("job_seconds", "Where the time of the job's run went.", _by(Activity, shown, "seconds"), "cause")
+        yield _counter(
+            "job_seconds", "Where the time of the job's run went.", _by(Activity, exported, "seconds"), "cause"
+        )
         for name, meaning in TRAINING.items():
             yield _gauge(f"job_{name}", meaning, _plain(live, name))
 
@@ -159,11 +161,11 @@ TRAINING = {
     "disk_failing": "1 if the last attempt to write a step to the disk has failed, where nodes write any.",
     "laggard_seconds": "How late the worker comes to collectives that all others wait for; 0 if there is none.",
 }
-"""The gauges of a live job's progress, by figure."""
+"""The gauges of a live job's progress, each with its help text."""
 
 
 Rows = Iterable[tuple[Sequence[str], float]]
-"""The values of the labels, the job first, and the number."""
+"""Samples of a family: the values of the labels, the job first, and the number."""
 
 
 def _family(
@@ -190,12 +192,12 @@ def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
 
 
 def _plain(jobs: Iterable[JobFigures], name: str) -> Rows:
-    """Return the jobs' values of this name, without jobs that lack one."""
+    """Return a sample of each job that knows the figure of this name."""
     return (((job.job,), value) for job in jobs if (value := getattr(job, name)) is not None)
 
 
 def _by(labels: Iterable[str], jobs: Iterable[JobFigures], name: str) -> Rows:
-    """Return the jobs' values of this name, one for each label."""
+    """Return a sample of each job and label from the figure of this name, which has a value for each label."""
     return (
         ((job.job, label), number) for job in jobs for label, number in zip(labels, getattr(job, name), strict=True)
     )

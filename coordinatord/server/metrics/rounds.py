@@ -1,6 +1,6 @@
-"""Counts durable records for metrics: ended rounds and their reasons, lost nodes, and durations of rounds.
+"""Counts ended rounds and lost nodes, and measures how long rounds take, from durable records.
 
-The counts of a job are dropped with the job. Durations come from the ledger in the records, so an outage of the
+The counts of a job are dropped with the job. Durations are those of the ledger in the records, so that an outage of the
 coordinator does not change them.
 """
 
@@ -45,59 +45,58 @@ _CONDITIONS = dict.fromkeys(
 )
 
 REASONS = (*_CONDITIONS, OTHER)
-"""Every value of the label."""
+"""Every reason of a round's end: the names of the table's conditions, and `OTHER`."""
 
 
-def known(condition: str) -> str:
-    """Return the condition of a record if this version knows it, or `OTHER`."""
+def known_reason(condition: str) -> str:
+    """Return the condition of a record, or `OTHER` if this version does not know it."""
     return condition if condition in _CONDITIONS else OTHER
 
 
 FORMATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
-"""Upper bounds in seconds: from survivors that form a round at once, over the settle window of 2 s, to its cap of 10 s
-and beyond."""
+"""Upper bounds in seconds: a round of survivors forms at once. Others wait for the settle window of 2 s, which lasts up
+to 10 s."""
 
 START_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0)
-"""Upper bounds in seconds: from warm workers to an import of torch from a slow file system, and to reading a large
-checkpoint."""
+"""Upper bounds in seconds, from warm workers to an import of torch and a large checkpoint from slow file systems."""
 
 RECOVERY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1_800.0)
-"""Upper bounds in seconds: from a warm restart, over a lost lease of 5 s and a planned stop of 30 s, to a wait for a
-new host."""
+"""Upper bounds in seconds: a warm restart, a lost lease of 5 s, a planned stop of 30 s, and a wait for a new host."""
 
 
 @dataclass(slots=True)
 class JobTally:
-    """The counts of one job."""
+    """The counts of one job, and the state of its present round."""
 
     rounds: Counter[str] = field(default_factory=Counter)
-    """Rounds that ended, by the name of the reason."""
+    """Ended rounds, by reason."""
     nodes_lost: int = 0
     cold: Counter[ColdCause] = field(default_factory=Counter)
     """Rounds that started with cold workers in spite of `--preload`, by the first cause."""
 
     reason: str | None = None
-    """Why the current round is being stopped, if it is."""
+    """Why the present round is being stopped; None if it is not."""
     in_round: bool = False
+    """Whether the job has a present round."""
     ended: Spent | None = None
-    """The ledger at the end of the run's last round, if that was seen."""
+    """The ledger at the end of the last round; None if no record of it was counted."""
     formed: Spent | None = None
-    """The ledger at the formation of the current round, until its start is counted."""
+    """The ledger when the present round was formed; None once its start was measured."""
     trained: Spent | None = None
-    """The ledger when training last began."""
+    """The ledger when training last began; None before that."""
     planned: bool | None = None
-    """Whether the first stop since then was planned."""
+    """Whether the first stop since then was planned; None before a stop."""
     shown: dict[str, float] = field(default_factory=dict)
-    """The seconds of the last scrape; the next may not show less."""
-    shown_of: str = ""
-    """The run of these seconds."""
+    """The seconds by activity at the last scrape."""
+    shown_run: str = ""
+    """The id of the run with these seconds."""
 
 
 class RoundMeter:
-    """Counts records, as one of the driver's watchers."""
+    """Counts records and measures durations, as one of the driver's watchers."""
 
     def __init__(self, restored: Iterable[Run]) -> None:
-        """Begin with the restored runs, to count the end of each one's present round."""
+        """Begin with the restored runs: no further record tells how their present rounds began."""
         self.tallies: dict[str, JobTally] = {}
         self.formation = Histogram(
             "coordinatord_round_formation_seconds",
@@ -124,7 +123,7 @@ class RoundMeter:
             self.tallies[run.job] = _restored(run)
 
     def on_records(self, entries: Sequence[Entry]) -> None:
-        """Count records, and observe their durations."""
+        """Count records, and measure durations."""
         for record in (entry.record for entry in entries):
             match record:
                 case JobForgotten():
@@ -140,7 +139,7 @@ class RoundMeter:
                     self._start(self.tally(record.job), record)
                 case RoundStopped():
                     tally = self.tally(record.job)
-                    tally.reason = known(record.condition)
+                    tally.reason = known_reason(record.condition)
                     tally.planned = record.planned if tally.planned is None else tally.planned
                 case RoundEnded() | RunEnded():
                     _end(self.tally(record.job), record)
@@ -161,7 +160,7 @@ class RoundMeter:
             return  # training begins with the first step
         if tally.formed is not None:
             self.start.observe(record.spent.minus(tally.formed).starting)
-            tally.formed = None  # in the first round of a run, its workers may begin to report steps later
+            tally.formed = None  # a `TrainingBegan` may follow, if workers begin to report steps later
         if tally.trained is not None and tally.planned is not None:
             since = record.spent.minus(tally.trained)
             self._recovery(planned=tally.planned).observe(since.total - since.at_work - since.silent)
@@ -175,7 +174,7 @@ def _restored(run: Run) -> JobTally:
     tally = JobTally()
     tally.in_round = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
     if run.durable.state is State.STOPPING:
-        tally.reason = known(run.durable.stop_reason.condition)
+        tally.reason = known_reason(run.durable.stop_reason.condition)
     if run.durable.ledger.activity is Activity.TRAINING:
         tally.trained = run.durable.ledger.settled
     return tally
@@ -188,9 +187,9 @@ def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
 
 
 def _reason_of(tally: JobTally, record: RoundEnded | RunEnded) -> str:
-    """Return why a round ended, by the verdict: a worker may have failed only because a node had gone."""
+    """Return why a round ended, by the verdict: a worker may have failed only because a node was lost."""
     if record.report is not None:
         return WORKER_FAILED if record.report.failure.hang is None else HUNG
-    if tally.reason is None:  # it was never stopped, so the run ended with it
-        return known(record.condition) if isinstance(record, RunEnded) else OTHER
+    if tally.reason is None:  # the round was not stopped, so it ended with its run
+        return known_reason(record.condition) if isinstance(record, RunEnded) else OTHER
     return NODE_LOST if tally.reason in {WORKER_FAILED, HUNG} else tally.reason

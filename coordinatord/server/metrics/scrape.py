@@ -1,7 +1,6 @@
-"""Serves `GET /metrics` for Prometheus: the counters, the jobs and the process in one exposition.
+"""Serves `GET /metrics` for Prometheus: the metrics of the daemon, of jobs and of the process.
 
-A scrape reads the machine in small pieces, so that heartbeats are answered in between, and formats the text in a
-thread. `counters`, `rounds` and `jobs` define the metrics.
+A scrape reads the machine in small pieces, so that heartbeats are answered in between. A thread formats the text.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_
 from coordinatord.server.metrics.rounds import RoundMeter
 
 LEADING, LEADING_MEANS = "coordinatord_leading", "1 for the coordinator that decides, 0 for a standby."
-"""The only metric of a standby."""
+"""Name and help text of the only metric of a standby."""
 
-PIECE = 2_000
+NODES_AT_ONCE = 2_000
 """Nodes of jobs that are read without a pause: about a millisecond."""
 
 
 class Metrics:
-    """The metrics of one server, with its own registry: a process may have two servers."""
+    """The metrics of one server, with a registry of its own, since a process may have two servers."""
 
     def __init__(
         self,
@@ -44,9 +43,9 @@ class Metrics:
         gatekeeper: Gatekeeper | None,
         shared: Callable[[], SharedStatus | None],
     ) -> None:
-        """Make it after the driver's machine is restored, and before the driver starts.
+        """Begin with the restored machine, before the driver starts.
 
-        Without a gatekeeper no request is denied. `shared` returns the coordinators that share the store.
+        Without a gatekeeper no request is denied. `shared` returns the coordinators that share the store, if any.
         """
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
@@ -54,8 +53,9 @@ class Metrics:
         self._lag = LagProbe(counters)
         self._jobs = JobsCollector()
         self._turn = asyncio.Lock()
+        """Held during a scrape."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-        """One thread, which limits the CPU time of clients that scrape all the time."""
+        """One thread, to limit the CPU time of clients that scrape without a pause."""
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
@@ -73,7 +73,7 @@ class Metrics:
         self._lag.start()
 
     def close(self) -> None:
-        """Stop measuring and formatting."""
+        """Stop measuring, and formatting metrics."""
         self._lag.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -87,15 +87,15 @@ class Metrics:
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     async def _read_jobs(self) -> list[JobFigures]:
-        read = iterate_jobs(self._driver, PIECE)
+        read = iterate_jobs(self._driver, NODES_AT_ONCE)
         return [figures_of(run, self._rounds.tally(run.job), self._driver.now) async for run in read]
 
 
 def _encode_without_collection(encode: Callable[[Collector], bytes], registry: Collector) -> bytes:
     """Format metrics without garbage collections.
 
-    A thousand jobs take 100,000 short-lived objects. A collection meanwhile would promote some of them, and soon scan
-    all old objects, which blocks the loop for a third of a second at 10,000 nodes.
+    A thousand jobs need 100,000 short-lived objects. They would trigger a collection of all old objects, which blocks
+    the event loop for a third of a second with 10,000 nodes.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -107,7 +107,7 @@ def _encode_without_collection(encode: Callable[[Collector], bytes], registry: C
 
 
 class _Daemon(Collector):
-    """The metrics that belong to no job."""
+    """Makes the metric families that belong to no job."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Daemon(Collector):
         self._gatekeeper = gatekeeper
 
     def collect(self) -> Iterator[Metric]:
-        """Read plain numbers, which is safe in another thread at any time."""
+        """Yield the metric families; reading plain numbers is safe in any thread."""
         machine, counters = self._driver.machine, self._counters
         yield InfoMetricFamily("coordinatord_build", "Which coordinatord this is.", {"version": __version__})
         yield GaugeMetricFamily("coordinatord_sessions", "Nodes that are connected.", machine.sessions)

@@ -1,6 +1,6 @@
-"""Serves the live page at `GET /`, which shows jobs and acts on them: a few files in memory, without a build step.
+"""Serves the files of the live page at `GET /`, which shows jobs and acts on them.
 
-Its data comes from `live_updates`. It loads nothing from another host, which its headers make the browser enforce.
+The page reads its data from `live_updates`. Its headers forbid the browser to load anything from another host.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ KINDS = {
 """The content types by suffix."""
 
 HEADERS = {
-    # Texts of workers and names of jobs are shown only as text. If one got through as markup, it could run nothing.
+    # The page shows texts of workers as text. If a bug showed one as markup, this would keep it from running scripts.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
     " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # A browser revalidates each time and gets a 304: a page is never older than its daemon.
+    # A browser revalidates each file, so that a page is never older than its daemon.
     "Cache-Control": "no-cache",
 }
 

@@ -1,7 +1,7 @@
-"""Polls the nodes of training rounds for their workers' last arrivals in collectives.
+"""Polls the nodes of training rounds for their workers' last arrivals in collectives, to find laggards.
 
-The arrivals are in the workers' flight recorders, so they cost a step nothing. An answer also shows the offset of the
-node's clock, which the node read between the question and the receipt of the answer.
+The workers' flight recorders have the arrivals anyway, so that polling does not slow down a step. Each answer has the
+time by the node's clock. That time lies between the request and the answer, which bounds the clock's offset.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver, iterate_jobs
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
-LOOK_S = 0.5
-"""How often to check which rounds are due. Those that are due before the next check are asked at their exact time: half
-a second may be many steps."""
+POLL_EVERY_S = 0.5
+"""How often to check which rounds are due. A round that is due before the next check is read at its exact time, because
+half a second may be many steps."""
 
-PIECE = 1_000
+NODES_AT_ONCE = 1_000
 """Nodes of jobs that are checked without a pause, as in `series_sampler`."""
 
 ANSWER_WITHIN_S = 5.0
@@ -30,39 +30,41 @@ ANSWER_WITHIN_S = 5.0
 
 @dataclass(slots=True)
 class _LastAsked:
-    """When the workers of a round were last asked."""
+    """When the workers of a round were last asked; times are by the driver's clock."""
 
     round: int
     trains_since: float
+    """When the round was first seen to train."""
     asked_at: float | None = None
-    """When the last question was due, possibly soon."""
+    """When the last request was due, which may be in less than `POLL_EVERY_S`; None before the first."""
 
 
 class ArrivalReads:
-    """Asks the workers of all live runs, round after round."""
+    """Reads the arrivals of all live runs."""
 
     def __init__(self, driver: Driver, reads: NodeReads[AskArrivals, Arrivals], tasks: Tasks) -> None:
         self._driver = driver
         self._reads = reads
         self._tasks = tasks
         self._asked: dict[str, _LastAsked] = {}
+        """The last requests, by the run's id."""
 
     async def watch(self) -> None:
-        """Poll for as long as the daemon serves."""
+        """Poll while the daemon serves."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            seen: dict[str, _LastAsked] = {}
-            async for run in iterate_jobs(self._driver, PIECE):
+            await asyncio.sleep(POLL_EVERY_S)
+            asked: dict[str, _LastAsked] = {}
+            async for run in iterate_jobs(self._driver, NODES_AT_ONCE):
                 if can_be_compared(run):
-                    seen[run.id] = self._ask_if_due(run)
-            self._asked = seen
+                    asked[run.id] = self._ask_if_due(run)
+            self._asked = asked
 
     def _ask_if_due(self, run: Run) -> _LastAsked:
         now, asked = self._driver.now, self._asked.get(run.id)
         if asked is None or asked.round != run.durable.round:
             asked = _LastAsked(run.durable.round, now)
         due = max(now, ask_at(run, asked.trains_since, asked.asked_at))
-        if due < now + LOOK_S:
+        if due < now + POLL_EVERY_S:
             asked.asked_at = due
             self._tasks.spawn(self._ask_all(run, due), name="arrivals")
         return asked
@@ -73,8 +75,7 @@ class ArrivalReads:
             return
         number = run.durable.round
         answers = await asyncio.gather(*(self._ask(source) for source in arrival_sources(run)))
-        given = tuple(answer for answer in answers if answer is not None)
-        self._driver.submit(Compared(run.id, number, given))
+        self._driver.submit(Compared(run.id, number, tuple(answer for answer in answers if answer is not None)))
 
     async def _ask(self, source: ArrivalSource) -> NodeArrivals | None:
         """Ask one node; return None if it does not answer. Arrivals of other nodes' workers are dropped."""

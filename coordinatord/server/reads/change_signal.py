@@ -1,7 +1,7 @@
 """Wakes readers when there is something new to show.
 
-It is a level, not a queue: a reader remembers the last version that it has seen, and reads the present state if there
-is a later one. A slow reader skips what it missed, and costs no memory.
+It is no queue: a reader remembers the last version that it has read, and reads the present state if there is a newer
+version. So a slow reader skips versions, and costs no memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ class ChangeSignal:
 
     def __init__(self) -> None:
         self.version = 0
+        """The number of changes."""
         self.closed = False
-        """Whether no further change will come."""
+        """Whether the daemon ends, so that no change will follow."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     def on_records(self, entries: Sequence[Entry]) -> None:
@@ -28,7 +29,7 @@ class ChangeSignal:
         self._wake()
 
     def close(self) -> None:
-        """Wake all waiting readers: the daemon ends."""
+        """Wake all readers: the daemon ends."""
         self.closed = True
         self._wake()
 
@@ -38,8 +39,8 @@ class ChangeSignal:
             if not future.done():  # its reader may have been cancelled
                 future.set_result(None)
 
-    async def beyond(self, version: int) -> int:
-        """Wait until something has become durable after `version`, or the daemon ends; return the present version."""
+    async def wait_after(self, version: int) -> int:
+        """Wait for a version after `version`, or for the end of the daemon; return the present version."""
         while self.version <= version and not self.closed:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(future)

@@ -1,7 +1,7 @@
-"""Finds the rounds of one job: those of a live run in the machine, those of an ended run in the store.
+"""Finds the rounds of a job: the machine has those of a live run, and the store those of an ended run.
 
-Rounds of ended runs are rarely requested. In the machine, a thousand jobs with fifty rounds each would take a hundred
-megabytes, and half a minute at each start of the daemon.
+The machine drops the rounds of ended runs, which are rarely requested. A thousand jobs with fifty rounds each would
+take 100 MB, and half a minute at each start of the daemon.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from coordinatord.core.rounds.values.round_history import RoundHistory, rounds_o
 from coordinatord.server.driver import Driver
 from coordinatord.store.interface import Store
 
-KEPT_MAX = 32
-"""The size of the cache of runs with their rounds: people who look at a job look again. 50 rounds with long reasons are
-some 150 KiB."""
+CACHED_MAX = 32
+"""How many ended runs are cached with their rounds, for people who look at a job again. 50 rounds with long reasons
+take some 150 KiB."""
 
 
 class RoundsReader:
-    """Finds the runs of jobs, with their rounds."""
+    """Finds the last run of a job with its rounds."""
 
     def __init__(self, driver: Driver, store: Store) -> None:
         self._driver = driver
         self._store = store
-        self._kept: dict[str, RoundHistory] = {}
-        """The rounds of ended runs, by the run's id, the latest request last."""
+        self._cached: dict[str, RoundHistory] = {}
+        """The rounds of ended runs by the run's id, the last requested one last."""
 
     async def find(self, job: str) -> tuple[Run, RoundHistory] | None:
-        """Return the durable state of a job's run, and its rounds; None if there is no such job.
+        """Return the run of a job with all its records durable, and its rounds; None for an unknown job.
 
         Raises `StoreError`.
         """
@@ -37,15 +37,15 @@ class RoundsReader:
             if run is None:
                 return None
             rounds = await self._read(run) if run.durable.state.ended else run.durable.rounds
-            if jobs.get(job) is run:  # else another run has begun meanwhile
+            if jobs.get(job) is run:  # otherwise another run has begun meanwhile
                 return run, rounds
 
     async def _read(self, run: Run) -> RoundHistory:
-        rounds = self._kept.pop(run.id, None)
+        rounds = self._cached.pop(run.id, None)
         if rounds is None:
             rounds = rounds_of(await self._store.read_rounds(run.job, run.id))
-        if rounds.current is None:  # the store fails if it does not have the end of the run yet
-            self._kept[run.id] = rounds
-        if len(self._kept) > KEPT_MAX:
-            del self._kept[next(iter(self._kept))]
+        if rounds.current is None:  # otherwise the store has failed, and lacks the end of the run
+            self._cached[run.id] = rounds
+        if len(self._cached) > CACHED_MAX:
+            del self._cached[next(iter(self._cached))]
         return rounds

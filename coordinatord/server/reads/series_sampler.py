@@ -1,7 +1,7 @@
-"""Samples each job for the charts of the page.
+"""Samples each job over time, for the charts of the page.
 
-Samples cost heartbeats nothing: they are taken once a second for a young run, and every half minute for an old one. The
-series is not stored. After a restart of the daemon it begins with the data of the rounds.
+A young run is sampled once a second, and an old one every half minute. Samples are not stored: after a restart of the
+daemon, a series begins with what the records say about the rounds.
 """
 
 from __future__ import annotations
@@ -18,67 +18,67 @@ from coordinatord.core.rounds.values.training_progress import WINDOW_S
 from coordinatord.core.shown.time_series import Sample, TimeSeries
 from coordinatord.server.driver import Driver, iterate_jobs
 
-LOOK_S = 1.0
+SAMPLE_EVERY_S = 1.0
 """The shortest sampling interval: nodes report once a second."""
 
-LOOKS_PER_POINT = 4
-"""The samples for each point. The pace is a mean over half a minute, which limits the interval."""
+SAMPLES_PER_POINT = 4
+"""The samples of each point of a series. The interval is at most that of which the pace is the mean."""
 
-PIECE = 1_000
-"""Nodes of jobs that are sampled without a pause: with `driver.JOB_COST`, some 25 jobs, a millisecond."""
+NODES_AT_ONCE = 1_000
+"""Nodes of jobs that are sampled without a pause: some 25 jobs with their `driver.JOB_COST`, which take a
+millisecond."""
 
 
 @dataclass(slots=True)
 class _RunSeries:
-    """The series of one run."""
-
     series: TimeSeries = field(default_factory=TimeSeries)
     due_at: float = 0.0
+    """When to take the next sample, by the driver's clock."""
 
 
 class SeriesSampler:
-    """The time series of live runs, and of ended ones that are viewed."""
+    """Has the time series of live runs, and of ended runs that are viewed."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._kept: dict[str, _RunSeries] = {}
+        self._series: dict[str, _RunSeries] = {}
 
     async def watch(self) -> None:
-        """Sample live runs for as long as the daemon serves."""
+        """Sample live runs while the daemon serves."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            async for run in iterate_jobs(self._driver, PIECE):
-                kept = self._kept.get(run.id)
-                if not run.durable.state.ended and (kept is None or kept.due_at <= self._driver.now):
+            await asyncio.sleep(SAMPLE_EVERY_S)
+            async for run in iterate_jobs(self._driver, NODES_AT_ONCE):
+                sampled = self._series.get(run.id)
+                if not run.durable.state.ended and (sampled is None or sampled.due_at <= self._driver.now):
                     self.series(run, run.durable.rounds)
 
     def series(self, run: Run, rounds: RoundHistory) -> TimeSeries:
-        """Return the series of a run up to now; a new one begins with the data of its `rounds`."""
-        kept = self._kept.get(run.id)
-        if kept is None:
-            self._forget_old()
-            kept = self._kept[run.id] = _RunSeries()
+        """Add a sample to the series of a run, and return it; a new one begins with samples of its `rounds`."""
+        sampled = self._series.get(run.id)
+        if sampled is None:
+            self._drop_old()
+            sampled = self._series[run.id] = _RunSeries()
             for past in past_samples(run, rounds):
-                kept.series.add(past)
+                sampled.series.add(past)
         now = self._driver.now
-        kept.series.add(sample(run, now))
-        kept.due_at = now + min(max(LOOK_S, kept.series.span_s / LOOKS_PER_POINT), WINDOW_S)
-        return kept.series
+        sampled.series.add(sample(run, now))
+        sampled.due_at = now + min(max(SAMPLE_EVERY_S, sampled.series.span_s / SAMPLES_PER_POINT), WINDOW_S)
+        return sampled.series
 
-    def _forget_old(self) -> None:
+    def _drop_old(self) -> None:
         """Drop runs that the machine no longer has."""
         known = {run.id for run in self._driver.machine.jobs.values()}
-        self._kept = {run: kept for run, kept in self._kept.items() if run in known}
+        self._series = {run: sampled for run, sampled in self._series.items() if run in known}
 
 
 def sample(run: Run, now: float) -> Sample:
-    """Return a sample of a run."""
+    """Return a sample of a run at a time."""
     so_far = spent(run, now)
     return Sample(so_far.total, so_far.training, run.durable.restarts_used, _pace(run))
 
 
 def _pace(run: Run) -> float | None:
-    """Return the pace of the round; 0 without a round, and None if not known."""
+    """Return the steps per second; 0 while the run does not train, and None if not known."""
     if not run.durable.reports_steps or run.durable.state.ended:
         return None
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL:
@@ -87,7 +87,7 @@ def _pace(run: Run) -> float | None:
 
 
 def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:
-    """Yield samples of the past from the kept rounds, which have no pace."""
+    """Yield samples from the recorded rounds, which have no pace."""
     restarts = run.durable.restarts_used - sum(round_.charged for round_ in rounds)
     for round_ in rounds:
         before, after = round_.before, round_.after

@@ -1,4 +1,4 @@
-"""Samples the stacks of a round's workers, for a person or because no worker makes a step."""
+"""Reads the stacks of a round's workers: for a person, or because the machine suspects a hang."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
 ANSWER_WITHIN_S = 5.0
-"""How long to wait for an answer: a node takes at most a second, and a person wants to know soon that it is silent."""
+"""How long to wait for a node's answer, which takes at most a second: a person waits for it."""
 
 
 class SourceStacks(Struct, frozen=True):
-    """The stacks of one source's workers."""
+    """The stacks of one node's workers."""
 
     source: StackSource
     workers: tuple[WorkerStacks, ...] = ()
@@ -32,12 +32,12 @@ class SourceStacks(Struct, frozen=True):
 async def ask_all(
     reads: NodeReads[AskStacks, Stacks], sources: Sequence[StackSource], within_s: float | None = None
 ) -> list[SourceStacks]:
-    """Ask all sources at once, and wait `within_s` seconds for each; by default `ANSWER_WITHIN_S`."""
+    """Read all sources at once; wait at most `within_s` seconds, by default `ANSWER_WITHIN_S`."""
     within_s = ANSWER_WITHIN_S if within_s is None else within_s
     return await asyncio.gather(*(_ask(reads, source, within_s) for source in sources))
 
 
-def seen_in(answers: Sequence[SourceStacks]) -> list[SeenWorker]:
+def seen_workers_of(answers: Sequence[SourceStacks]) -> list[SeenWorker]:
     """Return all requested workers; those of silent nodes have no stack."""
     return seen_workers((answer.source, answer.workers) for answer in answers)
 
@@ -53,17 +53,17 @@ async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource, within_
 
 
 class HangLooks:
-    """Takes the looks that the machine requests."""
+    """Carries out the machine's effects of class `Look`."""
 
     def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks], tasks: Tasks) -> None:
         self._driver = driver
         self._reads = reads
         self._tasks = tasks
-        driver.on(Look, self._begin)
+        driver.on(Look, self._start)
 
-    def _begin(self, look: Look) -> None:
+    def _start(self, look: Look) -> None:
         self._tasks.spawn(self._look(look), name="look at the workers")
 
     async def _look(self, look: Look) -> None:
         answers = await ask_all(self._reads, look.sources)
-        self._driver.submit(Looked(look.run, look.round, look.number, tuple(seen_in(answers))))
+        self._driver.submit(Looked(look.run, look.round, look.number, tuple(seen_workers_of(answers))))

@@ -17,7 +17,7 @@ from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http import admin_api
 from coordinatord.server.http.access_guard import AccessGuard
-from coordinatord.server.http.admin_api import Requests
+from coordinatord.server.http.admin_api import AdminApi
 from coordinatord.server.http.request_body import PARSERS
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
@@ -145,7 +145,7 @@ async def test_who_waits_for_a_disk_when_the_daemon_ends_is_answered(start: Star
 
 
 async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
-    ending = Requests(Driver(a_coordinator(), MemoryStore(), Tasks(), Counters()))
+    ending = AdminApi(Driver(a_coordinator(), MemoryStore(), Tasks(), Counters()))
     ending.close()
     app = web.Application(middlewares=[AccessGuard(None, "").guard])
     app.add_routes(ending.routes())

@@ -1,4 +1,4 @@
-"""Browsers are let in by names that are ours, and programs by any; no page opens a session or sends a request."""
+"""BrowserGuard are let in by names that are ours, and programs by any; no page opens a session or sends a request."""
 
 import socket
 from itertools import product
@@ -9,7 +9,7 @@ from aiohttp import ClientSession, WSServerHandshakeError
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.server.app import ListenAddress, serve
-from coordinatord.server.http.browser_guard import Names
+from coordinatord.server.http.browser_guard import OwnNames
 from coordinatord.server.sessions.refusal_log import LINES_MAX
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
@@ -84,11 +84,11 @@ async def test_a_browser_is_let_in_by_the_names_that_are_given() -> None:
 
 @pytest.mark.parametrize("name", NOBODYS)
 def test_names_that_nobody_can_register_are_ours(name: str) -> None:
-    assert Names().has(name)
+    assert OwnNames().has(name)
 
 
 def test_a_name_with_a_dot_in_front_stands_for_all_below_it() -> None:
-    names = Names([".corp.example", "Page.Other.Example."])
+    names = OwnNames([".corp.example", "Page.Other.Example."])
     for name, ours in (
         ("a.corp.example", True),
         ("A.B.Corp.Example.", True),
@@ -102,4 +102,4 @@ def test_a_name_with_a_dot_in_front_stands_for_all_below_it() -> None:
 
 def test_the_names_of_this_host_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "gpu1.corp.example")
-    assert Names().has("GPU1.corp.example")
+    assert OwnNames().has("GPU1.corp.example")

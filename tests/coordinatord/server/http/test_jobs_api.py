@@ -31,9 +31,9 @@ def dear(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return a function that makes each answer one that has to rest for so many seconds."""
 
     def rest(seconds: float) -> None:
-        monkeypatch.setattr(jobs_api, "CHEAP_S", 0.0)
+        monkeypatch.setattr(jobs_api, "UNCACHED_S", 0.0)
         monkeypatch.setattr(jobs_api, "SHARE", 1e-12)
-        monkeypatch.setattr(jobs_api, "REST_S", seconds)
+        monkeypatch.setattr(jobs_api, "MAX_AGE_S", seconds)
 
     return rest
 
@@ -97,7 +97,7 @@ async def test_what_is_dear_is_made_anew_after_its_rest_alone(
 
 
 async def test_what_is_cheap_says_how_it_is_right_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_api, "CHEAP_S", NEVER_S)
+    monkeypatch.setattr(jobs_api, "UNCACHED_S", NEVER_S)
     async with start() as server, connect(server.url, join("a", nodes=2)) as a, connect(server.url, join("b", nodes=2)):
         run = await a.receive_goal(Goal.RUN)
         for phase in (Phase.STARTING, Phase.RUNNING):  # neither is recorded, while the other node has not begun

@@ -211,4 +211,4 @@ async def test_a_coordinator_that_cannot_record_is_described_too(start: Start) -
 
 
 def test_the_statuses_of_requests_are_those_that_the_handlers_give() -> None:
-    assert set(admin_api._STATUSES.values()) <= {*OF_REQUESTS, 503}
+    assert set(admin_api._ERROR_STATUSES.values()) <= {*OF_REQUESTS, 503}

@@ -75,7 +75,9 @@ async def test_equal_stacks_come_once_with_the_ranks_that_have_them_the_largest_
         assert (len(body["groups"]), body["verdict"]) == (1, None)
 
 
-@pytest.mark.parametrize(("moved", "verdict", "notes"), [(0, "network", []), (BUSY_BYTES, None, [stacks_api.GETS_ON])])
+@pytest.mark.parametrize(
+    ("moved", "verdict", "notes"), [(0, "network", []), (BUSY_BYTES, None, [stacks_api.SLOW_WORK])]
+)
 async def test_a_second_look_tells_a_slow_collective_from_a_network_that_is_cut(
     start: Start, monkeypatch: pytest.MonkeyPatch, moved: int, verdict: str | None, notes: list[str]
 ) -> None:

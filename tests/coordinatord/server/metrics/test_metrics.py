@@ -205,8 +205,8 @@ def test_a_job_that_ended_long_ago_has_no_series() -> None:
     run = a_run()
     run.durable.state = State.FAILED
     run.durable.ledger = Ledger(100.0, Spent(), None)
-    assert figures_of(run, JobTally(), 100.0 + 900.0).is_shown
-    assert not figures_of(run, JobTally(), 100.0 + 900.1).is_shown
+    assert figures_of(run, JobTally(), 100.0 + 900.0).is_exported
+    assert not figures_of(run, JobTally(), 100.0 + 900.1).is_exported
 
 
 def test_a_disk_that_fails_is_seen_where_nodes_write_to_one() -> None:

@@ -18,7 +18,7 @@ from coordinatord.core.rounds.values.records import (
 )
 from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.protocol.messages import HangKind, JobSpec
-from coordinatord.server.metrics.rounds import OTHER, REASONS, RoundMeter, known
+from coordinatord.server.metrics.rounds import OTHER, REASONS, RoundMeter, known_reason
 from tests.support.builders import a_failure, a_report
 from tests.support.histories import made_at
 
@@ -116,7 +116,7 @@ ENDINGS = [row for row in ROWS if row.source is State.RUNNING and row.target is 
 @pytest.mark.parametrize("row", ENDINGS, ids=lambda row: row.when.__name__)
 def test_each_row_that_ends_a_round_has_its_condition_as_the_reason(row: Transition) -> None:
     name = row.when.__name__
-    assert known(name) == name
+    assert known_reason(name) == name
     assert name in REASONS
 
 
@@ -129,7 +129,7 @@ def test_a_round_that_is_stopped_counts_by_the_condition_of_its_record() -> None
 
 
 def test_what_another_version_has_recorded_has_a_reason_as_well() -> None:
-    assert known("") == known("the moon was full") == OTHER
+    assert known_reason("") == known_reason("the moon was full") == OTHER
 
 
 def test_a_round_that_hung_counts_as_such() -> None:

@@ -74,7 +74,7 @@ def nodes_of(received: dict[str, Any]) -> list[dict[str, Any]]:
 async def test_what_is_recorded_is_sent_without_waiting_for_a_turn(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_updates, "TURN_S", NEVER_S)
+    monkeypatch.setattr(live_updates, "EVERY_S", NEVER_S)
     async with start() as server, view(server, "?job=job") as viewer:
         assert (await viewer.next("jobs"))["jobs"] == []
         assert (await viewer.next("job"))["status"] is None
@@ -85,7 +85,7 @@ async def test_what_is_recorded_is_sent_without_waiting_for_a_turn(
 
 
 async def test_what_is_not_recorded_is_sent_at_the_next_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_updates, "TURN_S", 0.01)
+    monkeypatch.setattr(live_updates, "EVERY_S", 0.01)
     async with start() as server, connect(server.url, join("a")) as a, view(server, "?job=job") as viewer:
         run = await a.receive_goal(Goal.RUN)
         seen = replace(IDLE, run=run.run, round=1, phase=Phase.RUNNING)
@@ -105,7 +105,7 @@ async def test_of_a_job_that_has_ended_nothing_is_sent_but_that_the_connection_l
             await a.receive_goal(Goal.EXIT)
         while (await get(f"{server.url}/v1/jobs/job", JSON))[2]["nodes"]:
             pass
-        monkeypatch.setattr(live_updates, "TURN_S", 0.0)
+        monkeypatch.setattr(live_updates, "EVERY_S", 0.0)
         monkeypatch.setattr(live_updates, "ALIVE_S", 0.01)
         async with view(server, "?job=job") as viewer:
             kinds = [(await viewer.event())[0] for _ in range(6)]
@@ -113,7 +113,7 @@ async def test_of_a_job_that_has_ended_nothing_is_sent_but_that_the_connection_l
 
 
 async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_updates, "TURN_S", 0.2)
+    monkeypatch.setattr(live_updates, "EVERY_S", 0.2)
     async with (
         start() as server,
         connect(server.url, join("a")),
@@ -131,7 +131,7 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
 
 async def test_nobody_is_sent_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "WRITE_WITHIN_S", NEVER_S)
-    monkeypatch.setattr(live_updates, "TURN_S", 0.0)
+    monkeypatch.setattr(live_updates, "EVERY_S", 0.0)
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a", nodes=3)):
         store.allowed.release()
@@ -207,7 +207,7 @@ async def idler(server: Server) -> AsyncIterator[asyncio.StreamReader]:
 @pytest.fixture
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the server send as often as it can."""
-    monkeypatch.setattr(live_updates, "TURN_S", 0.0)
+    monkeypatch.setattr(live_updates, "EVERY_S", 0.0)
     monkeypatch.setattr(live_updates, "SHARE", 100.0)
 
 

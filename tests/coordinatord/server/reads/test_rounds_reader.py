@@ -111,7 +111,7 @@ def a_reader(store: Store, *records: Record) -> RoundsReader:
 async def test_rounds_are_read_once_for_all_who_ask_and_those_of_few_runs_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rounds_reader, "KEPT_MAX", 2)
+    monkeypatch.setattr(rounds_reader, "CACHED_MAX", 2)
     store = CountingStore()
     openings = [an_opening(f"job-{number}", f"e-{number}") for number in range(3)]
     ends = [replace(an_end(), job=opened.job, run=opened.run) for opened in openings]

@@ -41,7 +41,7 @@ async def test_the_page_is_sent_how_a_job_has_been(start: Start) -> None:
 async def test_a_job_that_nobody_looks_at_is_sampled_all_the_same(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(series_sampler, "LOOK_S", 0.01)
+    monkeypatch.setattr(series_sampler, "SAMPLE_EVERY_S", 0.01)
     looked = asyncio.Event()
     monkeypatch.setattr(SeriesSampler, "series", lambda *_: looked.set())
     async with start() as server, connect(server.url, join("a")), asyncio.timeout(TIMEOUT_S):
