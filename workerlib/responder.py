@@ -96,10 +96,7 @@ def start(recorder: Any) -> None:
     global _hooked, _recorder  # noqa: PLW0603 - one process has one responder
     _recorder = recorder
     try:
-        path = os.environ.pop(STACKS)
-        connection = socket.socket(fileno=_high(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).detach()))
-        with address(path) as short:
-            connection.connect(short)
+        connection = socket.socket(fileno=_high(connected_socket(os.environ.pop(STACKS)).detach()))
         # The read end stays open here too: a write to a pipe that nobody reads would end the process by SIGPIPE.
         reader, writer = map(_high, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
         free = signal.getsignal(SIGNAL) is signal.SIG_DFL
@@ -116,6 +113,18 @@ def start(recorder: Any) -> None:
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
         return  # no socket, no nodeclient, or the system refuses: there is only what /proc shows
+
+
+def connected_socket(path: str) -> socket.socket:
+    """Return a SOCK_SEQPACKET socket that is connected to nodeclient at a path. Raises `OSError`."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with address(path) as short:
+            connection.connect(short)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 
 from tests.support.dying import PLACES, die_within
 from tests.support.kept_training import STEP_S, train_ddp, train_sharded
-from workerlib.keeping.generations import Generations
+from workerlib.keeping.generations import GenerationWriter
 
 NOBODY = (-1, -1, "")
 
@@ -44,13 +44,13 @@ def main(kind: str, folder: str, steps: str, *kills: str) -> None:
 
 def die_in_a_big_save(lines: int) -> None:
     """Have this process die after so many lines of the first save of the big state, in whichever thread."""
-    write = Generations.write
+    write = GenerationWriter.write
 
-    def die(generations: Generations, *arguments: Any, **named: Any) -> int:
+    def die(generations: GenerationWriter, *arguments: Any, **named: Any) -> int:
         die_within("save", lines)
         return write(generations, *arguments, **named)
 
-    Generations.write = die  # type: ignore[method-assign, assignment]  # other lines of its module run at each step
+    GenerationWriter.write = die  # type: ignore[method-assign, assignment]  # other lines of its module run at each step
 
 
 if __name__ == "__main__":

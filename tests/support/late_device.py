@@ -25,13 +25,13 @@ from tests.support.keeping import environment
 from workerlib.contract.arena import Arena, ArenaSizes
 from workerlib.contract.channel_messages import SaveNow
 from workerlib.keeping.agent_channel import AgentChannel
-from workerlib.keeping.gate import Gate
-from workerlib.keeping.generations import Generations, read_generation
+from workerlib.keeping.gate import Gate, TorchGroups
+from workerlib.keeping.generations import GenerationWriter, read_generation
 from workerlib.keeping.keeper import StepKeeper
 from workerlib.keeping.kept_errors import KeptStateError, LeftRoundError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.pieces import views_of
-from workerlib.keeping.small_state import SmallStates
+from workerlib.keeping.small_state import SmallStateWriter
 
 STEPS = 3
 """The steps of a training. The peer takes part in the whole of the first one."""
@@ -85,7 +85,7 @@ Work = Callable[[], object]
 
 
 @dataclass
-class Device:
+class Device(TorchGroups):
     """The device and its process group; `turn` is called whenever somebody looks how far it has come."""
 
     turn: Callable[[], None]
@@ -104,7 +104,7 @@ class Device:
         """Put work behind all that was given."""
         self.given.append((work, aborted))
 
-    def begun(self) -> int:
+    def begun_count(self) -> int:
         """Return how many collectives were given."""
         return sum(aborted is not None for _, aborted in self.given)
 
@@ -128,30 +128,23 @@ class Device:
         self.done += 1
         return True
 
-    def mark(self) -> Place:
-        """Set a mark behind all that was given."""
-        return Place(self, len(self.given))
+    def mark(self) -> Callable[[], bool]:
+        """Return whether the device has done all that was given; this raises `RuntimeError` if it is spoilt."""
+        end = len(self.given)
 
-    def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+        def is_done() -> bool:
+            self.turn()
+            if self.is_spoilt:
+                raise RuntimeError("an illegal memory access was encountered")
+            return self.done >= end
+
+        return is_done
+
+    def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         """Copy beside what was given."""
         with torch.no_grad():
-            for target, source in zip(to, of, strict=True):
+            for target, source in zip(targets, sources, strict=True):
                 target.copy_(source)
-
-
-@dataclass
-class Place:
-    """A mark."""
-
-    device: Device
-    at: int
-
-    def has_passed(self) -> bool:
-        """Whether the device has done all before it. Raises `RuntimeError` if it is spoilt."""
-        self.device.turn()
-        if self.device.is_spoilt:
-            raise RuntimeError("an illegal memory access was encountered")
-        return self.device.done >= self.at
 
 
 class Later(torch.optim.Optimizer):
@@ -261,9 +254,9 @@ class Play:
         match self.events.pop(self.turns, None):
             case Event.SAVE:
                 self.owed = self._whole if is_whole and not (self.device.problem or self.device.is_spoilt) else -1
-                self.kept._take(SaveNow(1), [])
+                self.kept._on_message(SaveNow(1), [])
             case Event.LEAVE:
-                self.kept.let_leave()
+                self.kept.interrupt()
                 self.device.is_aborted = True
             case Event.TORCH_ABORTS:
                 self.device.problem = "a collective has failed"
@@ -301,18 +294,18 @@ def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
     """Return the steps that are kept when a play is over; the socket of a node that only listens is at `path`."""
     objects = adapt({str(at): weight for at, weight in enumerate(play.weights)})
     gate = kind(play.device, play.device)
-    generations, small = Generations(objects, 2, play.device, gate), SmallStates(objects)
+    generations, small = GenerationWriter(objects, 2, play.device, gate), SmallStateWriter(objects)
     kept = StepKeeper(environment(0, 2, 1, 1), objects, generations, small, AgentChannel(str(path)))
     kept._saver.on_whole()
-    kept._saver.learn(alike=True)
+    kept._saver.record_comparison(alike=True)
     kept._hooks.before_optimizers(kept._before_optimizer)
-    sizes = ArenaSizes.at_least(generations.bytes_needed(0) + 65536, small.bytes_needed(small.take_first({})))
+    sizes = ArenaSizes.at_least(generations.bytes_needed(0) + 65536, small.bytes_needed(small.first_snapshot({})))
     file = os.memfd_create("kept")
     try:
         os.ftruncate(file, sizes.total)
         arena = Arena.create(file, sizes)
         kept._saver.attach(arena, lent=False)
-        kept._saver.interval.steps, kept._saver.role.at_intervals = 1, not play.is_lazy
+        kept._saver.interval.steps, kept._saver.role.saves_at_intervals = 1, not play.is_lazy
         with suppress(EndedError, LeftRoundError, KeptStateError):
             _train(play, kept)
         return {

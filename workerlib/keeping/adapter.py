@@ -1,81 +1,61 @@
-"""What `ctx.keep` needs of an object: the adapters of all kinds of objects have the same methods.
-
-* `big` returns its big tensors, which are saved when the round breaks or at an interval.
-* `buffers` returns the places of its small tensors, which forward changes: they are saved at each step, for each rank.
-* `values` returns its other state as JSON, saved at each step. It is the same object as before if nothing has changed.
-* `make_missing` makes what the script had added when the state was kept, and has not added yet.
-* `targets` returns the tensors to be filled with kept ones, and `take_values` then takes the kept values.
-"""
+"""The base class of adapters: `ctx.keep` saves and restores every kind of object through the same methods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from workerlib.keeping.pieces import SavedTensors
 
 BufferPlace = tuple[str, MutableMapping[str, Any], str]
-"""A name, and the mapping and the key under which the present tensor of that name is found; there may be none."""
-
-
-class KeptObject(Protocol):
-    """An adapter; the module's docstring says what its methods are for."""
-
-    late: bool
-    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all."""
-
-    iterates: bool
-    """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
-
-    growth: int
-    """A count of the calls of `values` at which there was more or less state than before."""
-
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name."""
-
-    def buffers(self) -> Iterator[BufferPlace]:
-        """Yield the places of its small tensors."""
-
-    def values(self) -> Any:
-        """Return the rest of its state as JSON; None if it has none."""
-
-    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Make what the script adds in the course of training. Raises `UnfitStateError` if that is not known."""
-
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-
-    def take_values(self, values: Any) -> None:
-        """Load the values, once the targets are filled."""
-
-    def forget_step(self) -> None:
-        """Drop what an interrupted step has left, so that the object is as if it was just made."""
+"""A buffer's name, and the mapping and the key that lead to its present tensor; the key may be missing there."""
 
 
 class Adapter:
-    """The defaults of adapters: no tensors, and values that change late."""
+    """Reads and restores the state of one object; the defaults are those of an object without tensors.
 
-    late = True
-    iterates = False
-    growth = 0
+    Big tensors are saved when the round breaks or at an interval; buffers and values at the end of each step.
+    """
 
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name."""
+    changes_late = True
+    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all."""
+
+    iterates_when_read = False
+    """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
+
+    size_changes = 0
+    """How many calls of `values` found more or less state than the call before."""
+
+    def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name. Raises `KeptStateError` if the object has other tensors than at `keep`."""
         yield from ()
 
-    def buffers(self) -> Iterator[BufferPlace]:
-        """Yield the places of its small tensors."""
+    def buffer_places(self) -> Iterator[BufferPlace]:
+        """Yield the places of its small tensors, also of buffers that are None at present."""
         yield from ()
+
+    def values(self) -> Any:
+        """Return the rest of its state as JSON, None if it has none; the same object as before if nothing has changed.
+
+        Raises `KeptStateError` for a value that cannot be kept.
+        """
+        raise NotImplementedError
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Make what the script adds in the course of training."""
+        """Make the tensors and groups that the script adds only during training, so that they can be filled.
 
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-        del saved
-        return {}
+        Raises `UnfitStateError` if it is not known how to make one.
+        """
 
-    def forget_step(self) -> None:
-        """Drop what an interrupted step has left."""
+    def targets(self) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to fill, by the names under which they were saved."""
+        return dict(self.big_tensors())
+
+    def load_values(self, values: Any) -> None:
+        """Load the values, once the targets are filled. Raises `UnfitStateError` if they do not fit."""
+        raise NotImplementedError
+
+    def discard_step(self) -> None:
+        """Drop what an interrupted step has left, so that the object is as if it was just made."""

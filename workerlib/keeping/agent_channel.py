@@ -1,4 +1,4 @@
-"""The worker's end of its connection to nodeclient, see `channel_messages`."""
+"""The worker's end of the connection to nodeclient about kept state; `channel_messages` has its messages."""
 
 from __future__ import annotations
 
@@ -8,31 +8,25 @@ from contextlib import suppress
 
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX, Message, decode, encode
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
-from workerlib.responder import address
+from workerlib.responder import connected_socket
 
 CLOSED = "it has closed the connection, and takes only one from each worker of its round"
-"""Why nodeclient says nothing any more."""
+"""The text of the error when nodeclient has closed the connection."""
 
 
 class AgentChannel:
-    """A connection to the nodeclient of this host. It may be used from several threads."""
+    """A connection to the nodeclient of this host, which several threads may use."""
 
     def __init__(self, path: str) -> None:
         """Connect. Raises `OSError`."""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with address(path) as short:
-                self._socket.connect(short)
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket = connected_socket(path)
 
     def send(self, message: Message) -> None:
-        """Send a message; never wait. Raises `OSError`, also if nodeclient does not read."""
+        """Send a message without waiting. Raises `OSError`, also if nodeclient does not read."""
         self._socket.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def report(self, message: Message) -> None:
-        """Send a message, unless nodeclient is gone: its workers end as well then."""
+        """Send a message, and ignore an error: if nodeclient is gone, its workers are ended as well."""
         with suppress(OSError):
             self.send(message)
 
@@ -47,12 +41,12 @@ class AgentChannel:
             raise
 
     def end(self) -> None:
-        """End the connection: a thread that waits for a message gets no more."""
+        """End the connection; `receive` then raises in the thread that waits in it."""
         with suppress(OSError):  # nodeclient has ended it
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def abandon(self) -> None:
-        """Close the descriptor. If this is a forked child, its parent keeps the connection."""
+        """Close the descriptor; in a forked child, the parent keeps the connection."""
         self._socket.close()
 
 

@@ -1,4 +1,4 @@
-"""Requests memory from nodeclient: when training begins, after its first step, and when the state has outgrown it."""
+"""Requests an arena from nodeclient: when training begins, after its first step, and when the state outgrows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from workerlib.contract.arena import Arena
 from workerlib.contract.channel_messages import Reserve
-from workerlib.keeping.small_state import Taken
+from workerlib.keeping.small_state import SmallSnapshot
 
 LOG = logging.getLogger("workerlib.keeping")
 
@@ -25,10 +25,10 @@ GROWN_SLACK = 2
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
-    """The small state of a step, which waits for memory."""
+    """The small state of a step that waits for memory; -1 stands for the state before the first step."""
 
     step: int
-    state: Taken
+    state: SmallSnapshot
 
 
 class ArenaRequest:
@@ -38,24 +38,27 @@ class ArenaRequest:
         """Begin without memory. `send` sends a message to nodeclient."""
         self._send = send
         self.part = part
-        """The shard that is to be kept, and how many shards there are."""
+        """The shard to keep, and how many shards there are."""
         self.arena: Arena | None = None
         self.refused = False
+        """Whether nodeclient has no memory, or memory is of no use any more."""
         self.answered = threading.Event()
-        """Set when memory was given or refused, and taken."""
+        """Set when the answer to the last request was handled."""
         self._waiting: WaitingState | None = None
+        """Set from the request until its answer."""
         self._has_outgrown = False
+        """Whether the last request was made because the big state had outgrown the arena."""
 
-    def want(self, big: int, small: int, step: int, taken: Taken) -> None:
-        """Request places of so many bytes, unless they exist, are requested already, or nodeclient has refused any.
+    def want(self, big: int, small: int, step: int, snapshot: SmallSnapshot) -> None:
+        """Request places of `big` and `small` bytes, unless there are such, or a request is pending or was refused.
 
-        Until the answer comes, the small state of the last step that is done waits for the memory.
+        `snapshot` is the small state of `step`, which waits for the memory in place of an earlier one.
         """
         held = self.arena.sizes if self.arena is not None else None
-        suffices = held is not None and held.small >= small - len(taken.rest) and held.generation >= big
+        suffices = held is not None and held.small >= small - len(snapshot.rest) and held.generation >= big
         if suffices or self.refused:
             return
-        awaited, self._waiting = self.awaited, WaitingState(step, taken.kept())
+        awaited, self._waiting = self.awaited, WaitingState(step, snapshot.cloned())
         if not awaited:
             self._has_outgrown = held is not None and 0 < held.generation < big
             self.answered.clear()
@@ -66,8 +69,8 @@ class ArenaRequest:
         """Whether a request for memory has no answer yet."""
         return self._waiting is not None
 
-    def take(self, arena: Arena) -> WaitingState | None:
-        """Take the memory that was given; return the small state that has waited for it."""
+    def receive(self, arena: Arena) -> WaitingState | None:
+        """Record the arena that nodeclient gave; return the small state that has waited for it."""
         self.arena = arena
         waiting, self._waiting = self._waiting, None
         return waiting

@@ -1,15 +1,14 @@
-"""The gate before the optimizer: no step counts that a device has computed from a collective that was not completed.
+"""The gate before the optimizer: it keeps out of the state what a GPU computes from an aborted collective.
 
-The host is ahead of a GPU. When a peer dies, its collective does not end by itself. Once somebody aborts it, the GPU
-goes on with the work behind it, as if the gradients were there, and no error need be seen here: the kernel of an
-aborted collective lets those of its neighbours end as well (`postPeer` in NCCL's prims_simple.h). So three things
-keep the state that of a whole step:
+The host queues work on a GPU ahead of time. When a peer dies, its collective hangs until it is aborted. Then the GPU
+goes on with the queued work, as if the gradients were there, perhaps without an error: the kernel of an aborted
+collective lets those of its neighbours end as well (`postPeer` in NCCL's prims_simple.h). Three rules prevent that:
 
-* The optimizer does not begin before the device has passed all that was given, with no group failed (`Gate.open`).
-* If collectives follow behind the gate, or there was none, `ctx.step` waits in the same way (`Gate.record_end`). So all
-  that the device may still do after `ctx.step` is local, and is done whatever becomes of the process groups.
-* Nobody aborts before the state is saved. A failed group is no error of the script's, whose handlers might destroy
-  it: this worker waits for nodeclient, which saves first. From then on the gate is shut.
+* The optimizer begins only after the GPU has done all queued work, and no process group has failed (`Gate.open`).
+* If collectives are queued after that, `ctx.step` waits in the same way (`Gate.record_end`). So the work that is still
+  queued after `ctx.step` is local, and does not depend on the process groups.
+* The state is saved before anything is aborted. If a group has failed, this worker raises no error, since a handler of
+  the script might destroy the group. It waits for nodeclient, which has the state saved and then shuts the gate.
 """
 
 from __future__ import annotations
@@ -23,81 +22,102 @@ from typing import Any, Protocol
 import torch
 from torch.distributed import distributed_c10d
 
-from workerlib.keeping.small_state import copy
+from workerlib.keeping.small_state import copy_tensors
 
 
-class Mark(Protocol):
-    """A place in the order of work that training has given to a device."""
+class DeviceQueue(Protocol):
+    """The work that training has queued on a device, and copies beside it.
 
-    def has_passed(self) -> bool:
-        """Whether the device has done all work before it. Raises `RuntimeError` if an error has spoilt the device."""
-
-
-class DeviceOrder(Protocol):
-    """The order in which a device does what training gives it: the host is ahead of a GPU.
-
-    A save at the break of a round must not wait behind a collective that hangs, as it would in training's stream. So it
-    has a stream of its own.
+    A save at the break of a round must not wait behind a collective that hangs, so copies have a queue of their own.
     """
 
     @property
     def is_recording(self) -> bool:
-        """Whether what training gives is only recorded now, as in a CUDA graph, and done later."""
+        """Whether work is only recorded now, as in a CUDA graph, and done later."""
 
-    def mark(self) -> Mark:
-        """Set a mark behind all that was given. The training thread calls this."""
+    def mark(self) -> Callable[[], bool]:
+        """Return a function that says whether the device has done all work queued up to now.
 
-    def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-        """Copy beside training; return when it is done."""
+        That function raises `RuntimeError` if an error has broken the device. Only the training thread calls `mark`.
+        """
+
+    def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+        """Copy tensors beside training, and wait for the end of that. Raises `RuntimeError` as `mark` says."""
 
 
-class CudaOrder:
-    """The order of GPUs. It is that of the streams that are training's when `mark` is called."""
+class CudaQueue:
+    """The queues of GPUs: the streams that training uses when `mark` is called."""
 
     def __init__(self, *devices: torch.device) -> None:
         """Make the stream for copies, on the first of the GPUs."""
         self._devices = devices
-        self._copies = torch.cuda.Stream(devices[0])  # type: ignore[no-untyped-call]  # torch has no types here
+        self._copy_stream = torch.cuda.Stream(devices[0])  # type: ignore[no-untyped-call]  # torch has no types here
 
     @property
     def is_recording(self) -> bool:
         """Whether a CUDA graph is being captured."""
         return torch.cuda.is_current_stream_capturing()
 
-    def mark(self) -> Mark:
-        """Record an event in training's stream of each GPU."""
-        return _CudaMark([torch.cuda.current_stream(device).record_event() for device in self._devices])
+    def mark(self) -> Callable[[], bool]:
+        """Record an event in training's stream of each GPU; return whether all events have passed."""
+        events = [torch.cuda.current_stream(device).record_event() for device in self._devices]
+        return lambda: all(event.query() for event in events)
 
-    def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-        """Copy in the stream for copies. Raises `RuntimeError` as `Mark.has_passed` does."""
-        with torch.cuda.stream(self._copies):
-            copy(to, of)
-        self._copies.synchronize()
-
-
-class _CudaMark:
-    def __init__(self, events: list[torch.cuda.Event]) -> None:
-        self._events = events
-
-    def has_passed(self) -> bool:
-        return all(event.query() for event in self._events)  # type: ignore[no-untyped-call]  # as above
+    def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+        """Copy in the stream for copies, and wait for it."""
+        with torch.cuda.stream(self._copy_stream):
+            copy_tensors(targets, sources)
+        self._copy_stream.synchronize()
 
 
-def order_of(tensors: Iterable[torch.Tensor]) -> DeviceOrder | None:
-    """Return the order of the GPUs that have tensors; None if all are in the memory of the host."""
+def queue_of(tensors: Iterable[torch.Tensor]) -> DeviceQueue | None:
+    """Return the queue of the GPUs that have tensors; None if all are in the memory of the host."""
     devices = dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda)
-    return CudaOrder(*devices) if devices else None
+    return CudaQueue(*devices) if devices else None
 
 
-def order_of_collectives(order: DeviceOrder | None) -> DeviceOrder | None:
-    """Return the order in which collectives are done that training waits for; None if the host itself waits for them.
+def queue_of_collectives(state_queue: DeviceQueue | None) -> DeviceQueue | None:
+    """Return the queue with the collectives of training; None if the host itself waits for these.
 
-    It is that of the GPU that has the state, if there is one. State in the memory of the host, as with FSDP's offload,
-    is trained with gradients that a GPU has reduced: then it is that of the current GPU.
+    `state_queue` is that of the GPUs that have the state, None if the host has it. With FSDP's offload the host has the
+    state, and a GPU reduces the gradients: then it is the queue of the current GPU.
     """
-    if order is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # as above
-        return CudaOrder(torch.device("cuda", torch.cuda.current_device()))
-    return order
+    if state_queue is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # as above
+        return CudaQueue(torch.device("cuda", torch.cuda.current_device()))
+    return state_queue
+
+
+class TorchGroups:
+    """The process groups of torch in this process. None of these calls of torch has a public name."""
+
+    def begun_count(self) -> int | None:
+        """Return how many collectives have begun, without single sends and receives; None if torch does not tell."""
+        try:
+            groups: list[Any] = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - see the class
+            count: int = sum(group._get_sequence_number_for_group() for group in groups)  # noqa: SLF001 - see the class
+        except (RuntimeError, AttributeError):  # a backend does not count, or another release of torch
+            return None
+        return count
+
+    def nccl_groups(self) -> list[Any]:
+        """Return the groups of NCCL, whose collectives can be aborted; gloo has no abort."""
+        groups = list(distributed_c10d._world.pg_map.items())  # noqa: SLF001 - see the class
+        return [group for group, (backend, _) in groups if "nccl" in backend]
+
+    def failure(self) -> str:
+        """Return which group of NCCL has failed, and how, as one sentence; empty if none has.
+
+        torch 2.6 and earlier do not tell.
+        """
+        for group in self.nccl_groups():
+            with suppress(RuntimeError, AttributeError):  # the group is being destroyed, or torch does not tell
+                error = group._get_backend(torch.device("cuda")).get_error()  # noqa: SLF001 - see the class
+                if error.name != "SUCCESS":
+                    return (
+                        f"NCCL has reported {error.name} for process group {group.group_name}: a peer is gone, or the "
+                        "network has failed. The step that was being done does not count"
+                    )
+        return ""
 
 
 PAUSES = 200
@@ -112,76 +132,74 @@ CHECK_S = 1.0
 
 FAILURE_CHECKS = 10
 """How many such checks a worker with a failed group waits for nodeclient, which ends a round within a second of a
-death. If no process has died, as when a network fails, nobody else may notice."""
-
-
-class Groups(Protocol):
-    """The process groups of this process."""
-
-    def begun(self) -> int | None:
-        """Return how many collectives have begun; None if that is not known."""
-
-    def failure(self) -> str:
-        """Return which group has failed, and how, as one sentence; empty if none has."""
+death. If no process has died, as when a network fails, only this worker may notice."""
 
 
 class Gate:
-    """Knows how far the device has come. The training thread and the one that saves use it."""
+    """Waits for the work that training has queued. The training thread and the one that saves use it."""
 
-    def __init__(self, order: DeviceOrder, groups: Groups | None = None, *, has_peers: bool = True) -> None:
-        """Begin with a whole state. The process groups are torch's by default; without peers, nothing waits."""
-        self._order = order
-        self._groups: Groups = TorchGroups() if groups is None else groups
+    def __init__(self, queue: DeviceQueue, groups: TorchGroups | None = None, *, has_peers: bool = True) -> None:
+        """Begin with a whole state and by default torch's process groups; without peers, `open` never waits."""
+        self._queue = queue
+        self._groups = TorchGroups() if groups is None else groups
         self._has_peers = has_peers
-        self._end: Mark | None = None
+        self._step_is_done: Callable[[], bool] | None = None
+        """Whether the device has done all work of the last step; None before the first step."""
         self._opened_at: int | None = None
         """How many collectives had begun when the gate was opened in this step; None if it was not, or not known."""
         self._is_shut = False
         self.failed = ""
-        """Which process group has failed without a word of nodeclient, as one sentence; empty if none has."""
+        """Which process group has failed without a message from nodeclient, as one sentence; empty if none has."""
 
     def open(self) -> bool:
-        """Wait until the device has passed all that training has given it; return whether it has, undisturbed.
+        """Wait until the device has done all queued work; return False if the round has ended meanwhile.
 
-        If not, the gate is shut, or a process group has failed for long, see `failed`. The training thread calls this
-        before the first change of a step. Raises `RuntimeError` if an error has spoilt the device.
+        In that case nodeclient has shut the gate, or a process group has failed for long and `failed` says so. The
+        training thread calls this before the first change of a step. Raises `RuntimeError` as `DeviceQueue.mark` says.
         """
         self._opened_at = None
         if not self._has_peers:
             return True
-        if not self._order.is_recording and not self._pass(self._order.mark()):
+        if not self._queue.is_recording and not self._wait_undisturbed(self._queue.mark()):
             return False
-        self._opened_at = self._groups.begun()
+        self._opened_at = self._groups.begun_count()
         return True
 
     def record_end(self) -> bool:
-        """Record that the device was given all work of a step; return False if the step does not count.
+        """Record that all work of a step is queued; return False if the step does not count.
 
         The training thread calls this. It waits as `open` does if the step may depend on later collectives.
         """
-        is_local = not self._has_peers or (self._opened_at is not None and self._opened_at == self._groups.begun())
-        mark, self._opened_at = self._order.mark(), None
-        if not is_local and not self._pass(mark):
+        is_local = not self._has_peers or (
+            self._opened_at is not None and self._opened_at == self._groups.begun_count()
+        )
+        is_done, self._opened_at = self._queue.mark(), None
+        if not is_local and not self._wait_undisturbed(is_done):
             return False
-        self._end = mark
+        self._step_is_done = is_done
         return True
 
     def has_ended(self, within_s: float | None) -> bool:
-        """Wait until the device has come to the end of the last step, with no limit if `within_s` is None.
+        """Wait until the device has done all work of the last step, for ever if `within_s` is None.
 
         Return whether it has. Raises `RuntimeError` as `open` does.
         """
-        end = self._end
-        return end is None or _wait(end.has_passed, within_s)
+        return self._step_is_done is None or _wait(self._step_is_done, within_s)
 
     def shut(self) -> None:
-        """Let the device pass no more gate in this round: collectives will be aborted."""
+        """Have `open` and `record_end` return False from now on: collectives will be aborted."""
         self._is_shut = True
 
-    def _pass(self, mark: Mark) -> bool:
-        """Wait until the device has passed a mark while no group has failed; return whether it has, as `open` does."""
+    def _wait_undisturbed(self, is_done: Callable[[], bool]) -> bool:
+        """Wait until work is done while no group has failed; return False as `open` does."""
+
+        def may_go_on() -> bool:
+            # In this order: before the device goes on after an abort, the gate is shut or torch has recorded a failure.
+            done = is_done()
+            return self._is_shut or (done and not self._groups.failure())
+
         checks = 0
-        while not _wait(lambda: self._is_open_at(mark), CHECK_S):
+        while not _wait(may_go_on, CHECK_S):
             failed = self._groups.failure()
             checks = checks + 1 if failed else 0
             if checks > FAILURE_CHECKS:
@@ -189,14 +207,9 @@ class Gate:
                 return False
         return not self._is_shut
 
-    def _is_open_at(self, mark: Mark) -> bool:
-        # In this order: whoever aborts has shut the gate, or torch has recorded the failure, before the device goes on.
-        passed = mark.has_passed()
-        return self._is_shut or (passed and not self._groups.failure())
-
 
 def _wait(is_true: Callable[[], bool], within_s: float | None) -> bool:
-    """Wait until the condition is true, with no limit if `within_s` is None; return whether it is."""
+    """Wait until the condition is true, for ever if `within_s` is None; return whether it is."""
     began_at, pause = time.monotonic(), threading.Event()
     while not is_true():
         waited_s = time.monotonic() - began_at
@@ -204,36 +217,3 @@ def _wait(is_true: Callable[[], bool], within_s: float | None) -> bool:
             return False
         pause.wait(min(max(waited_s / PAUSES, PAUSE_MIN_S), PAUSE_MAX_S))
     return True
-
-
-class TorchGroups:
-    """The process groups of torch in this process. None of what is asked has a public name."""
-
-    def begun(self) -> int | None:
-        """Return how many collectives have begun; torch does not count single sends and receives."""
-        try:
-            return sum(_begun_in(group) for group in list(distributed_c10d._world.pg_map))  # noqa: SLF001 - see the class
-        except (RuntimeError, AttributeError):  # a backend does not count, or another release of torch
-            return None
-
-    def of_nccl(self) -> list[Any]:
-        """Return the groups of NCCL, whose collectives can be aborted; gloo has no abort."""
-        groups = list(distributed_c10d._world.pg_map.items())  # noqa: SLF001 - see the class
-        return [group for group, (backend, _) in groups if "nccl" in backend]
-
-    def failure(self) -> str:
-        """Return which group of NCCL has failed. torch 2.6 and earlier do not tell."""
-        for group in self.of_nccl():
-            with suppress(RuntimeError, AttributeError):  # the group is being destroyed, or torch does not tell
-                error = group._get_backend(torch.device("cuda")).get_error()  # noqa: SLF001 - see the class
-                if error.name != "SUCCESS":
-                    return (
-                        f"NCCL has reported {error.name} for process group {group.group_name}: a peer is gone, or the "
-                        "network has failed. The step that was being done does not count"
-                    )
-        return ""
-
-
-def _begun_in(group: Any) -> int:
-    number: int = group._get_sequence_number_for_group()  # noqa: SLF001 - see `TorchGroups`
-    return number

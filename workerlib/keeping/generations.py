@@ -1,4 +1,4 @@
-"""Writes the big state of a step into a generation of the arena, together with the small state of that step."""
+"""Writes the big state of a step into a generation of the arena, with the small state of that step behind it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from workerlib.contract.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
 from workerlib.contract.manifest import Layout, Piece, lay_out, read_layout
-from workerlib.keeping.adapter import KeptObject
-from workerlib.keeping.gate import DeviceOrder, Gate, order_of, order_of_collectives
+from workerlib.keeping.adapter import Adapter
+from workerlib.keeping.gate import DeviceQueue, Gate, queue_of, queue_of_collectives
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import local_part, piece_of, views_of
-from workerlib.keeping.small_state import copy
+from workerlib.keeping.small_state import copy_tensors
 
 TOUCH_AFTER_S = 1.0
 """The delay until the pages of new memory are mapped, so that it does not slow down the beginning of a round."""
@@ -26,33 +26,37 @@ SAMPLE = 4
 
 
 class NotNowError(Exception):
-    """The state does not fit, all generations have to stay, or a GPU has not come to the step; the text says which."""
+    """No generation was written: no room, none free to overwrite, or a GPU behind the step; the text says which."""
 
 
-class Generations:
-    """Writes big states into an arena."""
+class GenerationWriter:
+    """Writes the big states of objects into the generations of an arena."""
 
     def __init__(
         self,
-        objects: Mapping[str, KeptObject],
+        objects: Mapping[str, Adapter],
         world_size: int,
-        order: DeviceOrder | None = None,
+        queue: DeviceQueue | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """Take the objects whose state is written; `order` and `gate` are by default those of the GPU in use."""
+        """Take the objects whose state is written; `queue` and `gate` are by default those of the GPU in use."""
         self._objects = objects
         self._arena: Arena | None = None
         self._layout = lay_out(())
         self._views: dict[int, list[torch.Tensor]] = {}
-        self._growth = 0
+        """The tensors in each place that has the manifest of the present layout, by the place's identity."""
+        self._size_changes = 0
         self._sample: list[torch.Tensor] = []
+        """Some of the tensors; changes of the state are noticed by theirs."""
         self._versions: list[int] = []
+        """How often each tensor of the sample had been changed at the end of the last step."""
         self._first_versions: list[int] = []
-        self._order = order_of(tensor for _, tensor in self.tensors()) if order is None else order
-        """The order of the GPU that has the state; None if the host has it."""
-        collectives = order_of_collectives(self._order)
+        """The same at the end of the first step of the round."""
+        self._queue = queue_of(tensor for _, tensor in self.tensors()) if queue is None else queue
+        """The queue of the GPU that has the state; None if the host has it."""
+        collectives = queue_of_collectives(self._queue)
         self.gate = Gate(collectives, has_peers=world_size > 1) if gate is None and collectives is not None else gate
-        """What knows how far the GPU has come; None without a GPU."""
+        """Waits for the GPU; None without a GPU."""
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -63,20 +67,20 @@ class Generations:
         touch.start()
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Return all big tensors."""
-        return [pair for kept in self._objects.values() for pair in kept.big()]
+        """Return all big tensors with their names. Raises `KeptStateError` as `Adapter.big_tensors` does."""
+        return [pair for kept in self._objects.values() for pair in kept.big_tensors()]
 
     def bytes_needed(self, small: int) -> int:
-        """Return how many bytes a generation needs, with the small state of so many bytes."""
-        return after(lay_out(_pieces_of(self.tensors()))) + small
+        """Return how many bytes a generation needs, with a small state of `small` bytes."""
+        return small_offset(lay_out(_pieces_of(self.tensors()))) + small
 
     @property
     def on_device(self) -> bool:
         """Whether the state is in the memory of a GPU, and is lost if an error spoils this process's context there."""
-        return self._order is not None
+        return self._queue is not None
 
     def record_step(self) -> bool:
-        """Record that the present state is that of a whole step, when a GPU has come to it; return False if not."""
+        """Record that the present state is that of a whole step; return False if `Gate.record_end` does."""
         if self.gate is not None and not self.gate.record_end():
             return False
         if not self._sample:
@@ -87,46 +91,43 @@ class Generations:
         self._first_versions = self._first_versions or self._versions
         return True
 
-    def has_ended(self, within_s: float | None) -> bool:
-        """Whether a GPU has come to the end of the last step: see `Gate.has_ended`, which waits."""
-        return self.gate is None or self.gate.has_ended(within_s)
-
     @property
     def is_trained(self) -> bool:
-        """Whether the last step had other state than the first one of the round, by a sample of its tensors.
+        """Whether the state has changed since the first step of the round, by a sample of its tensors.
 
-        Without tensors there is nothing to train.
+        Also true if there are no tensors to train.
         """
         return not self._sample or self._versions != self._first_versions
 
-    def have_changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether the state has changed since `record_step`, by a sample of its tensors."""
         return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
 
-    def have_grown(self) -> bool:
-        """Whether there is more state than at the last call, as after an optimizer's first step."""
-        before, self._growth = self._growth, sum(kept.growth for kept in self._objects.values())
-        return self._growth != before
+    def has_changed_size(self) -> bool:
+        """Whether there is more or less state than at the last call, as after an optimizer's first step."""
+        before, self._size_changes = self._size_changes, sum(kept.size_changes for kept in self._objects.values())
+        return self._size_changes != before
 
     def has(self, wanted: Commit) -> bool:
-        """Whether this state is whole in the arena already."""
+        """Whether the arena has this rank's state of a step already."""
         places = () if self._arena is None else self._arena.generations
-        return any(held is not None and held.is_same_part(wanted) for held in map(Place.read, places))
+        return any(commit is not None and commit.is_same_part(wanted) for commit in map(Place.read, places))
 
     def write(self, commit: Commit, small: memoryview | None, *, last: bool = False, watch: bool = False) -> int:
-        """Write the present big state; return its length. Raises `NotNowError`.
+        """Write the present big state; return its length in bytes. Raises `NotNowError`, and `KeptStateError`.
 
-        `commit` says which step it is; its length, serial and flags are filled in. `small` is the small state of that
-        step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`. With
-        `watch` nothing is committed if the next step has begun meanwhile: an optimizer without hooks waits for no save.
+        `commit` says which step it is, and is completed with length, serial and flags. `small` is the small state of
+        that step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`.
+        With `watch`, nothing is committed if the next step has begun meanwhile: an optimizer without hooks does not
+        wait for a save.
         """
         if self._arena is None:
             raise NotNowError("there is no memory yet")
-        if not self.has_ended(WITHIN_S if last else None):
+        if self.gate is not None and not self.gate.has_ended(WITHIN_S if last else None):
             raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s")
         tensors = self.tensors()
         layout = self._lay_out(tensors)
-        end = after(layout)
+        end = small_offset(layout)
         length = end if small is None else end + len(small)
         if length > self._arena.sizes.generation:
             raise NotNowError(f"the state of {length:,} bytes has outgrown its memory")
@@ -134,11 +135,11 @@ class Generations:
         if place is None:
             raise NotNowError("the steps that are in memory are still needed, so there is no place for another one")
         place.data[: len(layout.manifest)] = layout.manifest
-        beside = copy if self._order is None else self._order.copy
-        beside(self._views_of(place), [local_part(tensor) for _, tensor in tensors])
+        copy = copy_tensors if self._queue is None else self._queue.copy
+        copy(self._views_of(place), [local_part(tensor) for _, tensor in tensors])
         if small is not None:
             place.data[end:length] = small
-        if watch and self.have_changed():
+        if watch and self.has_changed():
             raise NotNowError("tensors have changed while they were copied")
         serial = self._arena.newest_serial() + 1
         place.commit(commit.of(length, serial, 0 if small is None else WHOLE))
@@ -170,9 +171,9 @@ def read_generation(place: Place, commit: Commit) -> tuple[Layout, memoryview, m
     """Return layout and data of a generation, and the data of its small state if it has one. Raises `ManifestError`."""
     data = place.data[: commit.length]
     layout = read_layout(data)
-    return layout, data, data[after(layout) :] if commit.has_small else None
+    return layout, data, data[small_offset(layout) :] if commit.has_small else None
 
 
-def after(layout: Layout) -> int:
-    """Return where the small state begins."""
+def small_offset(layout: Layout) -> int:
+    """Return where the small state begins in the data of a generation."""
     return -(-layout.end // ALIGNMENT) * ALIGNMENT

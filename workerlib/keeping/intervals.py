@@ -1,9 +1,9 @@
-"""How often state is saved that only this rank has, so that saves take at most one hundredth of the time.
+"""Decides at which steps state is saved, so that the saves take at most one hundredth of training's time.
 
-The interval is a power of two, and steps that it divides are saved. So ranks need not agree: if their intervals differ,
-the steps that the largest one divides are common to all. It begins at `STEPS_FIRST` and at most doubles with each save.
-So a step that a higher power of two divides than any before it in the round is saved by all ranks, whatever they
-measure.
+The interval is a power of two, and steps that it divides are saved. So ranks need not agree on one: if their intervals
+differ, they all save the steps that the largest one divides. The interval begins at `STEPS_FIRST` and at most doubles
+with each save. So whatever ranks measure, all of them save a step that is divisible by a higher power of two than any
+step before it in the round.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from workerlib.contract.channel_messages import Interval
 
 DISK_SHARE = 0.25
-"""The part of the time between two steps on a disk after which state that all ranks share is saved: the written step is
-at most that much older than it could be."""
+"""The least time between two saves for a disk, as a share of the time between two steps written to it. A written step
+is at most that much older than it could be."""
 
 SHARE_MAX = 0.01
 """The part of training's time that saves may take."""
@@ -35,16 +35,19 @@ class SaveInterval:
         self.steps = STEPS_FIRST
         """The interval, in steps: the difference of two steps' numbers."""
         self._least_s = 0.0
+        """The least time between two saves."""
         self._step_s = 0.0
         """How long one step takes; 0 until one was timed."""
         self._save_s = 0.0
+        """How long the last save took; 0 before the first one."""
         self._began: tuple[int, float] | None = None
         """The step before the present one, and when that one began."""
         self._skipped = 0
+        """How many saves were due and could not be made."""
         self._reported = Interval(0, 0.0, 0)
 
-    def raise_least(self, seconds: float) -> None:
-        """Raise the least time between two saves, which begins at 0, to `seconds` if it is shorter."""
+    def raise_pause(self, seconds: float) -> None:
+        """Raise the least time between two saves to `seconds`, if it is shorter."""
         self._least_s = max(self._least_s, seconds)
 
     def begin_step(self, done: int, now: float) -> None:
@@ -52,7 +55,7 @@ class SaveInterval:
         self._began = done, now
 
     def end_step(self, step: int, now: float) -> bool:
-        """Record when a step has ended; return whether to save it. A script may leave out even numbers."""
+        """Record when a step has ended; return whether to save it. A script need not report every number."""
         before = step - 1
         if self._began is not None:
             before, began_at = self._began
@@ -73,7 +76,7 @@ class SaveInterval:
         self._skipped += 1
 
     def news(self) -> Interval | None:
-        """Return what nodeclient is to show, if the interval has changed or a save was skipped."""
+        """Return the interval for nodeclient if it has changed or a save was skipped since the last call, else None."""
         now = Interval(self.steps, self._save_s, self._skipped)
         if (now.steps, now.skipped) == (self._reported.steps, self._reported.skipped):
             return None

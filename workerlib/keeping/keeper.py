@@ -1,17 +1,15 @@
-"""Keeps the state of each step: it decides when state is saved, and by which thread.
+"""Keeps the state of each step of one round: decides when state is saved, and by which thread.
 
-The thread that reads from nodeclient saves at the break of a round, when training is stuck in a collective. The
-training thread itself saves at an interval, and when an exception ends the training. In each step, only the small state
-costs time. Two things say what may be done with the state at a moment:
+The thread that reads from nodeclient saves when the round breaks, since training is then stuck in a collective. The
+training thread itself saves at an interval, and when an exception ends the training. Two things decide what a thread
+may do with the state:
 
-* Its stage (`step_saver.StateStage`): it is *untrained* until the first step is done or brought back. An optimizer's
-  step makes it *changing*, and `ctx.step` *whole*, or *unnumbered* if the number is no new one. From there the next
-  optimizer's step makes it changing again. Only whole state is saved. State that cannot be kept makes it *unkept*, and
-  training that ends within a step makes it *torn*. Both are for the rest of the round.
-* Its holder (`state_lock.StateHolder`): *training* takes the state before its first change of a step, and gives it back
-  at the end of `ctx.step`. Between two steps *nobody* has it, and a *saver* may take it, does its work and gives it
-  back. After the last save of the round the state is final: training waits where it would take it, until the process
-  ends or leaves the round.
+* Its stage (`step_saver.StateStage`): it is *untrained* until the first step is done or restored. An optimizer's step
+  makes it *changing*, and `ctx.step` *whole*, or *unnumbered* if the number is not a new one. From there the next
+  optimizer's step makes it changing again. Only whole state is saved. State that cannot be kept is *unkept*, and
+  training that ends within a step leaves it *torn*; both last until the round ends.
+* The holder of its lock (`state_lock.StateHolder`): *training* acquires the lock before its first change in a step, and
+  releases it at the end of `ctx.step`. Between two steps *nobody* holds it, and a *saver* may.
 
 A keeper ends with the script's block, with the process, or when the process leaves the round. Then it saves once more
 if it can, removes its hooks, and only answers nodeclient.
@@ -44,14 +42,14 @@ from workerlib.contract.channel_messages import (
 )
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.keeping import restoring
-from workerlib.keeping.adapter import KeptObject
+from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.agent_channel import AgentChannel
-from workerlib.keeping.generations import Generations
+from workerlib.keeping.generations import GenerationWriter
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.keeping.process_hooks import ProcessHooks, after_closure
-from workerlib.keeping.small_state import SmallStates
+from workerlib.keeping.small_state import SmallStateWriter
 from workerlib.keeping.state_lock import StateHolder, StateLock
 from workerlib.keeping.step_saver import StepSaver
 from workerlib.keeping.unkept_state import UnkeptState
@@ -62,7 +60,7 @@ WAIT_S = 2.0
 """How long a save waits for a step to be whole."""
 
 STAND_STILL_S = 60.0
-"""How long training stands still after a save at the break. Its node ends it far earlier."""
+"""How long training stands still after the last save of the round. Its node ends it far earlier."""
 
 
 class StepKeeper:
@@ -71,34 +69,33 @@ class StepKeeper:
     def __init__(
         self,
         environment: WorkerEnvironment,
-        objects: Mapping[str, KeptObject],
-        generations: Generations,
-        small: SmallStates,
+        objects: Mapping[str, Adapter],
+        generations: GenerationWriter,
+        small: SmallStateWriter,
         channel: AgentChannel,
     ) -> None:
-        """Take the objects to keep; `generations` and `small` write their state."""
+        """Take the adapters of the objects; `generations` and `small` write their state."""
         self._environment = environment
         self._objects = objects
         self._channel = channel
         self._saver = StepSaver(environment, generations, small, channel.report)
         self._unkept = UnkeptState(objects)
         self._gate = generations.gate
-        """What optimizers wait for; None without a GPU."""
+        """The gate for which optimizers wait; None without a GPU."""
         self.planned_end = PlannedEnd(channel)
         self._lock = StateLock()
         self._has_ended = False
         """Whether nothing is kept any more: the script has left its block, or this process is a forked child."""
         self._hooks = ProcessHooks()
         self.is_reused = False
-        """Whether this process may take part in the next round: then nothing of the script runs in vain before it."""
+        """Whether this process may take part in the next round: then the script does nothing between the two."""
         self.is_sharded = self._saver.commits.has_sharded
-        """Whether a rank has only a part of the state: then its tensors are bound to the process group of this
-        round."""
+        """Whether tensors are bound to the process group of this round, as those of a sharded model."""
 
     # The beginning
 
     def begin(self, modules: Iterable[torch.nn.Module]) -> int:
-        """Bring the objects to the newest state that was kept; return its step, -1 if there is none.
+        """Restore the newest state that was kept; return its step, -1 if there is none.
 
         Raises `OSError` without nodeclient, and `KeptStateError`. After an error nothing is left in this process.
         """
@@ -118,35 +115,36 @@ class StepKeeper:
         if point.step >= 0:
             restored = restoring.bring_back(point, self._objects, environment.rank, environment.world_size)
             saver.begin(point)
-        self.planned_end.keep_steps(saver.done, self._keep_before_checkpoint, self._keep_when_over)
+        self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
         saver.on_whole()
         self._hooks.before_optimizers(self._before_optimizer)
-        if not saver.alone:
+        if not saver.has_unique_state:
             self._hooks.after_forward(modules, self._after_forward)
-        self.planned_end.listen(self._take)
-        if point.step >= 0 or not saver.alone:
+        self.planned_end.listen(self._on_message)
+        if point.step >= 0 or not saver.has_unique_state:
             saver.ask_for_memory(restored)
-        self._hooks.in_process(self.step, self.close, self._become_child)
+        self._hooks.in_process(self.step, self.close, self._on_fork)
         return point.step
 
     # Training
 
     def step(self, number: int) -> None:
-        """Keep the state of a step that is done: the present state is that of this step.
+        """Record that the present state is that of this step, and save what is due.
 
         Raises `LeftRoundError` if this process goes on in the next round instead.
         """
         if self._has_ended:
             return
         if not self._lock.is_in_step:
-            self._begin_step()
+            self._acquire_for_training()
         counts = True
         try:
             is_new = self._saver.numbers.on_step(number)
             if is_new:
                 counts = self._saver.keep_step()
-            if (is_new or self._saver.role.follows) and (question := self._lock.take_question()) is not None:
-                self._answer(question)
+            may_save = is_new or self._saver.role.saves_small
+            if may_save and (request := self._lock.pop_request()) is not None:
+                self._save_for(request)
         finally:
             self._lock.release()
         if not counts:
@@ -156,12 +154,13 @@ class StepKeeper:
             self._saver.memory.await_growth()
             for what in self._unkept.find():
                 self._channel.report(Unkept(what))
-        if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:
-            self._begin_step()
-            self._keep_last(halt)
-            if self.is_reused:
-                self._begin_step()  # stands still, as the state is final, until this worker leaves the round
-        self._lock.check()
+            halt = self.planned_end.wait_after_step(number)
+            if halt is not None and not self._lock.is_final:
+                self._acquire_for_training()
+                self._save_last_step(halt)
+                if self.is_reused:
+                    self._acquire_for_training()  # blocks until this worker leaves the round, as the state is final
+        self._lock.check_in_round()
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Record that parameters change: from now on, or after the optimizer's closure has returned."""
@@ -173,39 +172,39 @@ class StepKeeper:
     def _begin_change(self) -> None:
         """Record that parameters are about to change, so that the state is no longer that of a whole step.
 
-        Before the first change of a step, a GPU has to be past all collectives. Later ones wait for nothing: the state
-        is that of no step until `ctx.step`. Raises as `Gate.open` and `_begin_step` do.
+        Before the first change of a step, a GPU has to be past all collectives; later changes wait for nothing. Raises
+        as `Gate.open` and `_acquire_for_training` do.
         """
         if self._has_ended:
             return
         if self._gate is not None and not self._saver.numbers.is_changing and not self._gate.open():
             self._stand_still()
-        if self._saver.role.follows:
+        if self._saver.role.saves_small:
             self._saver.on_change()
             if not self._lock.is_in_step:
-                self._begin_step()
+                self._acquire_for_training()
         self._saver.numbers.on_optimizer()
 
     def _after_forward(self, *_: object) -> None:
         if torch.compiler.is_compiling() or self._has_ended:
             return
-        self._lock.check()
+        self._lock.check_in_round()
         self._saver.on_forward(with_gradients=torch.is_grad_enabled(), in_step=self._lock.is_in_step)
 
-    def _begin_step(self) -> None:
-        """Take the state for training.
+    def _acquire_for_training(self) -> None:
+        """Acquire the lock for training.
 
         Raises `KeptStateError` if the round was over long ago, and `LeftRoundError` as `StateLock.check` does.
         """
-        if not self._lock.take(StateHolder.TRAINING, STAND_STILL_S):
+        if not self._lock.acquire(StateHolder.TRAINING, STAND_STILL_S):
             self._has_ended = True
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
 
     def _stand_still(self) -> None:
-        """Do no further step in this round, which is over. Raises as `_begin_step` does, and never returns.
+        """Do no further step in this round, which is over; never return. Raises as `_acquire_for_training` does.
 
-        If only this worker knows that the round is over, it saves and ends, without torch's destructors: these would
-        abort the collectives before the peers have saved.
+        If only this worker knows that the round is over, it saves and ends the process without torch's destructors:
+        these would abort the collectives before the peers have saved.
         """
         if self._gate is not None and self._gate.failed:
             self.close(failed=True)
@@ -214,45 +213,45 @@ class StepKeeper:
             sys.stderr.flush()
             os._exit(1)
         self._lock.is_final = True
-        self._begin_step()
+        self._acquire_for_training()
 
     # The last save of the round
 
-    def _keep_last(self, halt: HaltAt) -> None:
-        """Save the named step, which is the last one of the round, and give the state back.
+    def _save_last_step(self, halt: HaltAt) -> None:
+        """Save the last step of the round, which `halt` names, and release the lock.
 
-        If the script leaves steps out, it is a later step, and the same one on all ranks.
+        If the script does not report every number, it is a later step, and the same one on all ranks.
         """
         try:
             self._lock.is_final = True
-            done = self._saver.done
+            done = self._saver.last_step
             early = NotSaved(f"step {halt.step} was to be kept, and training ended after step {done}", halt.number)
             self._channel.report(early if done < halt.step else self._saver.save(halt.number, last=True))
         finally:
             self._lock.release()
 
-    def _keep_before_checkpoint(self) -> None:
-        """Save the last step of the round. The checkpoint that the script then writes answers the order."""
+    def _save_before_checkpoint(self) -> None:
+        """Save the last step of the round; the script then writes a checkpoint, which answers nodeclient's order."""
         if not self._lock.is_final:
-            self._begin_step()
-            self._keep_last(HaltAt(0, self._saver.done))
+            self._acquire_for_training()
+            self._save_last_step(HaltAt(0, self._saver.last_step))
 
-    def _keep_when_over(self, halt: HaltAt) -> None:
-        """Save the named step after training has ended."""
-        if not self._lock.is_final and self._lock.take(StateHolder.SAVER, WAIT_S):
-            self._keep_last(halt)
+    def _save_after_end(self, halt: HaltAt) -> None:
+        """Save the last step of the round after training has ended."""
+        if not self._lock.is_final and self._lock.acquire(StateHolder.SAVER, WAIT_S):
+            self._save_last_step(halt)
 
-    def _answer(self, question: SaveNow) -> None:
-        """Save at the end of a round. If that succeeds the state is final, unless training may still go on."""
+    def _save_for(self, request: SaveNow) -> None:
+        """Answer nodeclient's request at the end of a round. If the save succeeds, the state is mostly final."""
         saver = self._saver
-        # If a rank has died, its shard is as old as its last save. In a planned stop, all may be at the same step.
-        same_step = saver.finds_whole_steps and question.planned
-        if saver.alone and self._environment.world_size > 1 and not same_step:
+        # If a rank has died, its shard is as old as its last save. In a planned stop, ranks may be at the same step.
+        same_step = saver.is_whole_between_steps and request.planned
+        if saver.has_unique_state and self._environment.world_size > 1 and not same_step:
             why = "each rank has state that no other rank has, and saves it at intervals"
-            self._channel.report(NotSaved(why, question.number))
+            self._channel.report(NotSaved(why, request.number))
             return
-        answer = saver.save(question.number, last=True)
-        self._lock.is_final |= isinstance(answer, Saved) and not question.late
+        answer = saver.save(request.number, last=True)
+        self._lock.is_final |= isinstance(answer, Saved) and not request.late
         self._channel.report(answer)
 
     def close(self, *, failed: bool) -> None:
@@ -267,40 +266,42 @@ class StepKeeper:
         self.planned_end.end()
         self._hooks.remove()
         self._saver.end(in_step=in_step)
-        if not in_step and (self._lock.is_final or not self._lock.take(StateHolder.SAVER, WAIT_S)):
+        if not in_step and (self._lock.is_final or not self._lock.acquire(StateHolder.SAVER, WAIT_S)):
             return  # the state was saved on request of the node
         try:
-            if not failed or not self._saver.alone:  # a process that is ended within a save leaves that place empty
+            if (
+                not failed or not self._saver.has_unique_state
+            ):  # a process that is ended within a save leaves that place empty
                 self._channel.report(self._saver.save(0, last=failed))
             self._saver.release()
-            if (question := self._lock.take_question()) is not None:
-                self._answer(question)
+            if (request := self._lock.pop_request()) is not None:
+                self._save_for(request)
         finally:
             self._lock.release()
 
-    # The way into the next round, as the same process
+    # Leaving the round, as the same process
 
-    def let_leave(self) -> None:
+    def interrupt(self) -> None:
         """Have `LeftRoundError` raised in the training thread: at once if it stands still, else in its next step.
 
         Collectives may be aborted when this returns.
         """
-        self._lock.leave_round()
+        self._lock.interrupt()
         self._saver.commits.answered.set()
         self.planned_end.release()
         if self._gate is not None:
             self._gate.shut()
 
     def leave_round(self) -> None:
-        """Remove everything of this keeper from this process: the next round has another one."""
+        """Remove this keeper from the process: the next round has another one."""
         self._hooks.remove()
-        self._break_off()
+        self._record_departure()
         self.planned_end.close()
         for kept in self._objects.values():
-            kept.forget_step()
+            kept.discard_step()
 
-    def _break_off(self) -> None:
-        """Record that training has left the round, perhaps within a step, so that no save waits for it any longer."""
+    def _record_departure(self) -> None:
+        """Record that training has left the round, perhaps within a step, so that no save waits for it."""
         if self._has_ended:
             return
         in_step = self._lock.is_in_step
@@ -309,15 +310,15 @@ class StepKeeper:
         if in_step:
             self._lock.release()
 
-    def _become_child(self) -> None:
-        """Close the connection in a forked child, such as a data loader's process: only its parent keeps state."""
+    def _on_fork(self) -> None:
+        """Close the connection in a forked child, such as a data loader's process, whose parent keeps the state."""
         self._has_ended = True
         self._hooks.remove()
         self.planned_end.abandon()
 
     # The thread that reads from nodeclient
 
-    def _take(self, message: Message, files: list[int]) -> None:
+    def _on_message(self, message: Message, files: list[int]) -> None:
         match message:
             case Reserved(disk_every_s, lent):
                 if disk_every_s:
@@ -325,7 +326,7 @@ class StepKeeper:
                 self._attach(files, lent=lent)
                 self._saver.memory.answered.set()
             case Comparison(alike):
-                self._saver.learn(alike=alike)
+                self._saver.record_comparison(alike=alike)
             case RefusedMemory(why):
                 self._saver.memory.refuse(why)
                 self._attach(files)
@@ -339,9 +340,9 @@ class StepKeeper:
                 self._save_when_whole(message)
 
     def _attach(self, files: list[int], *, lent: bool = False) -> None:
-        """Take the arena that has come with a packet, if one has.
+        """Use the arena that has come with a packet, if one has.
 
-        One that is lent comes when the round breaks, and training may then be stuck within a step.
+        A `lent` one comes when the round breaks, and training may then be stuck within a step.
         """
         for file in files:
             try:
@@ -349,7 +350,7 @@ class StepKeeper:
             except (ArenaError, OSError) as error:
                 self._saver.memory.refuse(reason(error) if isinstance(error, OSError) else str(error))
             else:
-                if self._lock.take(StateHolder.SAVER, WAIT_S if lent else None):
+                if self._lock.acquire(StateHolder.SAVER, WAIT_S if lent else None):
                     try:
                         self._saver.attach(arena, lent=lent)
                     finally:
@@ -357,23 +358,23 @@ class StepKeeper:
             finally:
                 os.close(file)
 
-    def _save_when_whole(self, question: SaveNow) -> None:
-        """Save as soon as training is between two steps; the training thread may answer the request before."""
+    def _save_when_whole(self, request: SaveNow) -> None:
+        """Save as soon as training is between two steps, unless the training thread answers the request before."""
         saver = self._saver
         if self._lock.is_final and saver.has_saved_last:
-            self._channel.report(Saved(saver.done, 0.0, 0, question.number))
+            self._channel.report(Saved(saver.last_step, 0.0, 0, request.number))
             return
-        self._lock.ask(question)
+        self._lock.set_request(request)
         lone = self._environment.world_size == 1
-        if lone and not saver.finds_whole_steps and not self._has_ended:
+        if lone and not saver.is_whole_between_steps and not self._has_ended:
             return  # only the training thread knows when a step is whole
-        if not self._lock.take(StateHolder.SAVER, WAIT_S):
-            if self._lock.take_question() is not None:
-                self._channel.report(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))
+        if not self._lock.acquire(StateHolder.SAVER, WAIT_S):
+            if self._lock.pop_request() is not None:
+                self._channel.report(NotSaved(f"a step was not whole within {WAIT_S:g} s", request.number))
             return
         try:
-            if self._lock.take_question() is not None:
-                self._answer(question)
+            if self._lock.pop_request() is not None:
+                self._save_for(request)
         finally:
             self._lock.release()
 
@@ -382,9 +383,10 @@ LOG = logging.getLogger("workerlib.keeping")
 
 
 def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, StepKeeper | None]:
-    """Bring objects to the newest common state, and keep them from now on; return the step, and their keeper.
+    """Restore the newest common state, and keep it from now on; return its step (-1 for none) and the keeper.
 
-    Raises `KeptStateError` for state that cannot be kept or brought back.
+    The keeper is None if the launcher offers no memory. Raises `KeptStateError` for state that cannot be kept or
+    restored.
     """
     try:
         adapters, generations, small = _prepare(environment, objects)
@@ -406,12 +408,12 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
 
 def _prepare(
     environment: WorkerEnvironment, objects: Mapping[str, Any]
-) -> tuple[Mapping[str, KeptObject], Generations, SmallStates]:
-    """Adapt a script's objects. Raises `KeptStateError` for state that cannot be kept, whatever was kept before."""
+) -> tuple[Mapping[str, Adapter], GenerationWriter, SmallStateWriter]:
+    """Return the adapters of objects, and the writers of their state. Raises `KeptStateError` if it cannot be kept."""
     adapters = adapt(objects)
     if not adapters:
         raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
-    generations, small = Generations(adapters, environment.world_size), SmallStates(adapters)
+    generations, small = GenerationWriter(adapters, environment.world_size), SmallStateWriter(adapters)
     generations.bytes_needed(0)
-    small.take_first({})
+    small.first_snapshot({})
     return adapters, generations, small

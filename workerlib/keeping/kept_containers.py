@@ -1,11 +1,8 @@
-"""The adapter for a tensor, or a dict or list of tensors and numbers, that a script gives to `ctx.keep`.
-
-`adapter` says what adapters are.
-"""
+"""The adapter for a tensor, or a dict or list of tensors and numbers, that a script gives to `ctx.keep`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,38 +14,33 @@ from workerlib.keeping.plain_values import NESTING_MAX, from_plain, to_plain, to
 
 
 class KeptContainer(Adapter):
-    """A tensor, or a dict or list of tensors and numbers, brought back in place."""
+    """Adapts a tensor, or a dict or list of tensors and numbers; it is restored in place."""
 
-    late = False
+    changes_late = False
 
     def __init__(self, name: str, content: Any) -> None:
         self._name = name
         self._root = {name: content}
         self._is_tensor = isinstance(content, torch.Tensor)
-        self.growth = 0
-        self._count = self._tensors_now
+        self._tensor_count = len(self.targets())
 
-    @property
-    def _tensors_now(self) -> int:
-        return sum(1 for _ in self.big())
-
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
         yield from _tensors(self._root, "")
 
     def values(self) -> Any:
-        """Return the rest as JSON; None for nothing."""
-        before, self._count = self._count, self._tensors_now
-        self.growth += self._count != before
+        """Return the rest as JSON; None for a tensor."""
+        before, self._tensor_count = self._tensor_count, len(self.targets())
+        self.size_changes += self._tensor_count != before
         return None if self._is_tensor else to_plain(_without_tensors(self._root[self._name]), self._name)
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Make the tensors that the script makes in the course of training, as for a mean of weights.
+        """Make the tensors that the script adds only during training, such as a mean of weights.
 
         Raises `UnfitStateError` for one that was sharded: the script has to make it before `keep`.
         """
-        self.take_values(values)
-        known, prefix = dict(self.big()), f"{self._name}."
+        self.load_values(values)
+        known, prefix = dict(self.big_tensors()), f"{self._name}."
         for path in saved.names:
             if path.startswith(prefix) and path not in known:
                 if saved.is_sharded(path):
@@ -56,13 +48,8 @@ class KeptContainer(Adapter):
                 tensor = saved.new(path, device)
                 _put(self._root[self._name], path.removeprefix(prefix), tensor)
 
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-        del saved
-        return dict(self.big())
-
-    def take_values(self, values: Any) -> None:
-        """Take the values; the targets are filled."""
+    def load_values(self, values: Any) -> None:
+        """Load the values; tensors stay the same objects."""
         if not self._is_tensor:
             present, kept = self._root[self._name], from_plain(values)
             if isinstance(present, list) is not isinstance(kept, list):
@@ -71,6 +58,7 @@ class KeptContainer(Adapter):
 
 
 def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all tensors within a dict or list, by their paths from the root."""
     if depth > NESTING_MAX:
         raise too_deep(path)
     pairs = container.items() if isinstance(container, dict) else enumerate(container)
@@ -83,7 +71,7 @@ def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, t
 
 
 def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
-    """Put a tensor into a dict or list that has all but its tensors."""
+    """Put a tensor at its path in a dict or list that has everything but its tensors."""
     if isinstance(container, list):
         head, _, rest = path.partition(".")
         if rest:
@@ -99,7 +87,7 @@ def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
 
 
 def _without_tensors(value: Any) -> Any:
-    """Return the rest of a dict or list. In a list, and for a key that is no text, None stands for a tensor."""
+    """Return a dict or list without its tensors; None takes their place in a list, and for a key that is no text."""
     if isinstance(value, dict):
         return {
             key: None if isinstance(item, torch.Tensor) else _without_tensors(item)
@@ -112,7 +100,7 @@ def _without_tensors(value: Any) -> Any:
 
 
 def _merge(present: Any, kept: Any) -> None:
-    """Bring a dict or list to the kept state, in place; its tensors stay the same objects."""
+    """Change a dict or list in place to what was kept; its tensors stay the same objects."""
     if isinstance(present, list):
         del present[len(kept) :]
         present.extend([None] * (len(kept) - len(present)))

@@ -1,7 +1,4 @@
-"""Adapters for the objects of `ctx.keep`. Big state changes only in `optimizer.step`; all other state is small.
-
-`adapter` says what adapters are.
-"""
+"""The adapters for the objects that a script gives to `ctx.keep`, and `adapt`, which chooses them."""
 
 from __future__ import annotations
 
@@ -13,29 +10,56 @@ from typing import Any
 
 import torch
 
-from workerlib.keeping.adapter import Adapter, BufferPlace, KeptObject
+from workerlib.keeping.adapter import Adapter, BufferPlace
 from workerlib.keeping.kept_containers import KeptContainer
 from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keeping.pieces import SavedTensors, is_sharded
 from workerlib.keeping.plain_values import BYTES_MAX, NestedTensors, from_plain, memory_of, refuse_shared, to_plain
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
-"""Modules whose attribute `module` is the user's own."""
+"""The classes of modules whose attribute `module` is the user's own module."""
 
-_INNER = {"_orig_mod", "_checkpoint_wrapped_module"}
+_WRAPPED = {"_orig_mod", "_checkpoint_wrapped_module"}
 """The attributes in which torch.compile and activation checkpointing store the user's module."""
 
-
-_WHOLE = ""
-"""Replaces a parameter's name for optimizer state that belongs to no single parameter."""
-
+_NO_PARAMETER = ""
+"""The name for optimizer state that belongs to no single parameter."""
 
 _Access = tuple[Callable[[], Any], Callable[[Any], Any]]
 """The functions that get and set the state of a random number generator."""
 
 
+def adapt(objects: Mapping[str, Any]) -> dict[str, Adapter]:
+    """Return the adapters of a script's objects, by name. Raises `KeptStateError`."""
+    modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
+    # A metric of torchmetrics is a module, but its sums are no buffers: `KeptStateful` keeps it.
+    modules = {name: module for name, module in modules.items() if not module.is_empty}
+    parameters = {path: parameter for module in modules.values() for path, parameter in module.parameters}
+    return {name: modules.get(name) or _adapt(name, kept, parameters) for name, kept in objects.items()}
+
+
+def _adapt(name: str, kept: Any, parameters: Mapping[str, torch.nn.Parameter]) -> Adapter:
+    """Return the adapter of an object that is no module; `parameters` are those of all modules, by name."""
+    if isinstance(kept, torch.optim.Optimizer):
+        return KeptOptimizer(name, kept, parameters)
+    if callable(getattr(kept, "state_dict", None)) and callable(getattr(kept, "load_state_dict", None)):
+        return KeptStateful(name, kept)
+    if isinstance(kept, (torch.Tensor, dict, list)):
+        return KeptContainer(name, kept)
+    if (access := _access_to(kept)) is not None:
+        return KeptGenerator(name, access)
+    what, hint = f"a {type(kept).__name__}", ""
+    if isinstance(kept, (int, float)):
+        what, hint = repr(kept), f": put it into a dict, such as keep({name}={{{name!r}: {kept!r}}})"
+    raise KeptStateError(
+        f"{name} is {what}, which cannot be brought back in place{hint}; keep() takes modules, "
+        "optimizers, what has state_dict and load_state_dict, random number generators, tensors, and dicts and lists "
+        "of tensors and numbers"
+    )
+
+
 class KeptModule(Adapter):
-    """A module: parameters are big, the buffers of its state dict small."""
+    """Adapts a module: its parameters are big, and the buffers of its state dict small."""
 
     def __init__(self, name: str, module: torch.nn.Module) -> None:
         for submodule in module.modules():
@@ -57,15 +81,15 @@ class KeptModule(Adapter):
         self._learning = [(parameter, parameter.requires_grad) for _, parameter in self.parameters]
         self._keys = _keys(module)
 
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name. Raises `KeptStateError` if it has other tensors than at `keep`."""
+    def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its parameters. Raises `KeptStateError` if the module has other tensors than at `keep`."""
         if _keys(self.module) != self._keys:
             text = "has other parameters or buffers than when keep() was called, so no step is kept"
             raise KeptStateError(f"{self._name} {text}: call keep() when it has all of them")
         yield from self.parameters
 
-    def buffers(self) -> Iterator[BufferPlace]:
-        """Yield the places of its small tensors, and of buffers that are None at present."""
+    def buffer_places(self) -> Iterator[BufferPlace]:
+        """Yield the places of the buffers of its state dict, also of those that are None at present."""
         for prefix, submodule in self.module.named_modules():
             for key in _buffer_keys(submodule):
                 path = _canonical(self.module, f"{prefix}.{key}" if prefix else key)
@@ -83,17 +107,12 @@ class KeptModule(Adapter):
         """Whether it has no parameter, no buffer of the state dict and no extra state."""
         return not (self._with_extra or any(self._keys))
 
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-        del saved
-        return dict(self.parameters)
-
-    def take_values(self, values: Any) -> None:
-        """Load the values, once the targets are filled."""
+    def load_values(self, values: Any) -> None:
+        """Load the extra state."""
         for prefix, extra in (values or {}).items():
             self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
 
-    def forget_step(self) -> None:
+    def discard_step(self) -> None:
         """Drop the gradients; reset `training` and `requires_grad` to their values at `keep`."""
         for parameter, learns in self._learning:
             parameter.grad = None
@@ -116,98 +135,70 @@ def _buffer_keys(module: torch.nn.Module) -> list[str]:
     return [key for key in module._buffers if key not in module._non_persistent_buffers_set]  # noqa: SLF001 - as above
 
 
-class GroupOptions:
-    """The options of an optimizer's parameter groups as JSON, made anew only when one may have changed."""
-
-    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """Begin with the groups that exist at `keep`; `names` maps ids of parameters to their names."""
-        self._name = name
-        self._optimizer = optimizer
-        self._names = names
-        self._groups_before = len(optimizer.param_groups)
-        self._seen: list[Any] = []
-        """The options when they were last read."""
-        self._fixed = False
-        """Whether all of these are immutable."""
-        self._values: Any = None
-
-    def values(self, state: Mapping[str, Any]) -> Any:
-        """Return the options together with `state`, the optimizer's other values."""
-        groups, present = self._optimizer.param_groups, list[Any]()
-        for group in groups:
-            present += group
-            present += group.values()
-        same = self._fixed and len(present) == len(self._seen) and all(map(operator.is_, present, self._seen))
-        if state or not same:
-            options = [{key: value for key, value in group.items() if key != "params"} for group in groups]
-            self._seen, self._fixed = present, all(_is_fixed(value) for group in options for value in group.values())
-            plain = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in options]
-            self._values = {"groups": plain, "state": state}
-            if added := groups[self._groups_before :]:
-                names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
-                self._values["added"] = names
-        return self._values
-
-
 class KeptOptimizer(Adapter):
-    """An optimizer: its state of each parameter is big, learning rates and the like are values."""
+    """Adapts an optimizer: the tensors of its state are big; learning rates and the like are values."""
 
-    def __init__(self, name: str, optimizer: torch.optim.Optimizer, known: Mapping[str, torch.nn.Parameter]) -> None:
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, model: Mapping[str, torch.nn.Parameter]) -> None:
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
             raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not ZeroRedundancyOptimizer")
         self.optimizer = optimizer
         self._name = name
         self._prefix = f"{name}.state/"
-        self._entries = 0
-        self._places: list[tuple[str, str]] = []
-        """The entries of its state that are no tensors, or whose tensor is in another entry as well."""
-        self._nested: dict[str, torch.Tensor] = {}
-        """The tensors within these entries, when these were last read."""
+        self._entry_count = 0
+        """How many entries its state had when it was last read."""
+        self._value_entries: list[tuple[str, str]] = []
+        """The parameter and key of each entry that is no tensor, or whose tensor is in another entry as well."""
+        self._nested_tensors: dict[str, torch.Tensor] = {}
+        """The tensors within these entries, when they were last read."""
         self._targets: dict[str, torch.Tensor] = {}
-        self._new: dict[str, dict[str, Any]] = {}
-        self._known = known
+        self._new_state: dict[str, dict[str, Any]] = {}
+        """The state to load, by the parameter's name and the key."""
+        self._model = model
         """The parameters of all modules, by name."""
-        self._names = {id(parameter): path for path, parameter in known.items()}
-        self._options = GroupOptions(name, optimizer, self._names)
+        self._names = {id(parameter): path for path, parameter in model.items()}
+        self._options = _GroupOptions(name, optimizer, self._names)
         self._parameters: dict[str, Any] = {}
+        """The parameters of this optimizer, by name."""
         self._name_parameters()
 
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
-        others = set(self._places)
+        values = set(self._value_entries)
         for name, parameter in self._parameters.items():
-            for key, value in self._state(parameter).items():
-                if isinstance(value, torch.Tensor) and (name, key) not in others:
+            for key, value in self._state_of(parameter).items():
+                if isinstance(value, torch.Tensor) and (name, key) not in values:
                     yield f"{self._prefix}{name}/{key}", value
-        yield from self._nested.items()
+        yield from self._nested_tensors.items()
 
     def values(self) -> Any:
         """Return its options and other values as JSON."""
-        return self._options.values(self._numbers())
+        return self._options.values(self._state_values())
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Add the parameter groups that the script adds in the course of training, and make the state to be filled."""
+        """Add the parameter groups that the script adds only during training, and make the state to load."""
         groups, added = values["groups"], values.get("added", [])
         missing = len(groups) - len(self.optimizer.param_groups)
-        # Otherwise `take_values` rejects the number of groups.
-        if 0 < missing <= len(added) and all(name in self._known for names in added for name in names):
+        # Otherwise `load_values` rejects the number of groups.
+        if 0 < missing <= len(added) and all(name in self._model for names in added for name in names):
             for names, options in zip(added[-missing:], groups[-missing:], strict=True):
-                self.optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
+                self.optimizer.add_param_group(from_plain(options) | {"params": [self._model[name] for name in names]})
             self._name_parameters()
-        self._targets, self._new = {}, {}
+        self._targets, self._new_state = {}, {}
         for path in saved.names:
             if path.startswith(self._prefix):
                 name, _, key = path.removeprefix(self._prefix).rpartition("/")
                 if name not in self._parameters:
                     raise UnfitStateError(f"{self._name} has no parameter {name}, whose state was kept")
                 new = _new(self._parameters[name], path, saved)
-                self._targets[path] = self._new.setdefault(name, {})[key] = new
+                self._targets[path] = self._new_state.setdefault(name, {})[key] = new
         for name, entries in values["state"].items():
-            find = partial(self._find, saved, device if name == _WHOLE else self._parameters[name].device)
-            self._new.setdefault(name, {}).update(from_plain(entries, find))
+            find = partial(
+                self._tensor_named, saved, device if name == _NO_PARAMETER else self._parameters[name].device
+            )
+            self._new_state.setdefault(name, {}).update(from_plain(entries, find))
 
-    def _find(self, saved: SavedTensors, device: torch.device, path: str, kind: str) -> torch.Tensor:
-        """Return the tensor of this name in the values: a parameter, or one to be filled."""
+    def _tensor_named(self, saved: SavedTensors, device: torch.device, path: str, kind: str) -> torch.Tensor:
+        """Return the tensor that values name by `path`: a parameter, or one to fill; `kind` is its type of device."""
         if path in self._parameters:
             parameter: torch.Tensor = self._parameters[path]
             return parameter.detach()
@@ -215,13 +206,12 @@ class KeptOptimizer(Adapter):
             self._targets[path] = saved.new(path, device if device.type == kind else kind)
         return self._targets[path]
 
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-        del saved
+    def targets(self) -> Mapping[str, torch.Tensor]:
+        """Return the tensors that `make_missing` has made."""
         return self._targets
 
-    def take_values(self, values: Any) -> None:
-        """Load the values, once the targets are filled."""
+    def load_values(self, values: Any) -> None:
+        """Load the options and the state, once the targets are filled."""
         places = {name: at for at, name in enumerate(self._parameters)}
         groups, at = [], 0
         if len(values["groups"]) != len(self.optimizer.param_groups):
@@ -230,8 +220,8 @@ class KeptOptimizer(Adapter):
             count = len(group["params"])
             groups.append({**from_plain(kept), "params": list(range(at, at + count))})
             at += count
-        whole = self._new.pop(_WHOLE, {})
-        state: dict[Any, Any] = {places[name]: dict(entries) for name, entries in self._new.items()}
+        whole = self._new_state.pop(_NO_PARAMETER, {})
+        state: dict[Any, Any] = {places[name]: dict(entries) for name, entries in self._new_state.items()}
         options = [set(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict({"state": state | whole, "param_groups": groups})
         # torch adds the options of later releases by itself.
@@ -239,16 +229,16 @@ class KeptOptimizer(Adapter):
             if lacking := ", ".join(sorted(wanted - group.keys())):
                 raise UnfitStateError(f"{self._name} was kept without {lacking}, as an optimizer of another class")
         # load_state_dict casts to the type of the parameter, which need not be that of the state.
-        for name, entries in self._new.items():
-            present = self._state(self._parameters[name])
+        for name, entries in self._new_state.items():
+            present = self._state_of(self._parameters[name])
             for key, value in entries.items():
                 if not isinstance(value, torch.Tensor):
                     present[key] = value
                 elif present[key].dtype != value.dtype:
                     present[key] = value.to(present[key].device)
-        self._targets, self._new = {}, {}
+        self._targets, self._new_state = {}, {}
 
-    def forget_step(self) -> None:
+    def discard_step(self) -> None:
         """Drop the gradients."""
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
@@ -260,61 +250,94 @@ class KeptOptimizer(Adapter):
         named = ((self._names.get(id(parameter), f"#{at}"), parameter) for at, parameter in enumerate(parameters))
         self._parameters = dict(named)
 
-    def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
+    def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         # `state` is a defaultdict. A read must add no entry, since optimizers initialise the state if it is empty.
         found: dict[str, Any] = self.optimizer.state.get(parameter, {})
         return found
 
-    def _numbers(self) -> dict[str, Any]:
+    def _state_values(self) -> dict[str, Any]:
+        """Return the state without its big tensors as JSON, by the parameter's name and the key."""
         # This is called at each step, so the places of values are searched again only if there is more state.
         if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
             self._name_parameters()
         entries = sum(len(entries) for entries in self.optimizer.state.values() if isinstance(entries, dict))
-        if has_grown := entries != self._entries:
-            self._entries = entries
-            self._places = self._named_tensors()[1]
-        present = [(name, key, self._state(self._parameters[name])[key]) for name, key in self._places]
-        is_deep = not all(_is_fixed(value) for _, _, value in present)
-        nested = NestedTensors(0, self._named_tensors()[0] if is_deep else None)
+        if has_grown := entries != self._entry_count:
+            self._entry_count = entries
+            self._value_entries = self._name_tensors()[1]
+        present = [(name, key, self._state_of(self._parameters[name])[key]) for name, key in self._value_entries]
+        is_deep = not all(_is_immutable(value) for _, _, value in present)
+        nested = NestedTensors(0, self._name_tensors()[0] if is_deep else None)
         found: dict[str, Any] = {}
         for name, key, value in present:
             found.setdefault(name, {})[key] = to_plain(value, f"{self._name}.within/{name}/{key}", nested)
         state: Mapping[Any, Any] = self.optimizer.state
         whole = {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
         if whole:
-            found[_WHOLE] = to_plain(whole, f"{self._name}.within", nested)
-        has_grown |= len(nested.tensors) != len(self._nested)
-        self._nested = nested.tensors
+            found[_NO_PARAMETER] = to_plain(whole, f"{self._name}.within", nested)
+        has_grown |= len(nested.tensors) != len(self._nested_tensors)
+        self._nested_tensors = nested.tensors
         if has_grown:
-            self.growth += 1
-            refuse_shared(self.big())
+            self.size_changes += 1
+            refuse_shared(self.big_tensors())
         return found
 
-    def _named_tensors(self) -> tuple[dict[Hashable, str], list[tuple[str, str]]]:
+    def _name_tensors(self) -> tuple[dict[Hashable, str], list[tuple[str, str]]]:
         """Return the names of its state's tensors by their memory, and the entries without a tensor of their own.
 
         A parameter's state may contain the parameter.
         """
         names = {memory_of(parameter): name for name, parameter in self._parameters.items()}
-        places = []
+        value_entries = []
         for name, parameter in self._parameters.items():
-            for key, value in self._state(parameter).items():
+            for key, value in self._state_of(parameter).items():
                 path = f"{self._prefix}{name}/{key}"
                 if not isinstance(value, torch.Tensor) or names.setdefault(memory_of(value), path) != path:
-                    places.append((name, key))
-        return names, places
+                    value_entries.append((name, key))
+        return names, value_entries
+
+
+class _GroupOptions:
+    """Writes the options of an optimizer's parameter groups as JSON, anew only when one may have changed."""
+
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
+        """Take the optimizer at `keep`; `names` maps ids of parameters to their names."""
+        self._name = name
+        self._optimizer = optimizer
+        self._names = names
+        self._first_groups = len(optimizer.param_groups)
+        """How many groups there were at `keep`."""
+        self._last_read: list[Any] = []
+        """The keys and options of all groups when they were last read."""
+        self._are_immutable = False
+        """Whether each of these options is unchanged as long as it is the same object."""
+        self._values: Any = None
+
+    def values(self, state: Mapping[str, Any]) -> Any:
+        """Return the options together with `state`, the optimizer's other values."""
+        groups, last = self._optimizer.param_groups, self._last_read
+        present = [each for group in groups for pair in group.items() for each in pair]
+        is_same = self._are_immutable and len(present) == len(last) and all(map(operator.is_, present, last))
+        if state or not is_same:
+            options = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+            self._last_read = present
+            self._are_immutable = all(_is_immutable(value) for group in options for value in group.values())
+            plain = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in options]
+            self._values = {"groups": plain, "state": state}
+            if added := groups[self._first_groups :]:
+                names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
+                self._values["added"] = names
+        return self._values
 
 
 class KeptStateful(Adapter):
-    """An LR scheduler, a sampler, a gradient scaler, a metric: anything with `state_dict` and `load_state_dict`."""
+    """Adapts anything with `state_dict` and `load_state_dict`: a scheduler, a sampler, a gradient scaler, a metric."""
 
     def __init__(self, name: str, stateful: Any) -> None:
         self._name = name
         self._stateful = stateful
-        self.late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
-        # state_dict() of torchdata's StatefulDataLoader iterates, over the samples from before `set_epoch`.
-        self.iterates = isinstance(stateful, Iterable)
-        self.growth = 0
+        self.changes_late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
+        # state_dict() of torchdata's StatefulDataLoader iterates over the samples from before `set_epoch`.
+        self.iterates_when_read = isinstance(stateful, Iterable)
         self._nested: dict[str, torch.Tensor] = {}
         """Its large tensors, when its values were last read."""
         self.tensor_ids: set[int] = set()
@@ -323,7 +346,7 @@ class KeptStateful(Adapter):
         """Whether its state dict was empty then. A disabled gradient scaler does not count as empty."""
         self._targets: dict[str, torch.Tensor] = {}
 
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name: those that are too large to be written at each step."""
         yield from self._nested.items()
 
@@ -335,13 +358,13 @@ class KeptStateful(Adapter):
             raise KeptStateError(f"{self._name} cannot be kept: its state_dict() has failed: {error!r}") from error
         nested = NestedTensors(BYTES_MAX + 1)
         values = to_plain(state, self._name, nested)
-        self.growth += len(nested.tensors) != len(self._nested)
+        self.size_changes += len(nested.tensors) != len(self._nested)
         self._nested, self.tensor_ids = nested.tensors, nested.seen
         self.is_empty = not state and not isinstance(self._stateful, torch.amp.GradScaler)
         return values
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Make the tensors to be filled."""
+        """Make the large tensors that the values name."""
         self._targets = {}
 
         def make(path: str, kind: str) -> torch.Tensor:
@@ -349,39 +372,35 @@ class KeptStateful(Adapter):
 
         from_plain(values, make)
 
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-        del saved
+    def targets(self) -> Mapping[str, torch.Tensor]:
+        """Return the tensors that `make_missing` has made."""
         return self._targets
 
-    def take_values(self, values: Any) -> None:
-        """Load the values, once the targets are filled."""
+    def load_values(self, values: Any) -> None:
+        """Load the state dict, once the targets are filled."""
         targets, self._targets = self._targets, {}
-        try:
-            self._stateful.load_state_dict(from_plain(values, lambda path, _: targets[path]))
-        except Exception as error:
-            raise UnfitStateError(f"{self._name} does not take what was kept of it: {error!r}") from error
+        self._stateful.load_state_dict(from_plain(values, lambda path, _: targets[path]))
 
 
 class KeptGenerator(Adapter):
-    """A random number generator of torch, numpy or Python, brought back in place."""
+    """Adapts a random number generator of torch, numpy or Python."""
 
-    late = False
+    changes_late = False
 
     def __init__(self, name: str, access: _Access) -> None:
         self._name = name
-        self._read, self._write = access
+        self._get_state, self._set_state = access
 
     def values(self) -> Any:
         """Return its state as JSON. Raises `KeptStateError` for the system's generator, which has none."""
         try:
-            return to_plain(self._read(), self._name)
+            return to_plain(self._get_state(), self._name)
         except NotImplementedError as error:
             raise KeptStateError(f"{self._name} draws from the system, and has no state: {error}") from None
 
-    def take_values(self, values: Any) -> None:
-        """Load the values."""
-        self._write(from_plain(values))
+    def load_values(self, values: Any) -> None:
+        """Set the state of the generator."""
+        self._set_state(from_plain(values))
 
 
 def _access_to(kept: Any) -> _Access | None:
@@ -398,47 +417,21 @@ def _access_to(kept: Any) -> _Access | None:
     return None
 
 
-def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
-    """Return the adapters of a script's objects, by name. Raises `KeptStateError`."""
-    modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
-    # A metric of torchmetrics is a module, but its sums are no buffers: `KeptStateful` keeps it.
-    modules = {name: module for name, module in modules.items() if not module.is_empty}
-    known = {path: parameter for module in modules.values() for path, parameter in module.parameters}
-    return {name: modules.get(name) or _adapt(name, kept, known) for name, kept in objects.items()}
-
-
-def _adapt(name: str, kept: Any, known: Mapping[str, torch.nn.Parameter]) -> KeptObject:
-    if isinstance(kept, torch.optim.Optimizer):
-        return KeptOptimizer(name, kept, known)
-    if callable(getattr(kept, "state_dict", None)) and callable(getattr(kept, "load_state_dict", None)):
-        return KeptStateful(name, kept)
-    if isinstance(kept, (torch.Tensor, dict, list)):
-        return KeptContainer(name, kept)
-    if (access := _access_to(kept)) is not None:
-        return KeptGenerator(name, access)
-    what, hint = f"a {type(kept).__name__}", ""
-    if isinstance(kept, (int, float)):
-        what, hint = repr(kept), f": put it into a dict, such as keep({name}={{{name!r}: {kept!r}}})"
-    raise KeptStateError(
-        f"{name} is {what}, which cannot be brought back in place{hint}; keep() takes modules, "
-        "optimizers, what has state_dict and load_state_dict, random number generators, tensors, and dicts and lists "
-        "of tensors and numbers"
-    )
-
-
 def _canonical(root: torch.nn.Module, path: str) -> str:
     """Return the path of a parameter without the names of wrappers, so that it is the same with DDP and without."""
     words, module = [], root
     for word in path.split("."):
-        if word not in _INNER and not (word == "module" and type(module).__name__ in _WRAPPERS):
+        if word not in _WRAPPED and not (word == "module" and type(module).__name__ in _WRAPPERS):
             words.append(word)
         module = getattr(module, word)
     return ".".join(words)
 
 
-def _is_fixed(value: Any) -> bool:
-    """Whether a value cannot change as long as it is the same object."""
-    return type(value) in (int, float, bool, str, type(None)) or (type(value) is tuple and all(map(_is_fixed, value)))
+def _is_immutable(value: Any) -> bool:
+    """Whether a value is of a type that Python never changes in place."""
+    return type(value) in (int, float, bool, str, type(None)) or (
+        type(value) is tuple and all(map(_is_immutable, value))
+    )
 
 
 def _new(parameter: Any, path: str, saved: SavedTensors) -> torch.Tensor:

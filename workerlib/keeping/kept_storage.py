@@ -67,11 +67,11 @@ from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
 from workerlib.keeping import checkpoints, restoring
 from workerlib.keeping.agent_channel import AgentChannel
-from workerlib.keeping.generations import after, read_generation
+from workerlib.keeping.generations import read_generation, small_offset
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
 from workerlib.keeping.pieces import narrow, views_of
 from workerlib.keeping.planned_end import PlannedEnd
-from workerlib.keeping.small_state import copy
+from workerlib.keeping.small_state import copy_tensors
 
 LOG = logging.getLogger("workerlib.keeping")
 
@@ -227,7 +227,7 @@ class KeptWriter(StorageWriter):
         link, contents = _present_link(), [self._content(item, planner) for item in self._items(planner)]
         layout = lay_out(piece for piece, _ in contents)
         tail = lay_out(()).manifest + _NO_SMALL_STATE
-        begin = after(layout)
+        begin = small_offset(layout)
         length = begin + len(tail)
         rank, world_size = link.environment.rank, link.environment.world_size
         shard, shards = self._part(plan, contents, rank, world_size)
@@ -239,7 +239,7 @@ class KeptWriter(StorageWriter):
                 link.skip(length)
             else:
                 place.data[: len(layout.manifest)] = layout.manifest
-                copy(views_of(layout, place.data), [tensor for _, tensor in contents])
+                copy_tensors(views_of(layout, place.data), [tensor for _, tensor in contents])
                 place.data[begin:length] = tail
                 commit = (link.environment.round, length, rank, world_size, shard, shards)
                 place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE | CHOSEN))

@@ -1,7 +1,7 @@
-"""Calls a keeper from hooks of optimizers and modules, at `ctx.step`, in a fork, and at process exit.
+"""The hooks by which a keeper is called: by optimizers and modules, at `ctx.step`, in a fork, and at process exit.
 
-A process keeps one state at a time. With rounds in place, each round has another keeper, so the hooks of the one before
-are removed.
+A process keeps one state at a time. With rounds in place, each round has another keeper, and the hooks of the earlier
+one are removed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from workerlib import progress
 
 
 class ProcessHooks:
-    """The calls of one keeper."""
+    """Registers and removes the hooks of one keeper."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
-        """Each has a `remove`."""
-        self._in_child: Callable[[], None] | None = None
-        self._at_end: Callable[..., None] | None = None
+        """torch's handles of the hooks, each with a `remove`."""
+        self.in_child: Callable[[], None] | None = None
+        """Called in each child that this process forks."""
+        self.at_exit: Callable[..., None] | None = None
+        """Called at the exit of this process."""
 
     def before_optimizers(self, call: Callable[..., Any]) -> None:
-        """Make a call before each step of any optimizer. In a compiled step, it causes a graph break."""
+        """Have `call` called before each step of any optimizer. In a compiled step, it causes a graph break."""
 
         @_disable_dynamo  # `torch.compiler.disable` would import torch._dynamo at once, which takes a second
         def hook(*given: Any) -> Any:
@@ -38,58 +40,48 @@ class ProcessHooks:
         self._handles.append(register_optimizer_step_pre_hook(hook))
 
     def after_forward(self, modules: Iterable[torch.nn.Module], call: Callable[..., Any]) -> None:
-        """Make a call after each forward of these modules."""
-        self._handles += [hooked(module).register_forward_hook(call) for module in modules]
+        """Have `call` called after each forward of these modules."""
+        self._handles += [hooked_module(module).register_forward_hook(call) for module in modules]
 
     def in_process(
-        self, step: Callable[[int], None], at_end: Callable[..., None], in_child: Callable[[], None]
+        self, step: Callable[[int], None], at_exit: Callable[..., None], in_child: Callable[[], None]
     ) -> None:
-        """Make calls with each step that is done, at the end of this process, and in children that it forks.
+        """Have functions called with each reported step, at the exit of this process, and in children that it forks.
 
-        `at_end` takes `failed`: whether an error ends this process.
+        `at_exit` takes the argument `failed`: whether an error ends this process.
         """
         global _present  # noqa: PLW0603 - see the module
         if _present is None:
             os.register_at_fork(after_in_child=_call_in_child)  # which cannot be undone
-            atexit.register(_call_at_end)
+            atexit.register(_call_at_exit)
         _present = self
-        self._at_end, self._in_child = at_end, in_child
+        self.at_exit, self.in_child = at_exit, in_child
         progress.notify(step)
 
     def remove(self) -> None:
-        """Make no calls any more."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._in_child = self._at_end = None
+        self.in_child = self.at_exit = None
         progress.notify(None)
-
-    def call_in_child(self) -> None:
-        """Make the call in a child."""
-        if self._in_child is not None:
-            self._in_child()
-
-    def call_at_end(self) -> None:
-        """Make the call at the end of the process."""
-        if self._at_end is not None:
-            self._at_end(failed=hasattr(sys, "last_value"))
 
 
 _present: ProcessHooks | None = None
-"""The hooks of the keeper that this process has, or had last."""
+"""The hooks of the last keeper of this process; None before the first one."""
 
 
 def _call_in_child() -> None:
-    if _present is not None:
-        _present.call_in_child()
+    if _present is not None and _present.in_child is not None:
+        _present.in_child()
 
 
-def _call_at_end() -> None:
-    if _present is not None:
-        _present.call_at_end()
+def _call_at_exit() -> None:
+    if _present is not None and _present.at_exit is not None:
+        _present.at_exit(failed=hasattr(sys, "last_value"))
 
 
-def hooked(module: torch.nn.Module) -> torch.nn.Module:
+def hooked_module(module: torch.nn.Module) -> torch.nn.Module:
     """Return the module whose forward gets a hook: the one within DDP, which scripts also call directly."""
     inner = getattr(module, "module", None) if type(module).__name__ == "DistributedDataParallel" else None
     return inner if isinstance(inner, torch.nn.Module) and not _is_compiled(inner) else module

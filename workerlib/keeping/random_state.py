@@ -1,6 +1,6 @@
-"""Takes and restores the random state of a process: Python's, numpy's and torch's, on the CPU and on the GPU.
+"""Reads and restores the random state of a process: Python's, numpy's and torch's, on the CPU and on the GPU.
 
-It is taken several times in each step, so it must be cheap. The functions of Python and numpy make an object of each
+It is read several times in each step, so that must be cheap. The functions of Python and numpy make an object of each
 word (0.02 ms and 0.1 ms, and several times that after training has used the caches). So the words are read from memory,
 which takes a microsecond. Both are a Mersenne Twister, and are kept in the same form: 624 words, and the position.
 """
@@ -27,7 +27,7 @@ _POSITION_BYTES = 4
 
 
 class RandomState:
-    """Takes the random state of this process again and again."""
+    """Reads the random state of this process again and again."""
 
     def __init__(self) -> None:
         self._python_at = _python_words_at()
@@ -35,8 +35,8 @@ class RandomState:
         self._numpy_raw = b""
         self._numpy_gauss: tuple[int, float] = (0, 0.0)
 
-    def take(self) -> dict[str, bytes]:
-        """Return the states of fixed size: torch's of the CPU and of a GPU in use, Python's and numpy's."""
+    def read(self) -> dict[str, bytes]:
+        """Return the states of fixed size by generator: torch's of the CPU and of a GPU in use, Python's, numpy's."""
         found = {"cpu": _bytes_of(torch.default_generator.get_state()), "python": self._python()}
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
             found["cuda"] = _bytes_of(torch.cuda.get_rng_state())
@@ -44,8 +44,8 @@ class RandomState:
             found["numpy"] = raw
         return found
 
-    def plain(self) -> dict[str, Any]:
-        """Return the other part of the state at the last `take`: normal numbers drawn but not returned yet."""
+    def spare_normals(self) -> dict[str, Any]:
+        """Return the rest of the state at the last `read`: normal numbers drawn in pairs, and not returned yet."""
         return {"python": self._python_gauss, "numpy": self._numpy_gauss}
 
     def _python(self) -> bytes:
@@ -92,7 +92,7 @@ def _bytes_of(state: torch.Tensor) -> bytes:
 
 
 def restore(tensors: dict[str, torch.Tensor], plain: dict[str, Any]) -> None:
-    """Restore the state that a `RandomState` took."""
+    """Restore the state that a `RandomState` has read: `tensors` its bytes, `plain` its spare normal numbers."""
     torch.set_rng_state(tensors["cpu"].clone())
     words = array("I", bytes(tensors["python"].tolist()))
     random.setstate((random.getstate()[0], tuple(words), plain["python"]))
@@ -105,7 +105,7 @@ def restore(tensors: dict[str, torch.Tensor], plain: dict[str, Any]) -> None:
 
 
 def reseed(round_: int, step: int, rank: int) -> int:
-    """Seed this process's random numbers from only the arguments; return the seed."""
+    """Seed this process's random numbers from these three numbers only; return the seed."""
     digest = hashlib.blake2b(f"{round_} {step} {rank}".encode(), digest_size=4).digest()
     seed = int.from_bytes(digest, "little")
     torch.manual_seed(seed)

@@ -16,13 +16,13 @@ from workerlib.contract.arena import Arena, ArenaError, Commit, Place
 from workerlib.contract.channel_messages import AskRestore, Part, ResumeFrom, reason
 from workerlib.contract.manifest import ManifestError
 from workerlib.contract.packets import ChannelError
-from workerlib.keeping.adapter import KeptObject
+from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.agent_channel import CLOSED, AgentChannel
 from workerlib.keeping.generations import read_generation
 from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keeping.pieces import SavedTensors, is_sharded
 from workerlib.keeping.random_state import reseed, restore
-from workerlib.keeping.small_state import SmallState, copy, read_small
+from workerlib.keeping.small_state import SmallState, copy_tensors, read_small
 
 LOG = logging.getLogger("workerlib.keeping")
 
@@ -94,7 +94,7 @@ def ask(channel: AgentChannel) -> RestorePoint:
         raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {why}") from error
 
 
-def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int, world_size: int) -> Mapping[str, Any]:
+def bring_back(point: RestorePoint, objects: Mapping[str, Adapter], rank: int, world_size: int) -> Mapping[str, Any]:
     """Bring objects and random state to the resume point; return the values that the objects took, by name.
 
     Raises `KeptStateError`, after which the objects are of no use.
@@ -105,10 +105,10 @@ def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int
         raise KeptStateError(f"the state of step {point.step} that was kept is damaged: {error}") from error
 
 
-def _bring_back(
-    point: RestorePoint, objects: Mapping[str, KeptObject], rank: int, world_size: int
-) -> Mapping[str, Any]:
-    is_own = point.is_own and not any(is_sharded(tensor) for kept in objects.values() for _, tensor in kept.big())
+def _bring_back(point: RestorePoint, objects: Mapping[str, Adapter], rank: int, world_size: int) -> Mapping[str, Any]:
+    is_own = point.is_own and not any(
+        is_sharded(tensor) for kept in objects.values() for _, tensor in kept.big_tensors()
+    )
     if is_own and (ranks := point.shape[0]) != world_size:
         raise UnfitStateError(
             f"each of {ranks} ranks had a state of its own at step {point.step}, as the stages of a pipeline have: it "
@@ -133,12 +133,12 @@ def _bring_back(
         if name in values:
             with _fitting(name):
                 adapter.make_missing(values[name], saved, device)
-    saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets(saved).items()})
+    saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets().items()})
     _fill_buffers(objects, (own or lowest).buffers, device)
     for name, adapter in objects.items():
         if name in values:
             with _fitting(name):
-                adapter.take_values(values[name])
+                adapter.load_values(values[name])
     if own is not None:
         restore(own.random_tensors, dict(own.random))
         return values
@@ -175,7 +175,7 @@ def _read(
     return saved, done, None if pending is None else pending[1]
 
 
-def _check_names(objects: Mapping[str, KeptObject], values: Mapping[str, Any], own: SmallState | None) -> None:
+def _check_names(objects: Mapping[str, Adapter], values: Mapping[str, Any], own: SmallState | None) -> None:
     """Raise `UnfitStateError` unless the script gives the objects that were kept.
 
     An object that is not restored, beside others that are, would mix the states of two steps. A rank may keep an
@@ -183,7 +183,7 @@ def _check_names(objects: Mapping[str, KeptObject], values: Mapping[str, Any], o
     """
     for name, adapter in objects.items():
         # An object without values has only tensors, which `SavedTensors.fill` checks.
-        if name not in values and (adapter.iterates or adapter.values() is not None):
+        if name not in values and (adapter.iterates_when_read or adapter.values() is not None):
             raise UnfitStateError(f"{name} is not in the kept state, which has {_in_words(values)}")
     for name in own.values if own is not None else ():
         if name not in objects:
@@ -205,14 +205,14 @@ def _fitting(name: str) -> Iterator[None]:
         raise UnfitStateError(f"{name} does not take what was kept by that name: {error!r}") from error
 
 
-def _device_of(objects: Iterable[KeptObject]) -> torch.device:
+def _device_of(objects: Iterable[Adapter]) -> torch.device:
     """Return where the objects have their tensors."""
-    return next((tensor.device for kept in objects for _, tensor in kept.big()), torch.device("cpu"))
+    return next((tensor.device for kept in objects for _, tensor in kept.big_tensors()), torch.device("cpu"))
 
 
-def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
+def _fill_buffers(objects: Mapping[str, Adapter], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
     to, of, names = [], [], set(kept)
-    for name, mapping, key in (place for adapter in objects.values() for place in adapter.buffers()):
+    for name, mapping, key in (place for adapter in objects.values() for place in adapter.buffer_places()):
         buffer, saved = mapping[key], kept.get(name)
         if buffer is None:  # a forward makes some buffers, such as those that are as large as its input
             mapping[key] = None if saved is None else saved.to(device, copy=True)
@@ -225,7 +225,7 @@ def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, torch.Te
         names.discard(name)
     if names:
         raise UnfitStateError(f"the buffer {min(names)} was kept, and no module has it")
-    copy(to, of)
+    copy_tensors(to, of)
 
 
 def _private(file: int) -> Arena:

@@ -1,9 +1,8 @@
-"""The small state of each step: state that forward changes without the optimizer, and that each rank has for itself.
+"""Writes and reads the small state of a step: buffers, random state and values, of which each rank has its own.
 
-It is written to a ring of places. A rank that dies may have contributed to a step that the others complete without it.
-So the small state is also written within the step, as *pending*: buffers and random state are then those of the step.
-Values such as a scheduler's step number may still change. Whether an object's values do is learned from a step in which
-they are the same within the step and at its end, and differ from those of the step before.
+It is written into the small places of an arena, in turn. A rank that dies may have contributed to a step that the
+others complete without it. So the small state is also written within the step, as *pending*: buffers and random state
+are then those of the step already, while values such as a scheduler's step number may still change.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 
 from workerlib.contract.arena import Arena, Commit
 from workerlib.contract.manifest import Layout, Piece, lay_out, read_layout
-from workerlib.keeping.adapter import BufferPlace, KeptObject
+from workerlib.keeping.adapter import Adapter, BufferPlace
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import piece_of, views_of
 from workerlib.keeping.random_state import RandomState
@@ -34,7 +33,7 @@ _KIND = attrgetter("shape", "dtype")
 
 @dataclass(frozen=True, slots=True)
 class SmallState:
-    """The small state that a place holds."""
+    """A small state read from a place."""
 
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
@@ -43,12 +42,12 @@ class SmallState:
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
-        """The tensors without the random state."""
+        """The tensors that are no random state, by name."""
         return {name: tensor for name, tensor in self.tensors.items() if not name.startswith(RANDOM)}
 
     @property
     def random_tensors(self) -> dict[str, torch.Tensor]:
-        """The random states that are tensors."""
+        """The random states that are tensors, by the names of their generators."""
         return {name.removeprefix(RANDOM): tensor for name, tensor in self.tensors.items() if name.startswith(RANDOM)}
 
 
@@ -64,76 +63,81 @@ def read_small(data: memoryview) -> SmallState:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SmallSnapshot:
     """The small state of this process at one moment."""
 
     buffers: Mapping[str, torch.Tensor]
-    """They change with training."""
+    """The live buffers by name, which training goes on to change."""
     random: Mapping[str, bytes]
+    """The random states of a fixed size, by the names of their generators."""
     rest: bytes
     """Values, and the part of the random state without a fixed size, as JSON."""
 
-    def kept(self) -> Taken:
-        """Return the same in memory of its own."""
+    def cloned(self) -> SmallSnapshot:
+        """Return the same snapshot with buffers that training does not change."""
         return replace(self, buffers={name: buffer.detach().clone() for name, buffer in self.buffers.items()})
 
 
 @dataclass(slots=True)
-class _Habit:
-    """Whether and when the values of an object change."""
+class _ValueHistory:
+    """Learns when in a step the values of an object change.
 
-    known_late: bool
+    They change early if a step has changed them before they were read as pending, and no step changed them after that.
+    """
+
+    changes_late: bool
+    """Whether a step has changed them after they were read as pending."""
     key: str
-    """Its name as JSON."""
-    settled: bool = False
+    """The name of the object as JSON."""
+    changes_early: bool = False
     pending: str = ""
-    """Its values within the present step."""
-    done: str = ""
-    """Its values at the end of the last step."""
+    """The values within the present step as JSON; empty if they were not read in it."""
+    last_step: str = ""
+    """The values at the end of the last step as JSON."""
     value: Any = None
-    """Its values when they were last read."""
+    """The values when they were last read."""
     text: str = "null"
     """The same as JSON."""
 
     def text_of(self, value: Any) -> str:
-        """Return values as JSON. They are the very object of before if nothing has changed."""
+        """Return values as JSON. Unchanged values are the same object as before."""
         if value is not self.value:
             self.value, self.text = value, json.dumps(value, separators=_SEPARATORS)
         return self.text
 
-    def learn(self, present: str) -> None:
+    def end_step(self, text: str) -> None:
         """Compare the values at the end of a step with earlier ones."""
         if self.pending:
-            self.known_late |= present != self.pending
-            self.settled = not self.known_late and (self.settled or present != self.done)
-        self.pending, self.done = "", present
+            self.changes_late |= text != self.pending
+            self.changes_early = not self.changes_late and (self.changes_early or text != self.last_step)
+        self.pending, self.last_step = "", text
 
 
-class SmallStates:
-    """Takes the small state of this process, and writes it into an arena once there is one."""
+class SmallStateWriter:
+    """Makes snapshots of the small state of this process, and writes them into an arena once there is one."""
 
-    def __init__(self, objects: Mapping[str, KeptObject]) -> None:
+    def __init__(self, objects: Mapping[str, Adapter]) -> None:
         self._objects = objects
-        self._buffer_places: list[BufferPlace] = [place for kept in objects.values() for place in kept.buffers()]
-        self._habits = {name: _Habit(kept.late, json.dumps(name)) for name, kept in objects.items()}
+        self._buffer_places: list[BufferPlace] = [place for kept in objects.values() for place in kept.buffer_places()]
+        self._histories = {name: _ValueHistory(kept.changes_late, json.dumps(name)) for name, kept in objects.items()}
         self._random = RandomState()
         self.lock = threading.RLock()
         """Held while a small state is written."""
         self._arena: Arena | None = None
         self._serial = 0
-        self._plain: tuple[Any, str] = (None, "")
+        self._plain_random: tuple[Any, str] = (None, "")
         """The part of the random state without a fixed size, and the same as JSON."""
         self._kinds: object = None
-        """The sizes and types for which places are laid out."""
+        """The names, sizes and types for which places are laid out."""
         self._layout = Layout((), (), b"", 0)
         self._views: dict[int, list[torch.Tensor]] = {}
-        """The buffers in each place that has the manifest of the present layout, by its identity."""
-        self._pending: tuple[Commit, Taken] | None = None
-        """The small state that was written last, if it was taken within a step."""
+        """The buffers in each place that has the manifest of the present layout, by the place's identity."""
+        self._pending: tuple[Commit, SmallSnapshot] | None = None
+        """The snapshot that was written last, if it is a pending one."""
 
     @property
     def on_device(self) -> bool:
-        """Whether some buffers are in the memory of a GPU, so that taking the state waits for the GPU."""
+        """Whether some buffers are in the memory of a GPU, so that a copy of them waits for the GPU."""
         return any(buffer.is_cuda for buffer in self._buffers().values())
 
     def attach(self, arena: Arena) -> None:
@@ -143,53 +147,55 @@ class SmallStates:
         self._arena = arena
         self._kinds = self._pending = None
 
-    def take_first(self, restored: Mapping[str, Any]) -> Taken:
-        """Return the small state before the first step of the round; `restored` has values by name, if there are any.
+    def first_snapshot(self, restored: Mapping[str, Any]) -> SmallSnapshot:
+        """Return the small state before the first step of the round; `restored` has the restored values by name.
 
         Raises `KeptStateError` for values that cannot be kept.
         """
-        values = {name: None if kept.iterates else kept.values() for name, kept in self._objects.items()}
-        return self._take(values | {name: restored[name] for name in values if name in restored})
+        values = {name: None if kept.iterates_when_read else kept.values() for name, kept in self._objects.items()}
+        return self._end_step(values | {name: restored[name] for name in values if name in restored})
 
-    def take(self) -> Taken:
-        """Return the small state at the end of a step."""
-        return self._take({name: kept.values() for name, kept in self._objects.items()})
+    def snapshot(self) -> SmallSnapshot:
+        """Return the small state at the end of a step. Raises `KeptStateError` as `first_snapshot` does."""
+        return self._end_step({name: kept.values() for name, kept in self._objects.items()})
 
-    def _take(self, values: Mapping[str, Any]) -> Taken:
+    def _end_step(self, values: Mapping[str, Any]) -> SmallSnapshot:
         texts = []
         for name, value in values.items():
-            habit = self._habits[name]
-            text = habit.text_of(value)
-            habit.learn(text)
+            history = self._histories[name]
+            text = history.text_of(value)
+            history.end_step(text)
             if value is not None:
-                texts.append(f"{habit.key}:{text}")
-        return self._taken(texts)
+                texts.append(f"{history.key}:{text}")
+        return self._snapshot_with(texts)
 
-    def take_pending(self) -> Taken:
-        """Return the small state within a step, with those values only that will not change any more in the step."""
+    def pending_snapshot(self) -> SmallSnapshot:
+        """Return the small state within a step, with only those values that the step will not change any more."""
         texts = []
-        for name, habit in self._habits.items():
-            if not habit.known_late:
+        for name, history in self._histories.items():
+            if not history.changes_late:
                 value = self._objects[name].values()
-                habit.pending = habit.text_of(value)
-                if habit.settled and value is not None:
-                    texts.append(f"{habit.key}:{habit.pending}")
-        return self._taken(texts)
+                history.pending = history.text_of(value)
+                if history.changes_early and value is not None:
+                    texts.append(f"{history.key}:{history.pending}")
+        return self._snapshot_with(texts)
 
-    def bytes_needed(self, taken: Taken) -> int:
-        """Return how many bytes a place needs for a small state, with room for values that become longer."""
-        return lay_out(self._pieces_of(taken)).end + 2 * len(taken.rest) + 4096
+    def bytes_needed(self, snapshot: SmallSnapshot) -> int:
+        """Return how many bytes a place needs for a snapshot, with room for values that become longer."""
+        return lay_out(self._pieces_of(snapshot)).end + 2 * len(snapshot.rest) + 4096
 
-    def write(self, taken: Taken, commit: Commit) -> bool:
-        """Write a small state; the length and serial of `commit` are filled in. Return False if it does not fit.
+    def write(self, snapshot: SmallSnapshot, commit: Commit) -> bool:
+        """Write a snapshot, and complete `commit` with its length and serial; return False if there is no room for it.
 
-        A state within a step that is equal to the last one of the step is not written again. With buffers that is not
-        known: torch's batch norm changes them without a trace.
+        A pending snapshot that equals the last one of the step is not written again. Buffers are always written, since
+        torch's batch norm changes them without a trace.
         """
         with self.lock:
-            if self._arena is None or (not taken.buffers and self._pending == (commit, taken)):
-                return self._arena is not None
-            if not self._fits(taken):
+            if self._arena is None:
+                return False
+            if not snapshot.buffers and self._pending == (commit, snapshot):
+                return True
+            if not self._fits(snapshot, len(self._arena.smalls[0].data)):
                 return False
             place = self._arena.begin_small()
             if place is None:
@@ -198,66 +204,66 @@ class SmallStates:
             views = self._views.get(id(place))
             if views is None:
                 data[: len(layout.manifest)] = layout.manifest
-                views = self._views[id(place)] = views_of(layout, data)[: len(taken.buffers)]
-            copy(views, [*taken.buffers.values()])
-            for begin, raw in zip(layout.begins[len(views) :], taken.random.values(), strict=True):
+                views = self._views[id(place)] = views_of(layout, data)[: len(snapshot.buffers)]
+            copy_tensors(views, [*snapshot.buffers.values()])
+            for begin, raw in zip(layout.begins[len(views) :], snapshot.random.values(), strict=True):
                 data[begin : begin + len(raw)] = raw
-            end = layout.end + len(taken.rest)
-            data[layout.end : end] = taken.rest
+            end = layout.end + len(snapshot.rest)
+            data[layout.end : end] = snapshot.rest
             self._serial += 1
             place.commit(commit.of(end, self._serial))
-            self._pending = (commit, taken) if commit.pending else None
+            self._pending = (commit, snapshot) if commit.pending else None
             return True
 
     @property
     def is_pending(self) -> bool:
-        """Whether a small state of the current step is written."""
+        """Whether a pending snapshot of the current step is written."""
         return self._pending is not None
 
     def find(self, wanted: Commit) -> memoryview | None:
-        """Return the data of the small state of a step that is done; None if it is not there."""
+        """Return the data of the small state at the end of a step; None if the arena does not have it."""
         for place in self._arena.smalls if self._arena is not None else ():
             commit = place.read()
             if commit is not None and not commit.pending and commit.is_same_part(wanted):
                 return place.data[: commit.length]
         return None
 
-    def _fits(self, taken: Taken) -> bool:
-        """Whether the state fits a place; if there are other tensors than before, the places get a new layout."""
-        assert self._arena is not None  # noqa: S101 - the caller has checked
-        room = len(self._arena.smalls[0].data)
-        random = taken.random
-        kinds = ([*taken.buffers, *random], [*map(_KIND, taken.buffers.values())], [*map(len, random.values())])
+    def _fits(self, snapshot: SmallSnapshot, room: int) -> bool:
+        """Whether a snapshot fits into `room` bytes; if it has other tensors than before, lay out the places anew."""
+        random = snapshot.random
+        kinds = ([*snapshot.buffers, *random], [*map(_KIND, snapshot.buffers.values())], [*map(len, random.values())])
         if kinds != self._kinds:
-            layout = lay_out(self._pieces_of(taken))
+            layout = lay_out(self._pieces_of(snapshot))
             if layout.end > room:
                 return False
             self._layout, self._kinds, self._views = layout, kinds, {}
-        return self._layout.end + len(taken.rest) <= room
+        return self._layout.end + len(snapshot.rest) <= room
 
-    def _pieces_of(self, taken: Taken) -> tuple[Piece, ...]:
-        buffers = (piece_of(name, buffer) for name, buffer in taken.buffers.items())
-        states = (_piece_of_random(name, len(raw)) for name, raw in taken.random.items())
+    def _pieces_of(self, snapshot: SmallSnapshot) -> tuple[Piece, ...]:
+        buffers = (piece_of(name, buffer) for name, buffer in snapshot.buffers.items())
+        states = (_piece_of_random(name, len(raw)) for name, raw in snapshot.random.items())
         return (*buffers, *states)
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        """Return the buffers that there are at present: a module may make one later, or give one up."""
+        """Return the present buffers by name: a module may make or remove one during training."""
         found = ((name, mapping.get(key)) for name, mapping, key in self._buffer_places)
         return {name: buffer for name, buffer in found if buffer is not None}
 
-    def _taken(self, texts: Iterable[str]) -> Taken:
-        random, plain = self._random.take(), self._random.plain()
-        if plain != self._plain[0]:
-            self._plain = plain, json.dumps(plain, separators=_SEPARATORS)
-        return Taken(self._buffers(), random, f'{{"values":{{{",".join(texts)}}},"random":{self._plain[1]}}}'.encode())
+    def _snapshot_with(self, texts: Iterable[str]) -> SmallSnapshot:
+        """Return a snapshot whose values are `texts`, each a key and a value in JSON."""
+        random, plain = self._random.read(), self._random.spare_normals()
+        if plain != self._plain_random[0]:
+            self._plain_random = plain, json.dumps(plain, separators=_SEPARATORS)
+        rest = f'{{"values":{{{",".join(texts)}}},"random":{self._plain_random[1]}}}'
+        return SmallSnapshot(self._buffers(), random, rest.encode())
 
 
 def _piece_of_random(name: str, length: int) -> Piece:
     return Piece(f"{RANDOM}{name}", "uint8", (length,), (0,), (length,), length)
 
 
-def copy(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+def copy_tensors(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Copy tensors into others, all of them at once and without the interpreter's lock."""
-    if to:
+    if targets:
         with torch.no_grad():
-            torch._foreach_copy_(to, of)
+            torch._foreach_copy_(targets, sources)

@@ -1,8 +1,8 @@
-"""The lock of the kept state: held by the training thread, which changes it, or by a thread that saves it.
+"""The lock of the kept state: the training thread holds it to change the state, or a thread that saves it.
 
-Training has it from the optimizer's step until `ctx.step` reports that the step is done, so any other thread gets the
-state of a whole step. Once the last step of the round is saved, the state is final: training does not get it again, and
-blocks where it needs it. It goes on if this process leaves the round, to take part in the next one.
+Training holds it from the optimizer's step until `ctx.step` reports the step, so any other holder finds the state of a
+whole step. Once the last step of the round is saved, the state is final: training blocks where it would acquire the
+lock, until this process ends or leaves the round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from workerlib.keeping.kept_errors import LeftRoundError
 
 
 class StateHolder(Enum):
-    """The holder of the state."""
+    """The holder of the lock."""
 
     NOBODY = auto()
     TRAINING = auto()
@@ -25,65 +25,67 @@ class StateHolder(Enum):
 
 
 class StateLock:
-    """Hands the state to one thread at a time, and nodeclient's save request to the first that takes it."""
+    """Gives the state to one thread at a time, and nodeclient's request to save it to the first thread that asks."""
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
-        """Acquired directly: an interrupt in `__enter__` of the condition could leave it locked."""
+        """Acquired directly, as a KeyboardInterrupt in `_changed.__enter__` may leave it locked."""
         self._changed = threading.Condition(self._mutex)
         self._holder = StateHolder.NOBODY
-        self._question: SaveNow | None = None
-        self._is_left = False
+        self._request: SaveNow | None = None
+        """nodeclient's request that no thread has begun to answer."""
+        self._is_interrupted = False
         self.is_final = False
         """Whether the last step of the round is saved, or never will be: training does no further step."""
 
     @property
     def is_in_step(self) -> bool:
-        """Whether training has the state."""
+        """Whether training holds the lock."""
         return self._holder is StateHolder.TRAINING
 
-    def take(self, holder: StateHolder, within_s: float | None = None) -> bool:
-        """Wait for the state; return whether the holder has it now. Raises `LeftRoundError` as `check` does."""
+    def acquire(self, holder: StateHolder, within_s: float | None = None) -> bool:
+        """Wait for the lock, for ever if `within_s` is None; return whether the holder has it now.
+
+        Raises `LeftRoundError` as `check_in_round` does.
+        """
         with self._mutex:
             if not (self._is_free_for(holder) or self._changed.wait_for(lambda: self._is_free_for(holder), within_s)):
                 return False
             if holder is StateHolder.TRAINING:
-                self.check()
+                self.check_in_round()
             self._holder = holder
             return True
 
     def _is_free_for(self, holder: StateHolder) -> bool:
-        stands_still = holder is StateHolder.TRAINING and self.is_final and not self._is_left
-        return self._holder is StateHolder.NOBODY and not stands_still
+        blocks = holder is StateHolder.TRAINING and self.is_final and not self._is_interrupted
+        return self._holder is StateHolder.NOBODY and not blocks
 
     def release(self) -> None:
-        """Release the state."""
+        """Release the lock."""
         with self._mutex:
             self._holder = StateHolder.NOBODY
             self._changed.notify_all()
 
-    def check(self) -> None:
-        """Check that this worker is still in the round. Raises `LeftRoundError`."""
-        if self._is_left:
+    def check_in_round(self) -> None:
+        """Raise `LeftRoundError` if `interrupt` was called."""
+        if self._is_interrupted:
             raise LeftRoundError
 
-    def leave_round(self) -> None:
+    def interrupt(self) -> None:
         """Have `LeftRoundError` raised in the training thread: at once if it is blocked, else in its next step."""
         with self._mutex:
-            self._is_left = True
+            self._is_interrupted = True
             self._changed.notify_all()
 
-    # The question
-
-    def ask(self, question: SaveNow) -> None:
-        """Record that nodeclient requests a save; an earlier request is not answered any more."""
+    def set_request(self, request: SaveNow) -> None:
+        """Record that nodeclient requests a save, instead of an earlier request that is not answered yet."""
         with self._mutex:
-            self._question = question
+            self._request = request
 
-    def take_question(self) -> SaveNow | None:
-        """Return the request and clear it: the thread that takes it answers it."""
-        if self._question is None:
-            return None  # the usual case, without the cost of the lock
+    def pop_request(self) -> SaveNow | None:
+        """Return the request and clear it, so that only one thread answers it; None if there is none."""
+        if self._request is None:
+            return None  # the usual case, without the cost of the mutex
         with self._mutex:
-            question, self._question = self._question, None
-            return question
+            request, self._request = self._request, None
+            return request

@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch.distributed import ProcessGroup
 
-from workerlib.keeping.adapter import KeptObject
+from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.kept_objects import KeptModule, KeptOptimizer, KeptStateful
 
@@ -22,7 +22,7 @@ from workerlib.keeping.kept_objects import KeptModule, KeptOptimizer, KeptStatef
 class UnkeptState:
     """Checks each optimizer after its first step, and all objects after the first step of training."""
 
-    def __init__(self, objects: Mapping[str, KeptObject]) -> None:
+    def __init__(self, objects: Mapping[str, Adapter]) -> None:
         """Begin with `objects`, the adapters of the given objects."""
         self._objects = objects
         self._seen = WeakSet(kept.optimizer for kept in objects.values() if isinstance(kept, KeptOptimizer))
@@ -67,9 +67,9 @@ class UnkeptState:
         given = [kept.optimizer for kept in self._objects.values() if isinstance(kept, KeptOptimizer)]
         groups = {id(group) for each in given for group in each.param_groups}
         try:
-            tensors = {id(tensor) for kept in self._objects.values() for _, tensor in kept.big()}
+            tensors = {id(tensor) for kept in self._objects.values() for _, tensor in kept.big_tensors()}
             tensors.update(*(kept.tensor_ids for kept in self._objects.values() if isinstance(kept, KeptStateful)))
-            state = {id(tensor) for _, tensor in KeptOptimizer("", optimizer, {}).big()}
+            state = {id(tensor) for _, tensor in KeptOptimizer("", optimizer, {}).big_tensors()}
         except KeptStateError:  # no step is kept then, and the user is told why
             return True
         shares_groups = all(id(group) in groups for group in optimizer.param_groups)

@@ -40,7 +40,7 @@ from workerlib.contract.round_messages import (
 )
 from workerlib.keeping import checkpoints
 from workerlib.keeping.kept_errors import LeftRoundError
-from workerlib.responder import address
+from workerlib.responder import connected_socket
 from workerlib.reuse import leftovers
 from workerlib.reuse.group_sockets import GroupSockets
 from workerlib.stop import REQUEST
@@ -57,10 +57,8 @@ class RoundChannel:
 
     def __init__(self, path: str, local_rank: int, round_number: int) -> None:
         """Connect, and send which worker this is. Raises `OSError`."""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = connected_socket(path)
         try:
-            with address(path) as short:
-                self._socket.connect(short)
             self._socket.send(ROUND_CODEC.encode(CanStay(local_rank, round_number, os.getpid())), socket.MSG_NOSIGNAL)
         except OSError:
             self._socket.close()
@@ -187,7 +185,7 @@ class ReusedWorker:
         self._round.keeper, self._keeps = keeper, True
         keeper.is_reused = True
         if self._round.asked.is_set():
-            keeper.let_leave()
+            keeper.interrupt()
 
     def end(self) -> None:
         """Record that the script has left its loop of rounds, so that this process takes part in no further one."""
@@ -219,7 +217,9 @@ class ReusedWorker:
             return False
         if not is_asked:
             self._report(error, end)
-            if TorchGroups().of_nccl():  # its end lets collectives of peers end as if they were done: they save first
+            if (
+                TorchGroups().nccl_groups()
+            ):  # its end lets collectives of peers end as if they were done: they save first
                 here.asked.wait(PEERS_SAVE_S)
         del end
         here.out.set()
@@ -284,7 +284,7 @@ class ReusedWorker:
         from workerlib.keeping.gate import TorchGroups
 
         with self._aborting:
-            if not TorchGroups().of_nccl():
+            if not TorchGroups().nccl_groups():
                 return
             self._channel.send(Aborting(self._round.number))
             began = time.monotonic()
@@ -310,7 +310,7 @@ class ReusedWorker:
         here.asked.set()
         keeper = here.keeper
         if keeper is not None:
-            keeper.let_leave()
+            keeper.interrupt()
         self._abort_collectives()
         while not here.out.is_set():
             here.sockets.shut()

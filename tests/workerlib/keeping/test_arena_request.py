@@ -7,7 +7,7 @@ import pytest
 from workerlib.contract.arena import Arena, ArenaSizes
 from workerlib.contract.channel_messages import Reserve
 from workerlib.keeping.arena_request import ArenaRequest
-from workerlib.keeping.small_state import Taken
+from workerlib.keeping.small_state import SmallSnapshot
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,8 @@ def arena() -> Arena:
         os.close(file)
 
 
-def taken(step: int) -> Taken:
-    return Taken({}, {}, str(step).encode())
+def taken(step: int) -> SmallSnapshot:
+    return SmallSnapshot({}, {}, str(step).encode())
 
 
 def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:
@@ -31,12 +31,12 @@ def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:
     for step in range(3):
         memory.want(800, 100, step, taken(step))
     assert [(request.generation, request.small) for request in asked] == [(900, 100)]
-    waiting = memory.take(arena())
+    waiting = memory.receive(arena())
     assert waiting is not None
     assert (waiting.step, waiting.state) == (2, taken(2))
     memory.want(800, 100, 3, taken(3))
     assert len(asked) == 1
-    assert memory.take(arena()) is None
+    assert memory.receive(arena()) is None
 
 
 def test_a_state_that_has_outgrown_its_memory_gets_room_to_grow_on() -> None:
@@ -44,6 +44,6 @@ def test_a_state_that_has_outgrown_its_memory_gets_room_to_grow_on() -> None:
     asked: list[Reserve] = []
     memory = ArenaRequest(asked.append, (0, 1))
     memory.want(800, 100, 0, taken(0))
-    memory.take(arena())
+    memory.receive(arena())
     memory.want(100_000, 100, 1, taken(1))
     assert [request.generation for request in asked] == [900, 150_000]

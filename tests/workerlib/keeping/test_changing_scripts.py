@@ -60,9 +60,9 @@ def test_a_group_of_parameters_that_no_module_names_is_not_made_by_guess() -> No
     objects["optimizer"].add_param_group({"params": list(nn.Linear(2, 2).parameters())})
     fresh = adapt(last_layer())["optimizer"]
     fresh.make_missing(before.values(), nothing, torch.device("cpu"))
-    assert fresh.targets(nothing) == {}
+    assert fresh.targets() == {}
     with pytest.raises(UnfitStateError, match="optimizer has another number of parameter groups than was kept"):
-        fresh.take_values(before.values())
+        fresh.load_values(before.values())
 
 
 def average(means: dict[Any, Any], model: nn.Module, name: Callable[[int], Any]) -> None:

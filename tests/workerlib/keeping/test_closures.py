@@ -83,7 +83,7 @@ def test_nothing_is_saved_in_a_closure_that_is_called_after_a_change(
 
         wait_until("memory", lambda: not kept._saver.memory.obstacle())
         optimizer.step(closure)
-        assert kept._saver.role.at_intervals
+        assert kept._saver.role.saves_at_intervals
 
 
 @pytest.mark.usefixtures("group")
@@ -98,7 +98,7 @@ def test_what_ranks_share_is_saved_at_intervals_if_they_meet_while_parameters_ch
             dist.barrier()
         kept.step(0)
         dist.barrier()
-        assert kept._saver.role.at_intervals is meets
+        assert kept._saver.role.saves_at_intervals is meets
 
 
 @pytest.mark.usefixtures("group")
@@ -113,4 +113,4 @@ def test_without_an_optimizer_what_ranks_share_is_saved_at_intervals_if_they_mee
             if meets:
                 dist.barrier()
             kept.step(step)
-        assert kept._saver.role.at_intervals is meets
+        assert kept._saver.role.saves_at_intervals is meets

@@ -11,16 +11,14 @@ import torch
 from nodeclient.diagnosis import diagnose
 from tests.support.kept_script import Objects, Script, do_steps, network, train
 from tests.support.programs import TIMEOUT_S
-from workerlib.keeping.kept_errors import KeptStateError
-from workerlib.keeping.kept_objects import adapt
 
 pytestmark = pytest.mark.slow
 
 
 class Failing:
-    """Something whose state cannot be had any more, or cannot be taken back."""
+    """Something whose state cannot be had any more."""
 
-    saves = loads = True
+    saves = True
 
     def state_dict(self) -> Objects:
         """Return it, or fail."""
@@ -29,9 +27,7 @@ class Failing:
         return {"position": 1}
 
     def load_state_dict(self, _: Objects) -> None:
-        """Take it, or fail."""
-        if not self.loads:
-            raise ValueError("another file")
+        """Go on at the position."""
 
 
 def test_an_object_that_fails_to_say_its_state_is_not_the_end_of_training(
@@ -45,15 +41,6 @@ def test_an_object_that_fails_to_say_its_state_is_not_the_end_of_training(
         train(model, optimizer)
         kept.step(3)
     assert "file cannot be kept: its state_dict() has failed: ValueError('the file is closed')" in caplog.text
-
-
-def test_an_object_that_does_not_take_its_state_is_named() -> None:
-    failing = Failing()
-    kept = adapt({"file": failing})["file"]
-    failing.loads = False
-    words = r"file does not take what was kept of it: ValueError\('another file'\): if the script was changed"
-    with pytest.raises(KeptStateError, match=words):
-        kept.take_values(kept.values())
 
 
 PROGRAM = """

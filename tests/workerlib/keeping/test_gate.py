@@ -84,7 +84,7 @@ class Missing(Open):
 
     def record_end(self) -> bool:
         """Let each step count."""
-        self._end = self._order.mark()
+        self._step_is_done = self._queue.mark()
         return True
 
 
@@ -93,7 +93,7 @@ class Early(Gate):
 
     def record_end(self) -> bool:
         """Let each step count that has passed the gate."""
-        self._end = self._order.mark()
+        self._step_is_done = self._queue.mark()
         return True
 
 
@@ -115,8 +115,8 @@ class Deaf(Device):
 class Unasked(Gate):
     """Nobody asks torch whether a group has failed."""
 
-    def __init__(self, order: Device, groups: Device) -> None:
-        super().__init__(order, Deaf(groups.turn, given=groups.given))
+    def __init__(self, queue: Device, groups: Device) -> None:
+        super().__init__(queue, Deaf(groups.turn, given=groups.given))
 
 
 @pytest.mark.parametrize(

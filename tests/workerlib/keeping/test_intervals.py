@@ -64,6 +64,6 @@ def test_steps_are_saved_whatever_numbers_are_left_out() -> None:
 def test_the_longest_of_the_least_times_between_two_saves_counts() -> None:
     interval = SaveInterval()
     for least_s in (1.6, 0.4):
-        interval.raise_least(least_s)
+        interval.raise_pause(least_s)
     saved_steps(interval, 0, 100, 0.1, [0.001])
     assert interval.steps == 16

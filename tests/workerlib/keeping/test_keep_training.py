@@ -123,13 +123,13 @@ def train_alone(folder: Path, steps: int, kill: tuple[int, int, str]) -> None:
 def train_alone_and_die_in_the_last_save(folder: Path, steps: int, lines: int) -> None:
     """Train without saves, until the node asks for one; die in that, after so many lines of it."""
     intervals.STEPS_FIRST = 1 << 20  # no step is saved at an interval, however many are done until then
-    save = StepKeeper._answer
+    save = StepKeeper._save_for
 
     def die(keeper: StepKeeper, question: SaveNow) -> None:
         die_within("last save", lines)
         save(keeper, question)
 
-    StepKeeper._answer = die  # type: ignore[method-assign, assignment]  # only here is this save known as the last one
+    StepKeeper._save_for = die  # type: ignore[method-assign, assignment]  # only here is this save known as the last one
     train_ddp(folder, steps)
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from workerlib.contract.manifest import ManifestError, lay_out, read_layout
 from workerlib.keeping import random_state
-from workerlib.keeping.adapter import KeptObject
+from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.pieces import SavedTensors, piece_of, views_of
@@ -84,9 +84,9 @@ def test_what_json_cannot_hold_is_refused_with_its_path(value: Any, words: str) 
         to_plain(value, "value")
 
 
-def moved(kept: dict[str, KeptObject], fresh: dict[str, KeptObject]) -> None:
+def moved(kept: dict[str, Adapter], fresh: dict[str, Adapter]) -> None:
     """Bring fresh objects to the state of others, by way of the bytes of a place."""
-    tensors = [pair for kept_object in kept.values() for pair in kept_object.big()]
+    tensors = [pair for kept_object in kept.values() for pair in kept_object.big_tensors()]
     layout = lay_out(piece_of(*pair) for pair in tensors)
     data = memoryview(bytearray(layout.end))
     data[: len(layout.manifest)] = layout.manifest
@@ -97,9 +97,9 @@ def moved(kept: dict[str, KeptObject], fresh: dict[str, KeptObject]) -> None:
     saved.add(read_layout(data), data)
     for name, kept_object in fresh.items():
         kept_object.make_missing(values[name], saved, torch.device("cpu"))
-    saved.fill({name: target for adapter in fresh.values() for name, target in adapter.targets(saved).items()})
+    saved.fill({name: target for adapter in fresh.values() for name, target in adapter.targets().items()})
     for name, kept_object in fresh.items():
-        kept_object.take_values(values[name])
+        kept_object.load_values(values[name])
 
 
 OPTIMIZERS = [
@@ -183,7 +183,7 @@ def test_random_numbers_go_on_as_they_would_have() -> None:
     state = random_state.RandomState()
     for _ in range(3):  # the second of two normal numbers is drawn before
         drawn()
-        taken, plain = state.take(), json.loads(json.dumps(state.plain()))
+        taken, plain = state.read(), json.loads(json.dumps(state.spare_normals()))
         tensors = {name: torch.frombuffer(bytearray(raw), dtype=torch.uint8) for name, raw in taken.items()}
         expected = [drawn() for _ in range(3)]
         random_state.restore(tensors, plain)
@@ -199,7 +199,7 @@ def test_a_module_forgets_what_the_step_that_broke_off_had_switched() -> None:
     [kept] = adapt({"model": module}).values()
     module.requires_grad_(False).eval()
     module[0].bias.requires_grad_(True)
-    kept.forget_step()
+    kept.discard_step()
     assert [parameter.requires_grad for parameter in module.parameters()] == [True, False]
     assert module.training
     assert module[1].training

@@ -39,7 +39,7 @@ def test_a_worker_that_is_alone_without_an_optimizer_is_not_saved_within_a_step(
         weights[:2] += 1
         asking = threading.Thread(target=script.node.save, args=[0])
         asking.start()
-        wait_until("the question", lambda: kept._lock._question is not None)
+        wait_until("the question", lambda: kept._lock._request is not None)
         weights[2:] += 1
         kept.step(3)
         asking.join()
@@ -66,14 +66,14 @@ class Number:
 def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_training(script: Script) -> None:
     weights, number, answers = torch.zeros(3), Number(), []
     with script.runs({"weights": weights, "number": number}, world_size=1) as (_, kept):
-        kept._saver.role.follows = False  # as where buffers are on a GPU
+        kept._saver.role.saves_small = False  # as where buffers are on a GPU
         for step in range(2):
             weights += 1
             kept.step(step)
         script.await_memory(kept)
         asking = threading.Thread(target=lambda: answers.extend(script.node.save(0)))
         asking.start()
-        wait_until("the question", lambda: kept._lock._question is not None)
+        wait_until("the question", lambda: kept._lock._request is not None)
         number.value = object()
         kept.step(2)
         asking.join()

@@ -117,13 +117,13 @@ def test_who_asks_after_every_tenth_step_stands_still_there(node: NodeEnd, end: 
 def test_what_is_kept_is_saved_before_the_script_writes(node: NodeEnd) -> None:
     saved: list[bool] = []
     end = PlannedEnd(node.channel)
-    end.keep_steps(-1, lambda: saved.append(True), lambda _: None)
+    end.halt_between_steps(-1, lambda: saved.append(True), lambda _: None)
     end.listen()
-    assert end.leave_step(0) is None
+    assert end.wait_after_step(0) is None
     end.expect_checkpoints()
     node.receive()
     assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(1, 1)
-    assert end.leave_step(1) is None, "it stands still where the script asks, and not before"
+    assert end.wait_after_step(1) is None, "it stands still where the script asks, and not before"
     answer = in_a_thread(lambda: end.wants_checkpoint(1))
     node.send(HaltAt(2, 1))
     assert answer()
@@ -133,7 +133,7 @@ def test_what_is_kept_is_saved_before_the_script_writes(node: NodeEnd) -> None:
 def test_who_keeps_nothing_and_writes_nothing_is_not_waited_for(node: NodeEnd, end: PlannedEnd) -> None:
     assert isinstance(node.ask(HaltAt(1, BEFORE_NAMED)), NotSaved)
     assert node.ask(SaveNow(2)) == NotSaved("", 2)
-    assert end.leave_step(3) is None
+    assert end.wait_after_step(3) is None
 
 
 def test_if_no_step_will_be_named_training_goes_on(node: NodeEnd, end: PlannedEnd) -> None:
@@ -178,10 +178,10 @@ def test_who_stands_still_goes_on_if_the_thread_that_listens_fails(
         raise AttributeError("no such thing")
 
     end = PlannedEnd(node.channel)
-    end.keep_steps(0, lambda: None, lambda _: None)
+    end.halt_between_steps(0, lambda: None, lambda _: None)
     end.listen(fail)
     assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(1, 1)
-    goes_on = in_a_thread(lambda: end.leave_step(1) is None)
+    goes_on = in_a_thread(lambda: end.wait_after_step(1) is None)
     node.send(SaveNow(2))
     assert goes_on()
     with pytest.raises(ChannelError):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workerlib.keeping.process_hooks import hooked
+from workerlib.keeping.process_hooks import hooked_module
 
 pytestmark = pytest.mark.slow
 
@@ -33,5 +33,5 @@ def test_the_module_within_ddp_has_the_hook_unless_it_is_compiled(
 ) -> None:
     inner = make(nn.Linear(2, 2))
     around = DistributedDataParallel(inner)
-    assert hooked(around) is (inner if within else around)
-    assert hooked(inner) is inner
+    assert hooked_module(around) is (inner if within else around)
+    assert hooked_module(inner) is inner

@@ -24,7 +24,7 @@ def test_a_step_that_is_not_begun_any_more_holds_up_no_save(script: Script, monk
     with script.runs(objects) as (_, kept):
         do_steps(kept, model, objects["optimizer"])
         script.await_memory(kept)
-        kept.let_leave()
+        kept.interrupt()
         with pytest.raises(LeftRoundError):
             kept.step(3)
         assert isinstance(answer := script.save(kept), Saved), answer
@@ -44,8 +44,8 @@ def test_a_save_is_given_up_when_the_worker_is_out_of_the_round_within_a_step(
         train(model, objects["optimizer"])
         asking = threading.Thread(target=script.node.save, args=[0])
         asking.start()
-        wait_until("the question", lambda: kept._lock._question is not None)
-        kept.let_leave()
+        wait_until("the question", lambda: kept._lock._request is not None)
+        kept.interrupt()
         with pytest.raises(LeftRoundError):
             model(torch.randn(8, 4))
         kept.leave_round()
@@ -70,7 +70,7 @@ def test_nothing_of_the_script_runs_in_vain_after_the_last_step_of_a_planned_end
             with suppress(AssertionError):
                 wait_until("the script to stand still", kept._lock._changed._waiters.__len__)  # type: ignore[attr-defined]
                 answers.append("it stands still")
-            kept.let_leave()
+            kept.interrupt()
 
         train(model, objects["optimizer"])
         ending = threading.Thread(target=end_round)

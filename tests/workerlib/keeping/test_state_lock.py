@@ -27,7 +27,7 @@ def training_that_waits(lock: StateLock) -> tuple[threading.Thread, list[str]]:
 
     def begin_step() -> None:
         try:
-            ends.append("begun" if lock.take(StateHolder.TRAINING, TIMEOUT_S) else "not begun")
+            ends.append("begun" if lock.acquire(StateHolder.TRAINING, TIMEOUT_S) else "not begun")
         except LeftRoundError:
             ends.append("left")
 
@@ -39,16 +39,16 @@ def training_that_waits(lock: StateLock) -> tuple[threading.Thread, list[str]]:
 @pytest.mark.parametrize("other", [StateHolder.TRAINING, StateHolder.SAVER])
 @pytest.mark.parametrize("holder", [StateHolder.TRAINING, StateHolder.SAVER])
 def test_one_thread_at_a_time_has_the_state(lock: StateLock, holder: StateHolder, other: StateHolder) -> None:
-    assert lock.take(holder)
+    assert lock.acquire(holder)
     assert lock.is_in_step == (holder is StateHolder.TRAINING)
-    assert not lock.take(other, AT_ONCE)
+    assert not lock.acquire(other, AT_ONCE)
     lock.release()
     assert not lock.is_in_step
-    assert lock.take(other)
+    assert lock.acquire(other)
 
 
 def test_training_begins_its_step_when_the_save_is_over(lock: StateLock) -> None:
-    assert lock.take(StateHolder.SAVER)
+    assert lock.acquire(StateHolder.SAVER)
     thread, ends = training_that_waits(lock)
     lock.release()
     thread.join()
@@ -57,34 +57,34 @@ def test_training_begins_its_step_when_the_save_is_over(lock: StateLock) -> None
 
 def test_once_the_last_step_is_saved_no_further_one_begins_and_the_state_can_be_saved_again(lock: StateLock) -> None:
     lock.is_final = True
-    assert not lock.take(StateHolder.TRAINING, AT_ONCE)
-    assert lock.take(StateHolder.SAVER)
+    assert not lock.acquire(StateHolder.TRAINING, AT_ONCE)
+    assert lock.acquire(StateHolder.SAVER)
 
 
 def test_training_that_stands_still_leaves_the_round_at_once(lock: StateLock) -> None:
     lock.is_final = True
     thread, ends = training_that_waits(lock)
-    lock.leave_round()
+    lock.interrupt()
     thread.join()
     assert ends == ["left"]
-    assert lock.take(StateHolder.SAVER), "a save waits for it no longer"
+    assert lock.acquire(StateHolder.SAVER), "a save waits for it no longer"
 
 
 def test_training_leaves_the_round_when_the_save_is_over(lock: StateLock) -> None:
-    assert lock.take(StateHolder.SAVER)
+    assert lock.acquire(StateHolder.SAVER)
     thread, ends = training_that_waits(lock)
-    lock.leave_round()
-    assert not lock.take(StateHolder.TRAINING, AT_ONCE)
+    lock.interrupt()
+    assert not lock.acquire(StateHolder.TRAINING, AT_ONCE)
     lock.release()
     thread.join()
     assert ends == ["left"]
 
 
 def test_a_question_is_answered_by_the_thread_that_comes_first(lock: StateLock) -> None:
-    assert lock.take_question() is None
-    lock.ask(SaveNow(7))
-    assert lock.take_question() == SaveNow(7)
-    assert lock.take_question() is None
+    assert lock.pop_request() is None
+    lock.set_request(SaveNow(7))
+    assert lock.pop_request() == SaveNow(7)
+    assert lock.pop_request() is None
 
 
 @pytest.mark.parametrize("call", range(8))
@@ -102,13 +102,13 @@ def test_an_interrupt_at_any_call_within_it_leaves_the_state_to_be_saved(lock: S
 
     sys.settrace(interrupt)
     try:
-        lock.take(StateHolder.TRAINING)
+        lock.acquire(StateHolder.TRAINING)
         sys.settrace(None)
     except KeyboardInterrupt:
         sys.settrace(None)
     if lock.is_in_step:
         lock.release()
-    saver = threading.Thread(target=lock.take, args=(StateHolder.SAVER, AT_ONCE), daemon=True)
+    saver = threading.Thread(target=lock.acquire, args=(StateHolder.SAVER, AT_ONCE), daemon=True)
     saver.start()
     saver.join(TIMEOUT_S)
     assert not saver.is_alive()

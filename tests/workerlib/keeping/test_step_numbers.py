@@ -17,7 +17,7 @@ def stepped(numbers: StepNumbers, number: int, times: int = 1) -> bool:
 def test_each_higher_number_is_a_new_step() -> None:
     numbers = StepNumbers()
     assert [stepped(numbers, number) for number in (0, 1, 5, 9)] == [True] * 4
-    assert (numbers.done, numbers.next, numbers.problem) == (9, 13, "")
+    assert (numbers.last_step, numbers.next_step, numbers.problem) == (9, 13, "")
     numbers.on_optimizer()
     assert numbers.problem == "a step is not whole"
 
@@ -25,15 +25,15 @@ def test_each_higher_number_is_a_new_step() -> None:
 def test_several_optimizers_make_one_step() -> None:
     numbers = StepNumbers()
     assert stepped(numbers, 3, times=5)
-    assert numbers.done == 3
+    assert numbers.last_step == 3
 
 
 def test_gradients_that_are_summed_up_are_part_of_no_step(caplog: pytest.LogCaptureFixture) -> None:
     numbers = StepNumbers()
     assert [stepped(numbers, number, times=number % 4 == 0) for number in range(9)] == [True, *[False] * 3] * 2 + [True]
-    assert numbers.done == 8
+    assert numbers.last_step == 8
     assert [numbers.on_step(number) for number in (9, 10, 11)] == [False] * 3
-    assert numbers.next == 12
+    assert numbers.next_step == 12
     assert not numbers.on_step(8), "the same number, as of a script that counts the optimizer's steps"
     assert not numbers.problem
     assert not caplog.records
@@ -42,7 +42,7 @@ def test_gradients_that_are_summed_up_are_part_of_no_step(caplog: pytest.LogCapt
 def test_a_step_that_a_gradient_scaler_leaves_out_shifts_no_number() -> None:
     numbers = StepNumbers()
     assert [stepped(numbers, number, times=number != 4) for number in range(6)] == [True] * 4 + [False, True]
-    assert (numbers.done, numbers.next) == (5, 6)
+    assert (numbers.last_step, numbers.next_step) == (5, 6)
 
 
 def test_without_an_optimizer_of_torch_every_number_counts() -> None:
@@ -56,7 +56,7 @@ def test_a_number_that_is_no_higher_names_nothing(number: int, caplog: pytest.Lo
     numbers.resume(7)
     assert not stepped(numbers, number)
     assert not stepped(numbers, number)
-    assert (numbers.done, numbers.problem) == (7, "the last step has no number of its own")
+    assert (numbers.last_step, numbers.problem) == (7, "the last step has no number of its own")
     assert [record.getMessage() for record in caplog.records] == [
         f"step {number} was reported after step 7: only a step with a higher number is kept"
     ]
@@ -76,10 +76,10 @@ def test_who_never_says_that_a_step_is_done_is_told(caplog: pytest.LogCaptureFix
 def test_torn_state_stays_torn_whatever_training_does_then() -> None:
     numbers = StepNumbers()
     assert stepped(numbers, 1)
-    numbers.refuse("a value cannot be kept")
+    numbers.stop_keeping("a value cannot be kept")
     assert stepped(numbers, 2)
     assert numbers.problem == "a value cannot be kept"
-    numbers.on(StateEvent.TORN)
+    numbers.apply(StateEvent.TORN)
     for event in StateEvent:
-        numbers.on(event)
+        numbers.apply(event)
     assert (numbers.stage, numbers.problem) == (StateStage.TORN, "training has ended within a step")
