@@ -7,7 +7,7 @@ from functools import lru_cache
 from msgspec.structs import asdict
 
 from coordinatord.hints import other_workers
-from coordinatord.hints.match import hint
+from coordinatord.hints.match import cause_of, hint
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
 from coordinatord.protocol.http.api import EarlyEndStatus, FailureStatus, OtherFailureStatus, StragglerStatus
 from coordinatord.protocol.messages import Report
@@ -30,6 +30,7 @@ def failure_status(report: Report) -> FailureStatus:
         pid=failure.pid or None,
         exit_code=shell_exit_code(failure.exit_code),
         how=describe_exit(failure.exit_code, left=failure.left) if failure.hang is None else f"hung: {failure.hang}",
+        cause=cause_of(failure),
         hang=failure.hang or "",
         hang_ranks=failure.hang_ranks,
         message=failure.message,

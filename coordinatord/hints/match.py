@@ -1,15 +1,17 @@
-"""Finds advice about a failure, by the first known cause that matches it, or about a hang, by its kind. Pure."""
+"""Finds the class of a failure's cause, and advice about a failure or a hang. Pure."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from coordinatord.hints.launch import GPUS, LAUNCHING
 from coordinatord.hints.network import NETWORK
 from coordinatord.hints.resource import LIMITS, MEMORY, SIGNALS
 from coordinatord.hints.rule import HintRule
+from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.exit_codes import signal_behind
-from coordinatord.protocol.messages import Failure, HangKind, Report
+from coordinatord.protocol.messages import Cause, Failure, HangKind, Report
 
 _HANGS = {
     HangKind.ABSENT: (
@@ -70,8 +72,11 @@ def hang_advice(kind: HangKind, failure: Failure) -> str:
     return _HANGS[kind]
 
 
-CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
-"""The causes in the order of matching, more specific ones first."""
+RULES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
+"""The known reasons in the order of matching, more specific ones first."""
+
+CACHED_MAX = 1_000
+"""The size of the cache: one failure for each known job."""
 
 _FINAL = "no restart mends this error, so the run ended at once: correct the script, and start the nodes again"
 
@@ -82,34 +87,55 @@ def hint(report: Report) -> str | None:
         return hang_advice(report.failure.hang, report.failure).format(host=report.host)
     if report.failure.final:
         return _FINAL
-    cause = cause_of(report)
-    return None if cause is None else _advice(cause, report)
+    rule = rule_for(report)
+    return None if rule is None else _advice(rule, report)
 
 
-def cause_of(report: Report) -> HintRule | None:
-    """Return the known cause of a failure; None without one, as for a worker that hung."""
+@lru_cache(maxsize=CACHED_MAX)
+def cause_of(failure: Failure) -> Cause:
+    """Return the class of a failure's cause, by what its node reports of it.
+
+    An exception of Python without a known reason is an error of the script.
+    """
+    if not OF_THE_NODE.keys().isdisjoint(failure.xids):
+        return Cause.DEVICE
+    if failure.hang is not None:
+        return Cause.HANG
+    if failure.final:
+        return Cause.USER_CODE
+    rule = next((rule for rule in RULES if not (rule.alone or rule.early) and _found(rule, failure)), None)
+    if rule is not None:
+        return rule.cause
+    return Cause.USER_CODE if failure.error else Cause.UNKNOWN
+
+
+def rule_for(report: Report) -> HintRule | None:
+    """Return the rule of a failure's known reason; None without one, as for a worker that hung."""
     if report.failure.hang is not None:
         return None
-    return next((cause for cause in CAUSES if _advice(cause, report) is not None), None)
+    return next((rule for rule in RULES if _advice(rule, report) is not None), None)
 
 
-def _advice(cause: HintRule, report: Report) -> str | None:
-    """Return the advice of this cause; None if it does not match the failure."""
+def _advice(rule: HintRule, report: Report) -> str | None:
+    """Return the advice of this rule; None if it does not match the failure."""
     failure = report.failure
-    if cause.signals and signal_behind(failure.exit_code) not in cause.signals:
-        return None
-    if cause.exit_codes and failure.exit_code not in cause.exit_codes:
-        return None
-    if (cause.alone and not _is_alone(report)) or (cause.early and not report.early):
+    if (rule.alone and not _is_alone(report)) or (rule.early and not report.early):
         return None
     values = {"host": report.host, "local_rank": failure.local_rank, "pid": failure.pid}
-    if cause.pattern is None:
-        return cause.advice.format(**values)
+    found = _found(rule, failure)
+    return None if found is None else rule.advice.format(**values, **found.groupdict())
+
+
+def _found(rule: HintRule, failure: Failure) -> re.Match[str] | None:
+    """Return where this rule matches the texts of a failure; None if the texts, or how it ended, do not match."""
+    if rule.signals and signal_behind(failure.exit_code) not in rule.signals:
+        return None
+    if rule.exit_codes and failure.exit_code not in rule.exit_codes:
+        return None
     texts = [failure.error, failure.message]
-    if cause.anywhere or not failure.error:
+    if rule.anywhere or not failure.error:
         texts += failure.last_lines
-    found = re.search(cause.pattern, "\n".join(texts))
-    return cause.advice.format(**values, **found.groupdict()) if found else None
+    return re.search(rule.pattern or "", "\n".join(texts))
 
 
 def _is_alone(report: Report) -> bool:

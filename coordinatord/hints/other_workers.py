@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coordinatord.hints.match import cause_of
+from coordinatord.hints.match import rule_for
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from coordinatord.protocol.messages import Report, SecondaryFailure
@@ -40,7 +40,7 @@ def early(report: Report) -> str:
 
 def stragglers(report: Report) -> str:
     """Return which workers were behind, if the failed one waited for others; empty if none was."""
-    cause = cause_of(report)
+    cause = rule_for(report)
     if cause is None or not cause.waits or not report.stragglers:
         return ""
     named = [f"rank {straggler.rank} on {straggler.node} at step {straggler.step}" for straggler in report.stragglers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from signal import Signals
 
 from coordinatord.hints.rule import HintRule
+from coordinatord.protocol.messages import Cause
 
 _KILL = frozenset({Signals.SIGKILL})
 
@@ -18,15 +19,22 @@ _KILLER = (
     "did it, and not nodeclient: see `journalctl` on {host}"
 )
 
+_NOT_OURS = (
+    "nodeclient did not send this signal: a scheduler that ends or preempts the job does, an administrator, or the "
+    "script itself"
+)
+
 MEMORY = (
     HintRule(
         "OOM killer",
+        Cause.HOST_MEMORY,
         f"the memory was full: {_LESS_MEMORY}",
         r"killed by the kernel's OOM killer \(",
         signals=_KILL,
     ),
     HintRule(
         "OOM killer took a child",
+        Cause.HOST_MEMORY,
         f"the memory was full, and a process of the DataLoader was the victim: {_LESS_MEMORY}",
         (
             r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
@@ -36,6 +44,7 @@ MEMORY = (
     ),
     HintRule(
         "GPU memory with another process",
+        Cause.GPU_MEMORY,
         "the GPU is full, and process {other} holds {size} of it (`nvidia-smi` on {host}): end it if it is a leftover; "
         "otherwise use a smaller batch, or let each worker use its own GPU (LOCAL_RANK)",
         (
@@ -45,12 +54,14 @@ MEMORY = (
     ),
     HintRule(
         "GPU memory",
+        Cause.GPU_MEMORY,
         "the GPU is full: use a smaller batch (and accumulate gradients), activation checkpointing or sharding (FSDP); "
         "`nvidia-smi` on {host} shows whether another process holds memory",
         r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError: (?:HIP|XPU)|CUBLAS_STATUS_ALLOC_FAILED",
     ),
     HintRule(
         "shared memory",
+        Cause.HOST_MEMORY,
         "the shared memory of {host} (/dev/shm) is too small for DataLoader workers: start the container with "
         "--shm-size=16g or --ipc=host (Kubernetes: an emptyDir with medium: Memory at /dev/shm), or use fewer of them",
         (
@@ -61,6 +72,7 @@ MEMORY = (
     ),
     HintRule(
         "host memory",
+        Cause.HOST_MEMORY,
         f"the host {{host}}, or what it lets one process use (ulimit -v), has no more memory: {_LESS_MEMORY}",
         (
             r"(?m:^)(?:\w+\.)*MemoryError\b|_ArrayMemoryError: |DefaultCPUAllocator: (?:can't|not enough)"
@@ -69,11 +81,13 @@ MEMORY = (
     ),
     HintRule(
         "DataLoader worker killed, not by the OOM killer",
+        Cause.SIGNAL,
         _KILLER,
         r"some process killed the DataLoader's worker",
     ),
     HintRule(
         "DataLoader worker killed",
+        Cause.SIGNAL,
         "most often the memory was full and the kernel's OOM killer chose it (`dmesg | grep -i killed` on {host}): "
         f"{_LESS_MEMORY}",
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",
@@ -84,23 +98,27 @@ MEMORY = (
 LIMITS = (
     HintRule(
         "disk full",
+        Cause.DISK,
         "a file system of {host} is full (`df -h`): checkpoints and logs fill it most often",
         r"No space left on device|Disk quota exceeded",
     ),
     HintRule(
         "too many open files on the host",
+        Cause.UNKNOWN,
         "all programs of {host} together have as many files open as its kernel allows: `lsof` shows who has them, and "
         "fs.file-max (sysctl) is the limit",
         r"Too many open files in system",
     ),
     HintRule(
         "too many open files",
+        Cause.UNKNOWN,
         "raise the limit before nodeclient starts (ulimit -n 65536; LimitNOFILE= in systemd); DataLoader workers need "
         "fewer with torch.multiprocessing.set_sharing_strategy('file_system')",
         r"Too many open files|received 0 items of ancdata",
     ),
     HintRule(
         "too many processes",
+        Cause.UNKNOWN,
         "{host} lets no more processes or threads be started (ulimit -u, pids.max of the cgroup): use fewer DataLoader "
         "workers, and set OMP_NUM_THREADS",
         (
@@ -117,41 +135,53 @@ this gets no hint."""
 SIGNALS = (
     HintRule(
         "SIGKILL, not by the OOM killer",
+        Cause.SIGNAL,
         _KILLER,
         r"not the kernel's OOM killer",
         signals=_KILL,
     ),
     HintRule(
         "SIGKILL",
+        Cause.SIGNAL,
         "nodeclient did not kill it. Most often the kernel's OOM killer did (`dmesg | grep -i killed` on {host}), else "
         "a scheduler or a person",
         signals=_KILL,
     ),
     HintRule(
-        "ended from outside",
-        "nodeclient did not send this signal: a scheduler that ends or preempts the job does, an administrator, or the "
-        "script itself",
-        signals=frozenset({Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT}),
+        "ended by SIGTERM",
+        Cause.PREEMPTED,
+        _NOT_OURS,
+        signals=frozenset({Signals.SIGTERM}),
+    ),
+    HintRule(
+        "ended by another signal from outside",
+        Cause.SIGNAL,
+        _NOT_OURS,
+        signals=frozenset({Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT}),
     ),
     HintRule(
         "SIGBUS",
+        Cause.UNKNOWN,
         "most often /dev/shm on {host} is full (docker --shm-size=16g or --ipc=host), or a file that was mapped into "
         "memory was cut short or has gone from its network file system",
         signals=frozenset({Signals.SIGBUS}),
     ),
     HintRule(
         "SIGSEGV",
+        Cause.UNKNOWN,
         "native code crashed: most often an extension that was built for another version of torch, CUDA or Python; "
         "PYTHONFAULTHANDLER=1 shows where in the script",
         signals=frozenset({Signals.SIGSEGV}),
     ),
     HintRule(
         "SIGILL",
+        Cause.UNKNOWN,
         "a library uses instructions that the processor of {host} does not have: it was built for a newer one",
         signals=frozenset({Signals.SIGILL}),
     ),
     HintRule(
         "process group left open",
+        Cause.UNKNOWN,
         "the script ended without torch.distributed.destroy_process_group() while the group was still in use (`with "
         "workerlib.init() as ctx`, or ctx.close(), does that); the abort is a consequence, and its last lines may "
         "show why the script ended",
@@ -160,6 +190,7 @@ SIGNALS = (
     ),
     HintRule(
         "SIGABRT",
+        Cause.UNKNOWN,
         "native code gave up; the last lines of its stderr say why, and PYTHONFAULTHANDLER=1 shows where in the script",
         rf"\A(?!(?s:.*){_LEFT_OPEN})",
         anywhere=True,
@@ -167,6 +198,7 @@ SIGNALS = (
     ),
     HintRule(
         "CPU time",
+        Cause.UNKNOWN,
         "its limit of CPU time is used up (ulimit -t on {host})",
         signals=frozenset({Signals.SIGXCPU}),
     ),

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from coordinatord.protocol.messages import Cause
+
 
 class HintRule(Struct, frozen=True):
     """One known cause, with the conditions that must all hold."""
 
     name: str
+    cause: Cause
     advice: str
     """A template for `str.format`: {host}, {local_rank}, {pid}, and the named groups of the pattern."""
     pattern: str | None = None

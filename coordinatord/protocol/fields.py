@@ -72,5 +72,8 @@ LOG_MAX = 1_024
 WorkerExit = Annotated[int, Meta(ge=-127, le=255)]
 """An exit code of `subprocess`: -n means death by signal n, which a shell reports as 128 + n."""
 
+XIDS_MAX = 8
+"""How many errors of GPUs a failure has: one fault of a GPU is logged as a handful of them."""
+
 CONSEQUENCES_MAX = 8
 """How many workers a list of failures, early ends, stragglers or the like names; the others are counted."""

@@ -22,6 +22,7 @@ from coordinatord.protocol.fields import (
     LOG_MAX,
     RANKS_MAX,
     WORKERS_MAX,
+    XIDS_MAX,
     Address,
     Count,
     Counter,
@@ -189,6 +190,32 @@ class HangKind(StrEnum):
     """All of a group wait in the same collective, which completes for none."""
 
 
+class Cause(StrEnum):
+    """The class of a failure's cause. It decides what is done: a new round, and at whose charge."""
+
+    USER_CODE = "user_code"
+    """An error of the script or of its environment: the same on any other node."""
+    HOST_MEMORY = "host_memory"
+    """The kernel's OOM killer, or an allocation that failed."""
+    GPU_MEMORY = "gpu_memory"
+    SIGNAL = "signal"
+    """Somebody outside the job killed the worker."""
+    PREEMPTED = "preempted"
+    """Somebody outside the job asked it to end, as a scheduler does that takes the host away."""
+    HANG = "hang"
+    """A worker did not come to what all others waited for."""
+    DEVICE = "device"
+    """A GPU is broken or gone: an Xid error that is the node's, ECC, NVLink, or a GPU that cannot be found."""
+    NETWORK = "network"
+    DISK = "disk"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether a restart uses up some of `--max-restarts`: the job is not to blame for its hosts."""
+        return self not in {Cause.DEVICE, Cause.PREEMPTED}
+
+
 class Ended(Strict, frozen=True):
     """A worker that exited with 0 while its round was on."""
 
@@ -296,6 +323,8 @@ class Failure(Strict, frozen=True):
     """It left its round because of a failed collective, and its process has not ended."""
     final: bool = False
     """The worker declared that no restart mends its error: the run ends."""
+    xids: Annotated[tuple[Count, ...], Meta(max_length=XIDS_MAX)] = ()
+    """The last errors (Xid) that the NVIDIA driver has logged on the node since the round was started there."""
 
 
 class Straggler(Strict, frozen=True):

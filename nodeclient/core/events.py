@@ -105,6 +105,8 @@ class Diagnosis(Struct, frozen=True):
     """Whether the worker lives, and leaves its round."""
     final: bool = False
     """Whether the worker says that no restart helps."""
+    xids: tuple[int, ...] = ()
+    """The errors (Xid) that the NVIDIA driver has logged on this host since the round was started here."""
 
 
 class WorkerExited(Event, frozen=True):

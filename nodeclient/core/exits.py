@@ -16,6 +16,7 @@ from coordinatord.protocol.fields import (
     LOG_MAX,
     MESSAGE_MAX,
     RANKS_MAX,
+    XIDS_MAX,
 )
 from coordinatord.protocol.messages import Ended, Failure, Follower
 from coordinatord.protocol.text import clip, is_same_error
@@ -80,6 +81,7 @@ class Exits:
             age_s=0.0,
             left=diagnosis.left,
             final=diagnosis.final,
+            xids=tuple(min(xid, RANKS_MAX) for xid in diagnosis.xids[-XIDS_MAX:]),
             log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
         )
 

@@ -19,6 +19,7 @@ from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
+from nodeclient.diagnosis.kernel_log import KMSG, xids
 from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, program_lines, without_native_frames
 from nodeclient.output.output import Output
 
@@ -44,13 +45,16 @@ class RoundDiagnoses:
         self._output = output
         self._error_files = error_files
         self._kills = oom.count_kills()
+        self._last_xid = max((number for number, _ in xids()), default=-1)
 
     async def diagnose(self, local_rank: int, exit_code: int, pid: int) -> Diagnosis:
         """Find out why a worker ended, once its last output was moved."""
         stderr = await self._output.end_of_stderr(local_rank)
         # In a thread: it reads files, and the worker made one of them.
         found = await asyncio.to_thread(diagnose, exit_code, pid, self._error_files[local_rank], stderr, self._kills)
-        return found if (log := self._output.stderr_log(local_rank)) is None else replace(found, log=str(log))
+        codes = tuple(code for _, code in await asyncio.to_thread(xids, self._last_xid))
+        log = self._output.stderr_log(local_rank)
+        return replace(found, xids=codes, log="" if log is None else str(log))
 
 
 def diagnose(
@@ -60,7 +64,7 @@ def diagnose(
     stderr: bytes,
     oom_before: oom.OomKills,
     root: Path = Path("/"),
-    kmsg: Path = oom.KMSG,
+    kmsg: Path = KMSG,
 ) -> Diagnosis:
     """Find out why a worker ended. Never raises; reads a few small files.
 

@@ -7,21 +7,18 @@ kernel log has the memory of the worker, if this process may read it.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
+from nodeclient.diagnosis.kernel_log import KMSG, read_records
 from nodeclient.diagnosis.stderr_text import gibibytes
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import limit_of
 from nodeclient.host.process_state import read_if_there
-
-KMSG = Path("/dev/kmsg")
-"""The kernel log."""
 
 
 class OomKills(Struct, frozen=True):
@@ -99,12 +96,6 @@ def _read_counter(path: Path, name: str) -> int | None:
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The namespace of the process ids in the kernel log (PROC_PID_INIT_INO in the kernel)."""
 
-RECORDS_MAX = 100_000
-"""The limit of records to read, more than the largest ring buffer of a kernel has."""
-
-RECORD_BYTES = 8_192
-"""The size of one read, which fits a whole record (CONSOLE_EXT_LOG_MAX in the kernel)."""
-
 _KILLED = re.compile(
     r"Killed process (?P<pid>\d+) \(.*?anon-rss:(?P<anon>\d+)kB(?:, file-rss:\d+kB, shmem-rss:(?P<shmem>\d+)kB)?"
 )
@@ -115,30 +106,10 @@ def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int
     try:
         if str((root / "proc/self/ns/pid").readlink()) != FIRST_PID_NAMESPACE:
             return None
-        fd = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     size = None
-    try:
-        for record in _records(fd):
-            if (killed := _KILLED.search(record)) and int(killed["pid"]) == pid:
-                size = (int(killed["anon"]) + int(killed["shmem"] or 0)) * 1024
-    finally:
-        os.close(fd)
+    for record in read_records(kmsg):
+        if (killed := _KILLED.search(record)) and int(killed["pid"]) == pid:
+            size = (int(killed["anon"]) + int(killed["shmem"] or 0)) * 1024
     return size
-
-
-def _records(fd: int) -> list[str]:
-    """Return the present lines of the log, oldest first."""
-    read = bytearray()
-    for _ in range(RECORDS_MAX):
-        try:
-            record = os.read(fd, RECORD_BYTES)
-        except BrokenPipeError:
-            continue  # the next record was overwritten, so reading continues after it
-        except OSError:
-            break  # there are no more records, or this process may not read them
-        if not record:
-            break
-        read += record
-    return read.decode(errors="replace").splitlines()

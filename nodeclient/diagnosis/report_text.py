@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.http.api import FailureStatus
-from coordinatord.protocol.messages import HangKind, Report
+from coordinatord.protocol.messages import Cause, HangKind, Report
 from coordinatord.protocol.text import name_ranks
 from coordinatord.runtime.local_time import moment
 
@@ -43,6 +43,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
         ("how", f"{failure.how}{process}" if started else ""),
         ("because" if started else "why", failure.message),
         ("error", error),
+        ("cause", "" if failure.cause in {Cause.HANG, Cause.UNKNOWN} else failure.cause.replace("_", " ")),
         ("before", failure.before),
         ("behind", failure.behind),
         ("then", failure.then),
@@ -135,6 +136,7 @@ def log_fields(report: Report) -> dict[str, object]:
         "pid": failure.pid or None,
         "exit_code": failure.exit_code,
         "how": shown.how if failure.pid or failure.hang else "not started",
+        "cause": shown.cause,
         "hang": failure.hang,
         "age_s": failure.age_s,
         "because": failure.message,

@@ -19,7 +19,7 @@ from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.shown.job_view import laggard_s, pace
-from coordinatord.protocol.messages import ColdCause, Launcher
+from coordinatord.protocol.messages import Cause, ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 
 ENDED_EXPORTED_S = 900.0
@@ -42,6 +42,8 @@ class JobFigures(Struct, frozen=True):
     nodes_lost: int
     cold_rounds: tuple[int, ...]
     """The number of rounds that started cold in spite of `--preload`, for each `ColdCause`."""
+    failures: tuple[int, ...]
+    """The number of rounds that the failure of a worker ended, for each `Cause`."""
     restarts: int
     restarts_max: int | None
     """None if torchrun's agents count them."""
@@ -78,6 +80,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         rounds=tuple(tally.rounds[reason] for reason in REASONS),
         nodes_lost=tally.nodes_lost,
         cold_rounds=tuple(tally.cold[cause] for cause in ColdCause),
+        failures=tuple(tally.failures[cause] for cause in Cause),
         restarts=run.durable.restarts_used,
         restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
         seconds=tuple(seconds[activity] for activity in Activity),
@@ -139,6 +142,8 @@ class JobsCollector(Collector):
         yield _counter("nodes_lost", "Nodes that were lost, in a round or not.", _plain(exported, "nodes_lost"))
         cold = "Rounds that began with cold workers in spite of --preload, by what kept these from being forked."
         yield _counter("cold_rounds", cold, _by(ColdCause, exported, "cold_rounds"), "cause")
+        failures = "Rounds that the failure of a worker ended, by the class of the cause."
+        yield _counter("failures", failures, _by(Cause, exported, "failures"), "cause")
         yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(exported, "restarts"))
         budget = "The budget of restarts, unless torchrun counts them."
         yield _gauge("job_restarts_max", budget, _plain(live, "restarts_max"))

@@ -28,7 +28,8 @@ from coordinatord.core.rounds.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.rounds.values.time_ledger import Activity, Spent
-from coordinatord.protocol.messages import ColdCause
+from coordinatord.hints.match import cause_of
+from coordinatord.protocol.messages import Cause, ColdCause
 from coordinatord.store.interface import Entry
 
 WORKER_FAILED = conditions.worker_failed.__name__
@@ -70,6 +71,8 @@ class JobTally:
 
     rounds: Counter[str] = field(default_factory=Counter)
     """Ended rounds, by reason."""
+    failures: Counter[Cause] = field(default_factory=Counter)
+    """Rounds that a worker's failure ended, by the class of its cause."""
     nodes_lost: int = 0
     cold: Counter[ColdCause] = field(default_factory=Counter)
     """Rounds that started with cold workers in spite of `--preload`, by the first cause."""
@@ -181,6 +184,8 @@ def _restored(run: Run) -> JobTally:
 
 
 def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
+    if record.report is not None:
+        tally.failures[cause_of(record.report.failure)] += 1
     if tally.in_round:
         tally.rounds[_reason_of(tally, record)] += 1
     tally.in_round, tally.reason, tally.ended = False, None, record.spent

@@ -55,6 +55,7 @@ function factsOf(failure) {
     { label: "Root cause", text: causeOf(failure) },
     { label: "How", text: `${failure.how}${process}` },
     { label: "Error", text: failure.error },
+    { label: "Cause", text: ["hang", "unknown"].includes(failure.cause) ? "" : failure.cause.replace("_", " ") },
     { label: "Finding", text: failure.message },
     { label: "Before", text: failure.before },
     { label: "Behind", text: failure.behind },

@@ -1,13 +1,15 @@
 """Each known cause is recognised in what is really written when it strikes, and nothing else is."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from coordinatord.hints.hang_verdict import find_hang
-from coordinatord.hints.match import CAUSES, _advice, cause_of, hint
+from coordinatord.hints.match import RULES, _advice, cause_of, hint, rule_for
 from coordinatord.hints.network import lost_connection
 from coordinatord.hints.seen_worker import WAITS_FOR_DISK, SeenWorker
-from coordinatord.protocol.messages import EarlyEnd, HangKind, Report
+from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, Report
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks
 from nodeclient.core.ending import GroupEnding
 from nodeclient.core.exits import Exits
@@ -33,7 +35,7 @@ def report_on(sample: Sample) -> Report:
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.cause}: {sample.stderr[-40:]!r}")
 def test_the_cause_is_recognised(sample: Sample) -> None:
     report = report_on(sample)
-    assert next(cause.name for cause in CAUSES if _advice(cause, report) is not None) == sample.cause
+    assert next(cause.name for cause in RULES if _advice(cause, report) is not None) == sample.cause
     assert (said := hint(report)) is not None
     assert sample.says in said
 
@@ -52,8 +54,8 @@ def test_an_exception_that_an_abort_follows_is_an_ordinary_error(after: str) -> 
 
 
 def test_every_cause_has_a_true_message() -> None:
-    assert {sample.cause for sample in SAMPLES} == {cause.name for cause in CAUSES}
-    assert len({cause.name for cause in CAUSES}) == len(CAUSES)
+    assert {sample.cause for sample in SAMPLES} == {cause.name for cause in RULES}
+    assert len({cause.name for cause in RULES}) == len(RULES)
 
 
 def test_no_advice_is_longer_than_four_rows() -> None:
@@ -77,7 +79,7 @@ def test_each_kind_of_hang_gets_advice_whatever_its_words_are(kind: HangKind, sa
     assert (said := hint(report)) is not None
     assert says in said
     assert len(said) <= 4 * 97
-    assert cause_of(report) is None
+    assert rule_for(report) is None
 
 
 @pytest.mark.parametrize(
@@ -118,3 +120,30 @@ def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
     assert not lost_connection(report_on(Sample("", raised(timed_out))).failure)
     own = f"[rank0]: an earlier line: {GLOO}pair.cc:537] Connection closed by peer\n" + raised("ValueError: no data")
     assert not lost_connection(report_on(Sample("", own)).failure)
+
+
+@pytest.mark.parametrize(
+    ("cause", "failed"),
+    [
+        (Cause.USER_CODE, {"error": "ValueError: loss is nan"}),
+        (Cause.USER_CODE, {"error": "RuntimeError: wrong data", "final": True}),
+        (
+            Cause.HOST_MEMORY,
+            {"message": "killed by the kernel's OOM killer (memory)", "exit_code": -9},
+        ),
+        (Cause.GPU_MEMORY, {"error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"}),
+        (Cause.SIGNAL, {"exit_code": -9}),
+        (Cause.PREEMPTED, {"exit_code": -15}),
+        (Cause.HANG, {"hang": HangKind.BUSY}),
+        (Cause.DEVICE, {"error": "torch.AcceleratorError: CUDA error: unspecified launch failure", "xids": (13, 79)}),
+        (Cause.DEVICE, {"hang": HangKind.STUCK, "xids": (79,)}),
+        (Cause.DEVICE, {"error": "RuntimeError: No CUDA GPUs are available"}),
+        (Cause.USER_CODE, {"error": "torch.AcceleratorError: CUDA error: an illegal memory access", "xids": (31,)}),
+        (Cause.NETWORK, {"error": f"RuntimeError: [{GLOO}pair.cc:537] Connection closed by peer [10.0.0.2]:4711"}),
+        (Cause.DISK, {"error": "OSError: [Errno 28] No space left on device"}),
+        (Cause.UNKNOWN, {"exit_code": 3}),
+    ],
+)
+def test_the_class_of_a_cause_follows_from_what_the_node_found(cause: Cause, failed: dict[str, Any]) -> None:
+    nothing = {"exit_code": 1, "message": "", "error": "", "last_lines": ()}
+    assert cause_of(replace(a_report().failure, **nothing | failed)) is cause

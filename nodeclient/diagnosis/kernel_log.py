@@ -1,0 +1,47 @@
+"""Reads the kernel's log, if this process may: the OOM killer's victims, and the errors of GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+KMSG = Path("/dev/kmsg")
+
+RECORDS_MAX = 100_000
+"""The limit of records to read, more than the largest ring buffer of a kernel has."""
+
+RECORD_BYTES = 8_192
+"""The size of one read, which fits a whole record (CONSOLE_EXT_LOG_MAX in the kernel)."""
+
+_XID = re.compile(r"\d+,(?P<number>\d+),.*;NVRM: Xid \(.*?\): (?P<code>\d+),")
+"""A record of the NVIDIA driver, after the log's own fields: priority, number, microseconds and flags."""
+
+
+def read_records(kmsg: Path = KMSG) -> list[str]:
+    """Return the present lines of the log, oldest first; none if this process may not read it. Never raises."""
+    try:
+        fd = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    read = bytearray()
+    try:
+        for _ in range(RECORDS_MAX):
+            try:
+                record = os.read(fd, RECORD_BYTES)
+            except BrokenPipeError:
+                continue  # the next record was overwritten, so reading continues after it
+            except OSError:
+                break  # there are no more records
+            if not record:
+                break
+            read += record
+    finally:
+        os.close(fd)
+    return read.decode(errors="replace").splitlines()
+
+
+def xids(after: int = -1, kmsg: Path = KMSG) -> list[tuple[int, int]]:
+    """Return the errors of GPUs in the log after the record of this number: the number of each, and its Xid."""
+    found = (_XID.match(line) for line in read_records(kmsg))
+    return [(number, int(xid["code"])) for xid in found if xid and (number := int(xid["number"])) > after]
