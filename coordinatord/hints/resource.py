@@ -19,11 +19,6 @@ _KILLER = (
     "did it, and not nodeclient: see `journalctl` on {host}"
 )
 
-_NOT_OURS = (
-    "nodeclient did not send this signal: a scheduler that ends or preempts the job does, an administrator, or the "
-    "script itself"
-)
-
 MEMORY = (
     HintRule(
         "OOM killer",
@@ -148,16 +143,11 @@ SIGNALS = (
         signals=_KILL,
     ),
     HintRule(
-        "ended by SIGTERM",
-        Cause.PREEMPTED,
-        _NOT_OURS,
-        signals=frozenset({Signals.SIGTERM}),
-    ),
-    HintRule(
-        "ended by another signal from outside",
+        "ended from outside",
         Cause.SIGNAL,
-        _NOT_OURS,
-        signals=frozenset({Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT}),
+        "nodeclient did not send this signal: a scheduler that ends or preempts the job does, an administrator, or the "
+        "script itself",
+        signals=frozenset({Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT}),
     ),
     HintRule(
         "SIGBUS",

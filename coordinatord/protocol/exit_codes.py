@@ -31,6 +31,8 @@ class ExitCode(IntEnum):
     STOPPED = 79
     """An operator ended the job: a supervisor must not restart its nodes. It is the first number that sysexits leaves
     free."""
+    NO_PROGRESS = 80
+    """The job fails again and again without getting any further: a supervisor must not restart its nodes."""
     TIMED_OUT = 124
     """A wait timed out, or a worker hung: the code of timeout(1)."""
     INTERRUPTED = 130

@@ -36,6 +36,7 @@ from coordinatord.protocol.fields import (
     Sentence,
     Step,
     Text,
+    Window,
     WorkerExit,
 )
 from coordinatord.protocol.kept_state import (
@@ -161,6 +162,7 @@ class JobSpec(Strict, frozen=True):
     nodes_min: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     nodes_max: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     max_restarts: Counter
+    """How many failures of workers may be followed by another round."""
     launcher: Launcher = Launcher.NODECLIENT
     scale_up: ScaleUp = ScaleUp.NOW
     hang_timeout_s: Seconds | None = None
@@ -168,6 +170,10 @@ class JobSpec(Strict, frozen=True):
     follows from the run's steps, and a round whose culprit computes is not restarted. 0: no hung round is restarted."""
     drain_laggards: Annotated[float, Meta(ge=0, le=FACTOR_MAX)] = 0.0
     """The slowdown of steps by a worker above which its node is drained; 0 for never."""
+    restart_window_s: Window | None = None
+    """If set, only the restarts of so many last seconds are counted."""
+    max_futile_rounds: Counter = 0
+    """How many rounds in a row may fail without a new step before the run ends; 0 for any number."""
 
     def __post_init__(self) -> None:
         """Reject an empty range. Raises `SchemaError`."""
@@ -355,6 +361,7 @@ class Report(Strict, frozen=True):
     """The highest step that any worker had reported."""
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first few workers that had not reported it, the slowest first."""
+    cause: Cause = Cause.UNKNOWN
 
 
 SECTION_NAME_MAX = 16

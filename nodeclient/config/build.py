@@ -137,13 +137,16 @@ def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, i
         parser.error(
             f"--standalone is for this host alone, but --nnodes wants {least}: start a coordinatord, see --coord"
         )
+    max_restarts, window_s = given.max_restarts
     return JobSpec(
         least,
         most,
-        given.max_restarts,
+        max_restarts,
         scale_up=ScaleUp(given.scale_up),
         hang_timeout_s=given.hang_timeout,
         drain_laggards=given.drain_laggards or 0.0,
+        restart_window_s=window_s,
+        max_futile_rounds=given.max_futile_rounds,
     )
 
 

@@ -8,7 +8,15 @@ import signal
 import socket
 from collections.abc import Sequence
 
-from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, FACTOR_MAX, MESSAGE_MAX, RANKS_MAX
+from coordinatord.protocol.fields import (
+    COUNTER_MAX,
+    DURATION_S_MAX,
+    FACTOR_MAX,
+    MESSAGE_MAX,
+    RANKS_MAX,
+    WINDOW_RESTARTS_MAX,
+    WINDOW_S_MAX,
+)
 from coordinatord.protocol.kept_state import KEEP_STEPS_MAX
 from coordinatord.runtime.settings import seconds
 from nodeclient.access.endpoint import Endpoint, read_endpoint
@@ -90,6 +98,20 @@ def names(text: str) -> tuple[str, ...]:
 def count(text: str) -> int:
     """Parse an integer from 0 upward."""
     return _whole(text, 0, COUNTER_MAX, "a whole number, 0 or more")
+
+
+def restarts(text: str) -> tuple[int, float | None]:
+    """Parse a number of restarts, and the window in which they are counted if there is one: `3`, or `3/6h`."""
+    number, has_window, window = text.partition("/")
+    if not has_window:
+        return count(number), None
+    most, window_s = count(number), duration(window)
+    if most > WINDOW_RESTARTS_MAX or not 1 <= window_s <= WINDOW_S_MAX:
+        days = WINDOW_S_MAX // 86_400
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected at most {WINDOW_RESTARTS_MAX} restarts, within 1s to {days}d, such as 3/6h"
+        )
+    return most, window_s
 
 
 def rounds_kept(text: str) -> int | None:

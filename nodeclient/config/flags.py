@@ -39,7 +39,13 @@ def add_size_flags(parser: SettingsParser, *, nodes: str, workers: str, workers_
     add = parser.add_setting
     add("--nnodes N|MIN:MAX", "nodes of a round; 'MIN:' for no maximum", flag_values.node_range, by_default=nodes)
     add("--nproc-per-node N|auto|gpu|cpu", "workers on this host", default=workers_default, by_default=workers)
-    add("--max-restarts N", "worker failures the whole job survives", flag_values.count, default=0)
+    add(
+        "--max-restarts N[/TIME]",
+        "worker failures the whole job survives; with a time, such as 3/6h, within that",
+        flag_values.restarts,
+        default=(0, None),
+        by_default="0",
+    )
 
 
 def add_job_flags(parser: SettingsParser) -> None:
@@ -57,6 +63,12 @@ def add_job_flags(parser: SettingsParser) -> None:
         "seconds without a step after which a round that hangs is restarted",
         flag_values.hang_timeout,
         by_default="by the run's own pace",
+    )
+    add_own(
+        "--max-futile-rounds N",
+        "rounds in a row that may fail without a new step before the job ends; 0 for any number",
+        flag_values.count,
+        default=3,
     )
     add_own(
         "--drain-laggards FACTOR",

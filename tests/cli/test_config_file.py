@@ -92,7 +92,7 @@ def test_a_node_takes_its_settings_and_its_command_from_a_file(tmp_path: Path) -
     """
     found = join(tmp_path, text)
     assert found.coordinators == (Endpoint("a", 1), Endpoint("b", 29400))
-    assert (found.job, found.spec, found.workers) == ("mnist", JobSpec(2, 4, 5), 3)
+    assert (found.job, found.spec, found.workers) == ("mnist", JobSpec(2, 4, 5, max_futile_rounds=3), 3)
     assert (found.output.terminal_ranks, found.output.rotate_bytes) == (frozenset({0, 2}), 100_000_000)
     assert found.output.stdout_filters == ("a,b", "c")
     assert (found.preload, found.command) == (("torch", "my.package"), ("python3", "-c", "pass"))

@@ -57,6 +57,11 @@ def a_spec(nodes_min: int = 1, nodes_max: int = 4, max_restarts: int = 3) -> Job
     return JobSpec(nodes_min, nodes_max, max_restarts)
 
 
+def given_spec(nodes_min: int, nodes_max: int, max_restarts: int) -> JobSpec:
+    """Build the spec that the flags --nnodes and --max-restarts lead to."""
+    return JobSpec(nodes_min, nodes_max, max_restarts, max_futile_rounds=3)
+
+
 def an_offer(node: str = "n1", **values: Any) -> NodeOffer:
     """Build the offer of a node on a host of its own."""
     defaults: dict[str, Any] = {

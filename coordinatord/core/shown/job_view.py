@@ -69,7 +69,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
         begun=None if run.durable.rounds.current is None else starts_view(run.durable.rounds.current.begun),
         progress=_progress(run, steps_per_s),
         kept=kept_view(run),
-        restarts=_restarts(run),
+        restarts=_restarts(run, now),
         spares=_spares(run),
         missing=_missing(run),
         lost=_lost(run, now),
@@ -97,7 +97,7 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
         reason=_situation(run, now, store_error),
         round=run.durable.round,
         world_size=_world_size(run),
-        restarts=_restarts(run),
+        restarts=_restarts(run, now),
         spares=_spares(run),
         progress=_progress(run, pace(run, now)),
         nodes=len(run.members),
@@ -213,10 +213,13 @@ def _world_size(run: Run) -> int:
     return sum(member.offer.workers for member in run.roll.inside) if in_round else 0
 
 
-def _restarts(run: Run) -> api.RestartsStatus:
+def _restarts(run: Run, now: float) -> api.RestartsStatus:
     """Return the budget of restarts, without a maximum if torchrun's agents count them."""
-    counted = run.spec.launcher is not Launcher.TORCHRUN
-    return api.RestartsStatus(used=run.durable.restarts_used, max=run.spec.max_restarts if counted else None)
+    return api.RestartsStatus(
+        used=run.restarts_counted(run.durable.ledger.total(now)),
+        max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
+        window_s=run.spec.restart_window_s,
+    )
 
 
 def _spares(run: Run) -> int:

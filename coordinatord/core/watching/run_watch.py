@@ -175,9 +175,11 @@ class RunWatch(WatchingWing):
         ended, or that waits in another collective than the others. One that stands still, or data that does not move,
         may only be slow, unless `--hang-timeout` says how slow is too slow.
         """
-        run, verdict = self._run, self._hang.verdict
-        is_last = run.durable.restarts_used >= run.spec.max_restarts
-        return verdict is not None and verdict.rests_on_pace and is_last and run.spec.hang_timeout_s is None
+        run, verdict, look = self._run, self._hang.verdict, self._hang.judged
+        if verdict is None or look is None:
+            return False
+        is_last = run.restarts_counted(run.durable.ledger.total(look.at)) >= run.spec.max_restarts
+        return verdict.rests_on_pace and is_last and run.spec.hang_timeout_s is None
 
     def laggard(self) -> NodeDrained | None:
         """Return the drain of the node that several comparisons in a row have found to be late; None without one."""

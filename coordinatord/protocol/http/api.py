@@ -416,6 +416,8 @@ class RestartsStatus(Struct, frozen=True, kw_only=True):
     used: Whole
     max: Whole | None
     """None if torchrun's agents count them."""
+    window_s: Number | None = None
+    """The last seconds in which restarts are counted; None if all are."""
 
 
 class MissingStatus(Struct, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
-"""An error that comes again at once, round after round: a pause before the next round, longer each time."""
+"""Failures round after round: a pause that grows, restarts in a window, and the end of a job that gets nowhere."""
 
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
@@ -10,8 +11,9 @@ from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, PolicyChanged, Reported
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.values.admin_requests import AdminResult, RestartJob
-from coordinatord.core.rounds.values.records import RoundEnded, RoundFormed
-from coordinatord.protocol.messages import Failure, Goal, Phase
+from coordinatord.core.rounds.values.records import RoundEnded, RoundFormed, RunEnded
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Failure, Goal, Phase, Result
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
 ERROR = "RuntimeError: ZeRO was saved by 4 workers"
@@ -20,9 +22,9 @@ ERROR = "RuntimeError: ZeRO was saved by 4 workers"
 class Job:
     """A job of one node, whose workers fail at once."""
 
-    def __init__(self, nodes_max: int = 1, **policy: Any) -> None:
+    def __init__(self, nodes_max: int = 1, spec: dict[str, Any] | None = None, **policy: Any) -> None:
         self.coordinator = a_coordinator(**policy)
-        self.spec = a_spec(1, nodes_max, max_restarts=100)
+        self.spec = replace(a_spec(1, nodes_max, max_restarts=100), **spec or {})
         self.past: list[Decided] = []
         self.now = 0.0
         self.number = 0
@@ -67,14 +69,12 @@ class Job:
         self.note(records)
         return list(records)
 
-    def fail(
-        self, error: str = ERROR, *, steps: tuple[int, ...] = (), after_s: float = 1.0, **facts: Any
-    ) -> RoundEnded:
-        """Let the round's workers run, and one of them fail."""
+    def fail(self, error: str = ERROR, *, steps: tuple[int, ...] = (), after_s: float = 1.0, **facts: Any) -> Any:
+        """Let the round's workers run, and one of them fail; return the end of the round, or of the run with it."""
         self.report(Phase.RUNNING, steps=steps)
         self.pass_by(after_s)
         records = self.report(Phase.FAILED, a_failure(error=error, **facts), steps)
-        [ended] = [record for record in records if isinstance(record, RoundEnded)]
+        [ended] = [record for record in records if isinstance(record, RoundEnded | RunEnded)]
         return ended
 
     def restart(self) -> tuple[AdminResult, str]:
@@ -231,3 +231,80 @@ def test_no_node_is_let_go_for_a_pause_that_is_longer_than_its_patience() -> Non
     job.fail()
     assert job.waits() == 60.0
     assert job.run.members["a"].durable.outcome is None
+
+
+TRACEBACK = ('  File "train.py", line 81, in <module>', "    loss = model(batch)", "ValueError: bad shape 3")
+
+
+def test_the_same_error_of_the_script_at_the_same_place_ends_the_job() -> None:
+    job = Job(spec={"max_futile_rounds": 3})
+    job.fail("ValueError: bad shape 3", last_lines=TRACEBACK)
+    job.next_life()
+    job.join("a", 1)
+    ended = job.fail("ValueError: bad shape 5", last_lines=TRACEBACK)
+    assert isinstance(ended, RunEnded)
+    assert (ended.outcome.result, ended.outcome.exit_code) == (Result.FAILED, ExitCode.NO_PROGRESS)
+    assert ended.reason.endswith(
+        "(the script failed of the same error at the same place in two rounds, without a step in between)"
+    )
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"last_lines": ('  File "train.py", line 99, in <module>', "ValueError: bad shape 3")},
+        {"last_lines": ()},
+        {"steps": (7,)},
+        {"after_s": 61.0},
+        {"error": "torch.OutOfMemoryError: CUDA out of memory"},
+    ],
+    ids=["another place", "no place", "a step between", "a long round", "no error of the script"],
+)
+def test_an_error_that_another_round_may_not_have_is_followed_by_one(second: dict[str, Any]) -> None:
+    job = Job(spec={"max_futile_rounds": 3}, retry_pause_s=0.0)
+    first = {"error": second["error"]} if "error" in second else {}
+    failed = {"error": "ValueError: bad shape 3", "last_lines": TRACEBACK}
+    job.fail(**failed | first)
+    assert isinstance(job.fail(**failed | second), RoundEnded)
+
+
+def test_rounds_that_fail_without_a_new_step_end_the_job() -> None:
+    job = Job(spec={"max_futile_rounds": 3}, retry_pause_s=0.0)
+    job.fail("OSError: one", steps=(7,))
+    job.fail("OSError: two", steps=(7,))
+    job.fail("OSError: three", steps=(5,))
+    job.next_life()
+    job.join("a", 1)
+    ended = job.fail("OSError: four", steps=(7,))
+    assert isinstance(ended, RunEnded)
+    assert ended.outcome.exit_code == ExitCode.NO_PROGRESS
+    assert ended.reason.endswith("(3 rounds in a row have failed without a new step, see --max-futile-rounds)")
+
+
+def test_a_new_step_begins_the_count_of_futile_rounds_anew() -> None:
+    job = Job(spec={"max_futile_rounds": 2}, retry_pause_s=0.0)
+    for step in range(1, 9):
+        assert isinstance(job.fail(f"OSError: {step}", steps=(step // 2,)), RoundEnded)
+
+
+def test_a_broken_gpu_costs_no_restart() -> None:
+    job = Job(spec={"max_restarts": 0, "max_futile_rounds": 3}, retry_pause_s=0.0)
+    for _ in range(2):
+        ended = job.fail("torch.AcceleratorError: CUDA error: unspecified launch failure", xids=(79,))
+        assert isinstance(ended, RoundEnded)
+        assert (ended.charged, ended.restarts_used) == (False, 0)
+    ended = job.fail("torch.AcceleratorError: CUDA error: unspecified launch failure", xids=(79,))
+    assert isinstance(ended, RunEnded)
+    assert ended.outcome.exit_code == ExitCode.NO_PROGRESS
+
+
+def test_only_restarts_within_the_window_are_counted() -> None:
+    job = Job(spec={"max_restarts": 2, "restart_window_s": 600.0}, retry_pause_s=0.0)
+    for error in ("OSError: one", "OSError: two", "OSError: three", "OSError: four"):
+        assert isinstance(job.fail(error, after_s=400.0), RoundEnded)
+    job.next_life()
+    job.join("a", 1)
+    ended = job.fail("OSError: five")
+    assert isinstance(ended, RunEnded)
+    assert ended.reason.endswith("(restarts used: 2 of 2/10min)")
+    assert ended.outcome.exit_code == 1

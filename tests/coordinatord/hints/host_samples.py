@@ -194,9 +194,8 @@ SIGNALS = [
         diagnosis=Diagnosis(message="some process sent it, it was not the kernel's OOM killer"),
     ),
     Sample("SIGKILL", "step 210\n", -9, "dmesg"),
-    Sample("ended by SIGTERM", "step 210\n", -15, "preempts"),
-    Sample("ended by SIGTERM", "step 210\n", 143),
-    Sample("ended by another signal from outside", "step 210\n", -2),
+    Sample("ended from outside", "step 210\n", -15, "preempts"),
+    Sample("ended from outside", "step 210\n", 143),
     Sample("SIGBUS", "", -7, "was cut short"),
     Sample(
         "SIGSEGV",

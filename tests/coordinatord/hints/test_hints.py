@@ -133,7 +133,7 @@ def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
         ),
         (Cause.GPU_MEMORY, {"error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"}),
         (Cause.SIGNAL, {"exit_code": -9}),
-        (Cause.PREEMPTED, {"exit_code": -15}),
+        (Cause.SIGNAL, {"exit_code": -15}),
         (Cause.HANG, {"hang": HangKind.BUSY}),
         (Cause.DEVICE, {"error": "torch.AcceleratorError: CUDA error: unspecified launch failure", "xids": (13, 79)}),
         (Cause.DEVICE, {"hang": HangKind.STUCK, "xids": (79,)}),

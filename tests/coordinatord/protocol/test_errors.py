@@ -21,6 +21,7 @@ from coordinatord.core.rounds.values.records import JobStopAsked, Record
 from coordinatord.protocol.errors import STATE_MAX, InternalError
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core import agent
+from nodeclient.core import table as node_table
 from nodeclient.core.agent import Agent
 from nodeclient.core.events import Tick as AgentTick
 from nodeclient.core.table import Act, Stimulus
@@ -29,7 +30,7 @@ from tests.support.builders import a_coordinator, a_member, a_run, an_assignment
 
 
 def test_a_stimulus_that_the_agent_s_table_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = copy(agent.TABLE)  # a row that is put back would be its last one, which a printed table would show
+    rows = copy(node_table.TABLE)  # a row that is put back would be its last one, which a printed table would show
     del rows[Phase.IDLE, Stimulus.RUN_NEXT]
     monkeypatch.setattr(agent, "TABLE", rows)
     bench = Bench()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsError
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.flag_values import (
@@ -32,6 +31,7 @@ from nodeclient.config.parse import parse
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
 from nodeclient.output.output_settings import Choice, OutputSettings, Streams
+from tests.support.builders import given_spec
 
 PYTHON = sys.executable
 
@@ -46,7 +46,7 @@ def test_the_defaults_need_no_thought() -> None:
     config = join("--coord", "host")
     assert config.coordinators == (Endpoint("host", 29400),)
     assert config.job == "default"
-    assert config.spec == JobSpec(1, RANKS_MAX, 0)
+    assert config.spec == given_spec(1, RANKS_MAX, 0)
     assert config.workers >= 1
     assert config.command == (PYTHON, __file__, "--nnodes", "9")
     assert (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s) == (600, 30, 0.5)
@@ -58,14 +58,14 @@ def test_the_defaults_need_no_thought() -> None:
 
 
 def test_standalone_is_a_job_of_one_node() -> None:
-    assert join("--standalone").spec == JobSpec(1, 1, 0)
-    assert join("--standalone", "--nnodes", "1:2").spec == JobSpec(1, 2, 0)
+    assert join("--standalone").spec == given_spec(1, 1, 0)
+    assert join("--standalone", "--nnodes", "1:2").spec == given_spec(1, 2, 0)
 
 
 def test_every_flag_comes_from_the_environment_as_well() -> None:
     config = join(NODECLIENT_COORD="a,b:1", NODECLIENT_NNODES="2:4", NODECLIENT_MAX_RESTARTS="3", NODECLIENT_JOB_ID="j")
     assert config.coordinators == (Endpoint("a", 29400), Endpoint("b", 1))
-    assert (config.spec, config.job) == (JobSpec(2, 4, 3), "j")
+    assert (config.spec, config.job) == (given_spec(2, 4, 3), "j")
 
 
 def test_standalone_on_the_command_line_wins_over_a_coordinator_in_the_environment() -> None:
@@ -99,7 +99,7 @@ def test_a_mistake_in_the_environment_of_another_subcommand_is_nobodys_business(
     assert parse(["status", "--coord", "h"], environ) == StatusConfig(
         None, json=False, coordinators=(Endpoint("h", 29400),)
     )
-    assert join("--coord", "h", PET_NNODES="x").spec == JobSpec(1, RANKS_MAX, 0)
+    assert join("--coord", "h", PET_NNODES="x").spec == given_spec(1, RANKS_MAX, 0)
 
 
 def test_what_torchrun_says_of_workers_is_said_in_the_same_words() -> None:
@@ -174,7 +174,7 @@ SRUN = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4
 
 def test_what_is_not_given_comes_from_the_scheduler_and_a_remark_says_so() -> None:
     config = join("--coord", "h", **SRUN)
-    assert (config.job, config.spec, config.group_rank) == ("4711.0", JobSpec(4, 4, 0), 2)
+    assert (config.job, config.spec, config.group_rank) == ("4711.0", given_spec(4, 4, 0), 2)
     assert config.remarks == (
         "job id 4711.0 from SLURM_JOB_ID, SLURM_STEP_ID",
         "number of nodes 4 from SLURM_STEP_NUM_NODES",
@@ -184,7 +184,7 @@ def test_what_is_not_given_comes_from_the_scheduler_and_a_remark_says_so() -> No
 
 def test_flags_and_variables_of_ours_win_over_the_scheduler() -> None:
     config = join("--coord", "h", "--nnodes", "2:4", "--node-rank", "0", NODECLIENT_JOB_ID="mnist", **SRUN)
-    assert (config.job, config.spec, config.group_rank) == ("mnist", JobSpec(2, 4, 0), 0)
+    assert (config.job, config.spec, config.group_rank) == ("mnist", given_spec(2, 4, 0), 0)
     assert config.remarks == ()
 
 
@@ -195,7 +195,7 @@ def test_a_rank_of_the_scheduler_that_no_node_of_the_job_can_have_is_no_wish() -
 
 def test_a_job_of_one_host_alone_asks_no_scheduler() -> None:
     config = join("--standalone", **SRUN, SLURM_STEP_NUM_TASKS="16")
-    assert (config.job, config.spec, config.remarks) == ("default", JobSpec(1, 1, 0), ())
+    assert (config.job, config.spec, config.remarks) == ("default", given_spec(1, 1, 0), ())
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import JobSpec
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CREDENTIAL, VARIABLE
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
+from tests.support.builders import given_spec
 
 SCRIPT = __file__
 PYTHON = sys.executable
@@ -34,7 +34,7 @@ def script(*flags: str, **environ: str) -> JoinConfig:
 
 def test_a_script_alone_is_a_job_of_one_worker_on_this_host() -> None:
     config = run(SCRIPT, "--lr", "3", "--nnodes", "7", "--n", "1")
-    assert (config.standalone, config.coordinators, config.spec) == (True, (), JobSpec(1, 1, 0))
+    assert (config.standalone, config.coordinators, config.spec) == (True, (), given_spec(1, 1, 0))
     assert (config.workers, config.job, config.role, config.remarks) == (1, "default", "default", ())
     assert config.command == (PYTHON, "-u", SCRIPT, "--lr", "3", "--nnodes", "7", "--n", "1")
     assert (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s) == (600, 30, 0.5)
@@ -43,14 +43,23 @@ def test_a_script_alone_is_a_job_of_one_worker_on_this_host() -> None:
 def test_a_job_of_several_hosts_is_one_of_join() -> None:
     config = script(*AT, "--nnodes", "1:4", "--nproc-per-node", "8", "--max-restarts", "3", "--node-rank", "2")
     assert (config.standalone, config.coordinators) == (False, (Endpoint("10.0.0.1", 29400),))
-    assert (config.spec, config.workers, config.job, config.group_rank) == (JobSpec(1, 4, 3), 8, "mnist", 2)
+    assert (config.spec, config.workers, config.job, config.group_rank) == (
+        given_spec(1, 4, 3),
+        8,
+        "mnist",
+        2,
+    )
     assert (config.own_coordinator, config.remarks) == (False, ())
 
 
 def test_our_own_names_of_things_are_understood_too() -> None:
     config = script("--nnodes", "2:", "--coord", "a,b:1", "--job-id", "j", "--advertise-addr", "127.0.0.9")
     assert config.coordinators == (Endpoint("a", 29400), Endpoint("b", 1))
-    assert (config.spec, config.job, config.advertise_address) == (JobSpec(2, RANKS_MAX, 0), "j", "127.0.0.9")
+    assert (config.spec, config.job, config.advertise_address) == (
+        given_spec(2, RANKS_MAX, 0),
+        "j",
+        "127.0.0.9",
+    )
     config = script("--node-id", "n", "--topology", "rack1", "--log-level", "debug", "--join-timeout", "5")
     assert (config.node, config.topology, config.log_level, config.join_timeout_s) == ("n", "rack1", "debug", 5)
 
@@ -58,7 +67,11 @@ def test_our_own_names_of_things_are_understood_too() -> None:
 def test_what_torchrun_has_is_read_from_its_variables_and_what_is_ours_from_ours() -> None:
     environ = {"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "h", "NODECLIENT_NNODES": "9", "NODECLIENT_COORD": "g"}
     config = script(**environ, PET_TOPOLOGY="a", NODECLIENT_TOPOLOGY="b")
-    assert (config.spec, config.coordinators, config.topology) == (JobSpec(2, 2, 0), (Endpoint("h", 29400),), "b")
+    assert (config.spec, config.coordinators, config.topology) == (
+        given_spec(2, 2, 0),
+        (Endpoint("h", 29400),),
+        "b",
+    )
 
 
 # Where nodes meet
@@ -163,7 +176,7 @@ def test_what_kubeflow_sets_is_enough() -> None:
     environ = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_NODE_RANK": "1"}
     config = script(**environ, PET_MASTER_ADDR="job-master-0", PET_MASTER_PORT="23456")
     assert (config.coordinators, config.own_coordinator) == ((Endpoint("job-master-0", 23456),), True)
-    assert (config.spec, config.workers, config.group_rank) == (JobSpec(2, 2, 0), 4, 1)
+    assert (config.spec, config.workers, config.group_rank) == (given_spec(2, 2, 0), 4, 1)
 
 
 def test_a_job_without_an_id_is_the_default_one_and_where_others_may_be_it_is_said() -> None:
@@ -184,7 +197,7 @@ def test_static_goes_by_the_schedulers_ranks_where_none_are_given_by_hand() -> N
 
 def test_a_node_that_trains_alone_among_the_schedulers_many_says_so() -> None:
     config = script(**SRUN)
-    assert (config.standalone, config.spec) == (True, JobSpec(1, 1, 0))
+    assert (config.standalone, config.spec) == (True, given_spec(1, 1, 0))
     [remark] = config.remarks
     assert remark.startswith("SLURM_STEP_NUM_NODES is 4, but without --rdzv-endpoint")
     assert script("--standalone", **SRUN).remarks == ()

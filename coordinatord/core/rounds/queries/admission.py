@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.rounds.events import Connected
+from coordinatord.core.rounds.queries.reasons import restarts
 from coordinatord.core.rounds.state.durable import DurableCluster
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
@@ -131,9 +132,10 @@ def check_spec(run: Run, join: Join) -> None:
         f"{flag} is {theirs} on this node ({join.node}), but {ours} on {run.durable.opener}, which was first"
         for flag, theirs, ours in (
             ("--nnodes", nnodes(join.spec), nnodes(run.spec)),
-            ("--max-restarts", join.spec.max_restarts, run.spec.max_restarts),
+            ("--max-restarts", restarts(join.spec), restarts(run.spec)),
             ("--scale-up", join.spec.scale_up, run.spec.scale_up),
             ("--hang-timeout", hang_timeout(join.spec), hang_timeout(run.spec)),
+            ("--max-futile-rounds", join.spec.max_futile_rounds, run.spec.max_futile_rounds),
             ("--drain-laggards", drain_laggards(join.spec), drain_laggards(run.spec)),
         )
         if theirs != ours

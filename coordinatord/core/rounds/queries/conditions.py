@@ -285,7 +285,7 @@ def given_up(run: Run) -> float | None:
 
 def all_stopped(run: Run) -> float | None:
     """All workers of the round are gone, the budget allows for another one, and that may help."""
-    return _when(not run.roll.with_workers and not run.exhausted)
+    return _when(not run.roll.with_workers and run.no_restart is None)
 
 
 def stop_overdue(run: Run) -> float | None:

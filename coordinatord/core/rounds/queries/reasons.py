@@ -10,12 +10,14 @@ from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
-from coordinatord.core.rounds.state.run import Health, Run
-from coordinatord.protocol.messages import Killed, Launcher
+from coordinatord.core.rounds.state.run import Health, NoRestart, Run
+from coordinatord.protocol.messages import JobSpec, Killed, Launcher
 from coordinatord.protocol.text import NAMES_MAX, name_some
 
 KILLED_MAX = 2
 """The most nodes that are named for killed workers: a reason then stays below a record's limit."""
+
+_UNITS = (("h", 3_600), ("min", 60), ("s", 1))
 
 _WAS = {
     State.SUCCEEDED: "succeeded",
@@ -63,13 +65,12 @@ class Reasons:
 
     @property
     def budget(self) -> str:
-        """How many restarts were used, of how many, or that none would help."""
-        cause = self._run.verdict.charged
-        if cause is not None and cause.failure.final:
-            return "no restart mends this error"
-        if self._run.spec.launcher is Launcher.TORCHRUN:
-            return f"restarts: {self._run.durable.restarts_used}, and by torchrun's own count none is left"
-        return f"restarts used: {self._run.durable.restarts_used} of {self._run.spec.max_restarts}"
+        """Why no other round follows: how many restarts were used, of how many, or that none would help."""
+        run = self._run
+        if run.spec.launcher is Launcher.TORCHRUN and run.no_restart is None:
+            return f"restarts: {run.durable.restarts_used}, and by torchrun's own count none is left"
+        used = f"{run.restarts_counted(run.over_at)} of {restarts(run.spec)}"
+        return (run.no_restart or NoRestart.SPENT).format(used=used, futile=run.futile)
 
     def _names(self, *states: MemberState) -> str:
         """Name the members of some states: 'node a', 'nodes a, b'."""
@@ -271,6 +272,15 @@ class Reasons:
         if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
             parts.append(f"then it ends: {run.durable.stop_asked}")
         return "; ".join(parts)
+
+
+def restarts(spec: JobSpec) -> str:
+    """Return the budget as its flag has it: `3`, or `3/6h`."""
+    window_s = spec.restart_window_s
+    if window_s is None:
+        return str(spec.max_restarts)
+    unit, length = next((unit, length) for unit, length in _UNITS if window_s % length == 0 or unit == "s")
+    return f"{spec.max_restarts}/{window_s / length:g}{unit}"
 
 
 def ranks(killed: Killed) -> str:

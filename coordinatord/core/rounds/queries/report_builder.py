@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
@@ -53,6 +52,7 @@ def report_on(run: Run, now: float) -> Report | None:
         early=_early(run, cause),
         step=step,
         stragglers=stragglers,
+        cause=cause.cause,
     )
 
 
@@ -115,18 +115,6 @@ def in_brief(report: Report) -> str:
     subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
     subject = name_ranks(failure.hang_ranks) if failure.hang_ranks else subject
     return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"
-
-
-def repeats_of(run: Run, report: Report | None, now: float) -> int:
-    """Return how often in a row the error of the round that is over had come before, without a step in between."""
-    last, current = run.durable.report, run.durable.rounds.current
-    if report is None or last is None or last.round != report.round - 1 or run.durable.stepped or current is None:
-        return 0
-    if spent(run, now).total - current.formed_at > run.policy.repeat_within_s:
-        return 0
-    previous, failure = last.failure, report.failure
-    alike = _error_text(previous) == _error_text(failure) or is_same_error(_error_text(previous), _error_text(failure))
-    return run.durable.repeats + 1 if alike and previous.exit_code == failure.exit_code else 0
 
 
 def current(report: Report, run: Run, now: float) -> Report:

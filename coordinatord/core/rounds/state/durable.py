@@ -139,6 +139,10 @@ class DurableRun:
     rounds: RoundHistory = field(default_factory=RoundHistory)
     """The last rounds; none once the run has ended, since the store has them."""
     restarts_used: int = 0
+    charged_at: tuple[float, ...] = ()
+    """When the restarts within the window were charged, by the ledger; empty without a window."""
+    futile: int = 0
+    """How many of the last rounds in a row a failure has ended without a new step."""
     reports_steps: bool = False
     """Whether the workers have reported steps, in this round or before."""
 

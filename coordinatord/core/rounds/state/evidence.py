@@ -59,7 +59,8 @@ class Evidence:
         """
         known = self.failures.get(member.node)
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):
-            self.failures[member.node] = WorkerFailure(member.node, member.offer.host, now - failure.age_s, failure)
+            at, leaving = now - failure.age_s, member.observed.leaving
+            self.failures[member.node] = WorkerFailure(member.node, member.offer.host, at, failure, leaving)
         elif len(failure.followers) > len(known.failure.followers):
             self.failures[member.node] = replace(known, failure=replace(known.failure, followers=failure.followers))
 

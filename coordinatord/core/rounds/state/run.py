@@ -20,7 +20,7 @@ from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.state.wings import KeepingWing, WatchingWing
 from coordinatord.core.rounds.values.ranks import Ranks, order
-from coordinatord.core.rounds.values.root_cause import RoundVerdict
+from coordinatord.core.rounds.values.root_cause import RoundVerdict, is_same, is_same_place
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.rounds.values.training_progress import (
     StragglingWorker,
@@ -29,6 +29,7 @@ from coordinatord.core.rounds.values.training_progress import (
     furthest_step,
     least_step,
 )
+from coordinatord.protocol.messages import Cause
 
 
 class Health(StrEnum):
@@ -39,6 +40,15 @@ class Health(StrEnum):
     """No worker has done a step for much longer than is usual."""
     SILENT = "silent"
     """No node of it can be heard."""
+
+
+class NoRestart(StrEnum):
+    """Why no round follows one that a failure has ended; each value is the end of a sentence."""
+
+    FINAL = "no restart mends this error"
+    SPENT = "restarts used: {used}"
+    SAME_ERROR = "the script failed of the same error at the same place in two rounds, without a step in between"
+    NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
 
 
 class Wings(Struct, frozen=True):
@@ -247,16 +257,66 @@ class Run:
         """The judgement on what ended the round, by the evidence so far."""
         return self.evidence.verdict(self.durable, self.policy.collateral_s)
 
+    def restarts_within(self, total: float) -> tuple[float, ...]:
+        """Return when restarts were charged within the window up to a time of the run's ledger; none without one."""
+        window_s = self.spec.restart_window_s or 0.0
+        return tuple(at for at in self.durable.charged_at if at > total - window_s)
+
+    def restarts_counted(self, total: float) -> int:
+        """Return how many restarts count against `--max-restarts` at a time of the run's ledger."""
+        counts_all = self.spec.restart_window_s is None
+        return self.durable.restarts_used if counts_all else len(self.restarts_within(total))
+
     @property
-    def exhausted(self) -> bool:
-        """Whether the round's end would overdraw the budget of restarts, or no restart mends what ended it."""
-        cause = self.verdict.charged
-        return cause is not None and (cause.failure.final or self.durable.restarts_used >= self.spec.max_restarts)
+    def over_at(self) -> float:
+        """When the round that is over was stopped, by the run's ledger."""
+        return self.durable.ledger.settled.total
+
+    @property
+    def repeats(self) -> int:
+        """How often in a row the error of the round that is over had come before, without a step in between."""
+        charged, last = self.verdict.charged, self.durable.report
+        if charged is None or last is None or last.round != self.durable.round - 1 or self.durable.stepped:
+            return 0
+        return self.durable.repeats + 1 if self._is_short and is_same(charged.failure, last.failure) else 0
+
+    @property
+    def futile(self) -> int:
+        """How many rounds in a row, up to the one that is over, a failure has ended without a new step.
+
+        Where no steps are reported, a round that went on for a while counts as one that got somewhere.
+        """
+        here, before = self.furthest, self.durable.reached
+        got_somewhere = here != before if self.durable.reports_steps else not self._is_short
+        return 0 if got_somewhere else self.durable.futile + (self.verdict.charged is not None)
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the round that is over had ended before it could count as progress by its length."""
+        current = self.durable.rounds.current
+        return current is not None and self.over_at - current.formed_at <= self.policy.repeat_within_s
+
+    @property
+    def no_restart(self) -> NoRestart | None:
+        """Why no round follows the one that is over; None if one does, or if no failure ended it."""
+        charged, limit = self.verdict.charged, self.spec.max_futile_rounds
+        if charged is None:
+            return None
+        if charged.failure.final:
+            return NoRestart.FINAL
+        if charged.cause.is_charged and self.restarts_counted(self.over_at) >= self.spec.max_restarts:
+            return NoRestart.SPENT
+        if not limit:
+            return None
+        last = self.durable.report
+        if charged.cause is Cause.USER_CODE and self.repeats and last and is_same_place(charged.failure, last.failure):
+            return NoRestart.SAME_ERROR
+        return NoRestart.NO_PROGRESS if self.futile >= limit else None
 
     @property
     def has_failed(self) -> bool:
         """Whether no worker lives, and the budget allows for no other round or none would help: the job has failed."""
-        return self.durable.state is State.STOPPING and not self.roll.with_workers and self.exhausted
+        return self.durable.state is State.STOPPING and not self.roll.with_workers and self.no_restart is not None
 
     @property
     def is_ending(self) -> bool:

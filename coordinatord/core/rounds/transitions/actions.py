@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.queries.reasons import Reasons, pause_text
-from coordinatord.core.rounds.queries.report_builder import repeats_of, report_on
+from coordinatord.core.rounds.queries.report_builder import report_on
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.queries.time_attribution import (
     spent,
@@ -20,7 +20,7 @@ from coordinatord.core.rounds.queries.time_attribution import (
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
-from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.run import NoRestart, Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.ranks import assign
@@ -45,7 +45,7 @@ from coordinatord.core.rounds.values.records import (
 )
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
-from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, WINDOW_RESTARTS_MAX
 from coordinatord.protocol.messages import Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
@@ -151,8 +151,8 @@ def advance_keeping(run: Run, reason: Reason, decision: Decision) -> None:
 
 def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round, charge the budget if a worker failed by itself, and let nodes leave that were asked to."""
-    report = report_on(run, decision.now)
-    charged, repeats = report is not None, repeats_of(run, report, decision.now)
+    report, repeats = report_on(run, decision.now), run.repeats
+    charged = report is not None and report.cause.is_charged
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
         RoundEnded(
@@ -166,6 +166,8 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
             spent=spent(run, decision.now),
             repeats=repeats,
             reached=run.furthest,
+            charged_at=_charged_at(run, charged=charged),
+            futile=run.futile,
         )
     )
     for member in run.keeping.end_round(decision.now):
@@ -177,6 +179,14 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     for member in run.roll.in_state(MemberState.READY):
         run.gathering.wait(member, decision.now)
     decision.notify_all(run)
+
+
+def _charged_at(run: Run, *, charged: bool) -> tuple[float, ...]:
+    """Return when restarts were charged within the window, with the one of the round that is over."""
+    if run.spec.restart_window_s is None:
+        return ()
+    known = run.restarts_within(run.over_at)
+    return (*known, run.over_at)[-WINDOW_RESTARTS_MAX:] if charged else known
 
 
 def lose_corroborated(run: Run, reason: Reason, decision: Decision) -> None:
@@ -206,6 +216,8 @@ def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its workers fail for good, with the exit code of the root cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
+    if run.no_restart in {NoRestart.SAME_ERROR, NoRestart.NO_PROGRESS}:
+        code = ExitCode.NO_PROGRESS
     reasons = Reasons(run)
     reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")
     end_run(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))

@@ -269,6 +269,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
 def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
+    run.charged_at, run.futile = record.charged_at, record.futile
     run.reached, run.succeeded = record.reached, set()
     run.last_end_reason = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):

@@ -14,8 +14,8 @@ from msgspec import Meta, Struct
 
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.resume_point import ResumePoint
-from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Spent
-from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
+from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span, Spent
+from coordinatord.protocol.fields import RANKS_MAX, WINDOW_RESTARTS_MAX, Address, Count, Counter, Name, Port, Step
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome, Report, WorkerStarts
 from coordinatord.protocol.schema import Strict, printable
@@ -245,6 +245,11 @@ class RoundEnded(Record, frozen=True):
     """How often the same error had come right before, round after round, without a step in between."""
     reached: Step | None = None
     """The furthest step that any worker of this round or an earlier one has reported, as far as it is known."""
+    charged_at: Annotated[tuple[Span, ...], Meta(max_length=WINDOW_RESTARTS_MAX)] = ()
+    """When the restarts within the window were charged, by the run's ledger, the last one last; empty without a
+    window."""
+    futile: Counter = 0
+    """How many rounds in a row, up to this one, a failure has ended without a new step."""
 
 
 class RunEnded(Record, frozen=True):

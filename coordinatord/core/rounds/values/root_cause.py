@@ -7,14 +7,17 @@ collateral: it is not charged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from signal import Signals
 
 from msgspec import Struct
 
+from coordinatord.hints.match import cause_of
 from coordinatord.hints.network import lost_connection
-from coordinatord.protocol.exit_codes import describe_exit
-from coordinatord.protocol.messages import Failure
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.exit_codes import describe_exit, signal_behind
+from coordinatord.protocol.messages import Cause, Failure
+from coordinatord.protocol.text import clip, is_same_error
 
 HEADLINE_MAX = 100
 """The most characters of a worker's error in the reason of a round and of a run."""
@@ -31,6 +34,15 @@ class WorkerFailure(Struct, frozen=True):
     host: str
     at: float
     failure: Failure
+    leaving: bool = False
+    """Whether the node was asked to leave by then, as where a scheduler takes its host away."""
+
+    @property
+    def cause(self) -> Cause:
+        """The class of its cause."""
+        cause = cause_of(self.failure)
+        is_asked = self.leaving and signal_behind(self.failure.exit_code) == Signals.SIGTERM
+        return Cause.PREEMPTED if is_asked else cause
 
     def __str__(self) -> str:
         """Return a headline; the report has the rest."""
@@ -46,6 +58,23 @@ class WorkerFailure(Struct, frozen=True):
         if failure.left:
             return f"a collective failed on rank {failure.rank} on node {self.node}: {problem}"
         return f"rank {failure.rank} on node {self.node} failed: {problem}"
+
+
+_FRAME = re.compile(r'\s*File "[^"]+", line \d+')
+"""A frame of a Python traceback, without the function."""
+
+
+def is_same(failure: Failure, previous: Failure) -> bool:
+    """Compare the errors of two rounds, ignoring numbers such as process ids."""
+    texts = [each.error or each.message for each in (failure, previous)]
+    return failure.exit_code == previous.exit_code and (texts[0] == texts[1] or is_same_error(*texts))
+
+
+def is_same_place(failure: Failure, previous: Failure) -> bool:
+    """Whether two errors have the same traceback: the same lines of the same files called each other."""
+    frames = [[_FRAME.match(line) for line in each.last_lines] for each in (failure, previous)]
+    places = [[frame[0] for frame in each if frame] for each in frames]
+    return bool(places[0]) and places[0] == places[1]
 
 
 class LostNode(Struct, frozen=True):

@@ -97,6 +97,10 @@ class Ledger(Struct, frozen=True):
     activity: Activity | None = Activity.WAITING
     """What the time since goes to, as far as records show; None once the run is over."""
 
+    def total(self, now: float) -> float:
+        """Return all seconds of the run at `now`."""
+        return self.settled.total + (0.0 if self.activity is None else max(0.0, now - self.settled_at))
+
     def split(self, turn: float, before: Activity | None, since: Activity | None, now: float) -> Spent:
         """Return the seconds at `now` if the open time went to `before` up to `turn`, and to `since` from then on."""
         if before is None or since is None:
