@@ -64,7 +64,13 @@ def _newest_to_choose(kept: KeptState) -> KeptStep | None:
 
 
 def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> bool:
-    held = kept.index.holders(at).items()
+    """Whether a step is whole without these nodes.
+
+    In a round that resumes from it, nodes that have got parts meanwhile do not count: others may still get the same
+    ones from a node that leaves.
+    """
+    plan = kept.plan if kept.run.durable.state in {State.STARTING, State.RUNNING} else None
+    held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
     others = (parts for node, parts in held if node not in nodes and is_reachable(kept.run.members[node]))
     return are_whole([part for parts in others for part in parts if part.big])
 
@@ -140,18 +146,21 @@ def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str
 def waits(kept: KeptState) -> dict[str, Wait]:
     """Return how long each node stays: until the others and the disk have what it keeps, or its time is over.
 
-    The last nodes that have a step which the disk lacks wait for the disk.
+    The last nodes that have a step which the disk lacks wait for the disk. A node that goes no longer counts for the
+    next one.
     """
     stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
     if not stay:
         return {}
     holders, disk_by, lost = last_holders(kept), ends_by(kept), lost_step(kept)
-    found = {}
+    found, gone = {}, set[str]()
     for member in stay:
-        is_needed = not _is_handed_over(kept) and (is_needed_by_others(kept, member) or not kept.index.all_heard)
+        is_needed = not _is_handed_over(kept) and (is_needed_by_others(kept, member, gone) or not kept.index.all_heard)
         handed_by = kept.stays_until.get(member.node, -math.inf) if is_needed else -math.inf
         written_by = disk_by if member.node in holders or writes(kept, member) else -math.inf
         found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in holders else "")
+        if not is_needed:
+            gone.add(member.node)
     return found
 
 

@@ -27,8 +27,9 @@ class ResumePlan:
         self._point = point
         self.at = point.at
         """The step."""
-        self._held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
-        everything = [(node, part) for node, parts in self._held.items() for part in parts]
+        self.held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
+        """The parts of it that nodes held when this plan was made, by node."""
+        everything = [(node, part) for node, parts in self.held.items() for part in parts]
         self._big = _Holders((node, part) for node, part in everything if part.big and part.shards == point.shards)
         self._small = _Holders((node, part) for node, part in everything if part.small)
         self._pending = _Holders((node, part) for node, part in everything if part.pending)
@@ -72,7 +73,7 @@ class ResumePlan:
 
     def _add_shard(self, needs: Needs, node: str, shard: int, spread: int) -> bool:
         """Plan that a node gets a shard: from itself, or else from one of the other holders, in turn."""
-        own = [(node, part) for part in self._held.get(node, ()) if part.big and part.shards == self._point.shards]
+        own = [(node, part) for part in self.held.get(node, ()) if part.big and part.shards == self._point.shards]
         for source, part in own:
             rank = _rank_with(part, shard)
             if rank is not None:
@@ -96,7 +97,7 @@ class ResumePlan:
 
     def _add_any_small(self, needs: Needs, node: str) -> None:
         """Plan that a node gets one committed small state: its own, or else that of the lowest rank."""
-        own = [part for part in self._held.get(node, ()) if part.small]
+        own = [part for part in self.held.get(node, ()) if part.small]
         if own:
             _need(needs, node, own[0].first_rank, small=True)
             return

@@ -128,13 +128,28 @@ def test_it_stays_too_if_the_coordinator_is_started_again_meanwhile() -> None:
     assert goal(stage, "n3") is Goal.EXIT
 
 
-def test_it_does_not_stay_for_what_another_node_has_a_copy_of() -> None:
-    stage = at_step_12(shards=3, options="min=2 max=3 keeps=copies")
-    puppet = stage.puppets["n1"]
+def hold_shard_of_n3(stage: Stage, node: str) -> None:
+    """Let a node hold what n3 has kept of step 12."""
+    puppet = stage.puppets[node]
     assert puppet.observed.kept is not None
     copy = kept_parts(1, 12, range(2, 3), world_size=3, shards=3)
     kept = replace(puppet.observed.kept, parts=(*puppet.observed.kept.parts, copy))
     puppet.observed = replace(puppet.observed, kept=kept)
+
+
+def test_it_stays_until_the_last_one_has_what_the_others_hold_by_then() -> None:
+    """That one would have to get the part anew from another node."""
+    stage = left(shards=3)
+    hold_shard_of_n3(stage, "n1")
+    stage.play("fetch n1 ready", "advance 1s")
+    assert goal(stage, "n3") is Goal.WAIT
+    stage.play("fetch n2 ready")
+    assert goal(stage, "n3") is Goal.EXIT
+
+
+def test_it_does_not_stay_for_what_another_node_has_a_copy_of() -> None:
+    stage = at_step_12(shards=3, options="min=2 max=3 keeps=copies")
+    hold_shard_of_n3(stage, "n1")
     stage.play("advance 1s", "leave n3", "stopped n1 n2 n3")
     assert goal(stage, "n3") is Goal.EXIT
     assert resumes_at(stage) == 12
@@ -148,6 +163,17 @@ def test_of_two_nodes_that_leave_with_the_same_shard_one_stays_until_others_have
     assert [goal(stage, node) for node in ("n1", "n3", "n4")] == [Goal.RUN, Goal.RUN, Goal.WAIT]
     stage.play("fetch n1 ready", "fetch n3 ready")
     assert goal(stage, "n4") is Goal.EXIT
+
+
+def test_of_two_that_stayed_since_not_all_were_heard_one_stays_until_others_have_it() -> None:
+    stage = at_step_12(shards=2, nodes=("n1", "n2"), options="min=2 max=2 keeps=yes", spares=("n3", "n4"))
+    stage.play("leave n2", "stopped n1 n2", "keep n3 1:12 shards=2", "advance 1s", "leave n3", "die 1s")
+    for node in ("n1", "n3", "n2"):
+        stage.play(f"reconnect {node}")
+    stage.play("stopped n1 n3")
+    assert [goal(stage, node) for node in ("n2", "n3")] == [Goal.WAIT, Goal.WAIT]
+    stage.play("reconnect n4")
+    assert sorted(goal(stage, node) for node in ("n2", "n3")) == [Goal.EXIT, Goal.WAIT]
 
 
 def test_it_stays_in_the_job_when_an_operator_takes_a_drain_back() -> None:
