@@ -19,7 +19,7 @@ from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
 from nodeclient.keeping.disk.disk_thread import DiskHangsError
 from nodeclient.keeping.disk.durable_file import Progress
-from nodeclient.keeping.parts.arenas import Arenas, Held, NoMemoryError, read_only, size_in_words
+from nodeclient.keeping.parts.arenas import Arenas, Held, NoMemoryError, Owned, read_only, size_in_words
 from nodeclient.keeping.parts.landing import Landed, Landing
 from nodeclient.keeping.parts.part_fetch import FetchError, fetch
 from nodeclient.keeping.parts.part_messages import Kind, PartName, kinds_of
@@ -57,24 +57,27 @@ class ReadyParts:
     """The memory of the parts that came from other nodes, or from a disk."""
     received: int = 0
     """How many parts came from other nodes, or from a disk."""
+    read: list[Owned] = field(default_factory=list)
+    """The memory of the parts that came from a disk; that of all others is the arenas'."""
 
     def add(self, commit: Commit, file: int, *, big: bool, small: bool) -> None:
         """Add the part in a file. This object closes the descriptor."""
         self.parts.append((Part(commit.rank, big, small, commit.pending), file))
 
     def add_received(self, landed: Landed) -> None:
-        """Add a part that came from elsewhere, whose memory is this object's from now on."""
-        self.received_bytes += landed.size
+        """Add a part that came from elsewhere. Raises `OSError`."""
+        self.received_bytes += landed.owned.size
         self.received += 1
         has_small = landed.commit.has_small or not landed.is_generation
-        self.add(landed.commit, landed.file, big=landed.is_generation, small=has_small)
+        self.add(landed.commit, read_only(landed.owned.file), big=landed.is_generation, small=has_small)
 
     def close(self, arenas: Arenas) -> None:
-        """Close the descriptors. Workers keep the memory that they have mapped."""
+        """Close the descriptors, and drop what came from elsewhere and is not protected."""
         for _, file in self.parts:
             os.close(file)
-        arenas.give_back(self.received_bytes)
-        self.parts, self.received_bytes = [], 0
+        arenas.close(self.read)
+        arenas.drop_received()
+        self.parts, self.read = [], []
 
 
 class Restoration:
@@ -102,6 +105,9 @@ class Restoration:
                     for wanted in source.parts:
                         for rank in wanted.each_rank:
                             group.create_task(self._get_rank(resume, source, rank, wanted))
+            # What came from other nodes is reported with the digests by which the coordinator compares it.
+            computing = self._resources.compute_digests(Kind.BIG)
+            await asyncio.shield(asyncio.gather(*map(asyncio.wrap_future, computing)))  # others may wait for it too
         except BaseExceptionGroup as errors:
             self.give_up()
             damaged = (error for error in errors.exceptions if isinstance(error, DamagedError))
@@ -113,10 +119,15 @@ class Restoration:
     async def _get_rank(self, resume: Resume, source: KeptSource, rank: int, wanted: WantedParts) -> None:
         if resume.disk is not None:
             await self._read(resume, rank, wanted)
-        elif source.node == self._resources.node:
+        elif source.node == self._resources.node or self._is_here(resume, rank, wanted):
             await self._check(resume, rank, wanted)
         else:
             await self._receive(source, resume, rank, wanted)
+
+    def _is_here(self, resume: Resume, rank: int, wanted: WantedParts) -> bool:
+        """Whether parts are here that were to come from another node: an earlier try got them."""
+        find = self._resources.arenas.find
+        return all(find(rank, resume.round, resume.step, kind) is not None for kind in kinds_of(wanted))
 
     def give_up(self) -> None:
         """Stop the threads that still get parts, and give up the parts that are ready."""
@@ -150,7 +161,9 @@ class Restoration:
             try:
                 with closing(Landing(self._resources.arenas, kind)) as landing:
                     await disk.steps.read(resume, rank, kind, landing.room, self._progress)
-                    self.ready.add_received(landing.take())
+                    landed = landing.take()
+                self.ready.read.append(landed.owned)
+                self.ready.add_received(landed)
             except (OperationalError, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
                 may_pass = isinstance(error, DiskHangsError) or (isinstance(error, OSError) and error.errno)
@@ -164,6 +177,7 @@ class Restoration:
                 return
             name = PartName(self._run, rank, resume.round, resume.step, kind)
             landed = await self._land(source, name)
+            self._resources.arenas.receive(rank, landed.owned)
             self.ready.add_received(landed)
             has_small = landed.commit.has_small
 

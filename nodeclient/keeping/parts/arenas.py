@@ -2,7 +2,8 @@
 
 There is an arena for each local rank; `workerlib.contract.arena` has its layout. A worker of a later round gets the
 arena of its local rank again, with what is in it. If it needs a larger one, the older one stays until the new one has
-something whole.
+something whole. What came from other nodes for a round to resume from stays here as long as its step is protected: the
+node that had it may be gone, and the workers keep nothing before their first step.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from threading import Lock
 
@@ -72,7 +73,9 @@ class Held(Struct, frozen=True):
 
 
 @dataclass(slots=True, eq=False)
-class _Owned:
+class Owned:
+    """An arena of this node. Its owner closes the file, and gives the memory back."""
+
     file: int
     arena: Arena
     size: int
@@ -82,7 +85,7 @@ class _Owned:
 class Arenas:
     """The arenas of one node.
 
-    `claim`, `allocate_claimed` and `give_back` may be called in any thread, all else in that of the event loop.
+    `claim`, `allocate_claimed` and `close` may be called in any thread, all else in that of the event loop.
     """
 
     def __init__(self, limit_bytes: int, available: Callable[[], int], copies: int) -> None:
@@ -94,10 +97,12 @@ class Arenas:
         self._places_of_copies = copies
         self._limit_bytes = limit_bytes
         self._available = available
-        self._owned: dict[int, list[_Owned]] = {}
+        self._owned: dict[int, list[Owned]] = {}
         """The arenas of each local rank; the last one is in use."""
-        self._copies: dict[int, list[_Owned]] = {}
+        self._copies: dict[int, list[Owned]] = {}
         """Copies of what other nodes keep, by rank; the last one is in use."""
+        self._received: dict[int, list[Owned]] = {}
+        """What came from other nodes for a round to resume from, by rank."""
         self.run = ""
         """The run whose parts are held."""
         self._protected: dict[str, Collection[tuple[int, int]]] = {}
@@ -113,7 +118,7 @@ class Arenas:
     async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
         """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`.
 
-        Copies of other nodes' parts are dropped if there is no memory otherwise.
+        What came from other nodes is dropped if there is no memory otherwise.
         """
         owned = self._owned.get(local_rank, [])
         if owned and owned[-1].arena.sizes.holds(sizes):
@@ -122,9 +127,9 @@ class Arenas:
         try:
             self.claim(sizes.total, demand)
         except NoMemoryError:
-            if not self._copies:
+            if not (self._copies or self._received):
                 raise
-            self._drop_all_copies()
+            self._drop_all_of_others()
             self.claim(sizes.total, demand)
         new = await self._allocate(sizes, sizes.total, demand)
         self._owned.setdefault(local_rank, []).append(new)
@@ -142,7 +147,7 @@ class Arenas:
         owned = self._owned.get(local_rank)
         return owned[-1].file if owned else None
 
-    async def _allocate(self, sizes: ArenaSizes, size: int, demand: str) -> _Owned:
+    async def _allocate(self, sizes: ArenaSizes, size: int, demand: str) -> Owned:
         """Return a new arena whose first `size` bytes, which were claimed, have memory.
 
         Raises `NoMemoryError` with `demand`, which says what the memory is for.
@@ -151,26 +156,19 @@ class Arenas:
             # The memory is allocated now, since a worker that writes must not meet a lack of it. To zero the pages
             # takes a second for each gigabyte, so a thread does it.
             allocating = asyncio.ensure_future(asyncio.to_thread(self.allocate_claimed, sizes, size))
-            file = await asyncio.shield(allocating)
+            owned = await asyncio.shield(allocating)
         except asyncio.CancelledError:  # a copy is not wanted any more, and the thread goes on
-            allocating.add_done_callback(lambda done: self._free(done, size))
+            allocating.add_done_callback(self._free)
             raise
         except OSError as error:
             raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
-        try:
-            arena = Arena.attach(file, writable=True)  # it takes another descriptor
-        except OSError as error:
-            os.close(file)
-            self.give_back(size)
-            raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
-        arena.protect(self._protected.get(self.run, ()))
-        return _Owned(file, arena, size)
+        owned.arena.protect(self._protected.get(self.run, ()))
+        return owned
 
-    def _free(self, allocated: asyncio.Future[int], size: int) -> None:
+    def _free(self, allocated: asyncio.Future[Owned]) -> None:
         """Free memory that nobody waits for any more; a thread that failed has freed its own."""
         if not allocated.cancelled() and allocated.exception() is None:
-            os.close(allocated.result())
-            self.give_back(size)
+            self.close([allocated.result()])
 
     async def reserve_copy(self, commit: Commit) -> Place:
         """Empty a place for a copy of another node's part, and return it. Raises `NoMemoryError`.
@@ -200,15 +198,30 @@ class Arenas:
         for rank, copies in list(self._copies.items()):
             last = [copies[-1]] if rank in keep else []
             stay = [copy for copy in copies if copy in last or self._has_protected(copy.arena)]
-            self._close([copy for copy in copies if copy not in stay])
+            self.close([copy for copy in copies if copy not in stay])
             if stay:
                 self._copies[rank] = stay
             else:
                 del self._copies[rank]
 
-    def _drop_all_copies(self) -> None:
-        self._close([copy for copies in self._copies.values() for copy in copies])
-        self._copies.clear()
+    def _drop_all_of_others(self) -> None:
+        for of_others in (self._copies, self._received):
+            self.close([owned for of_rank in of_others.values() for owned in of_rank])
+            of_others.clear()
+
+    def receive(self, rank: int, owned: Owned) -> None:
+        """Own the memory of a part of this rank, which came from another node, until `drop_received`."""
+        self._received.setdefault(rank, []).append(owned)
+
+    def drop_received(self) -> None:
+        """Drop the parts that came from other nodes for a round to resume from, except for those of protected steps."""
+        received, self._received = self._received, {}
+        for rank, of_rank in received.items():
+            for owned in of_rank:
+                if self._has_protected(owned.arena):
+                    self.receive(rank, owned)
+                else:
+                    self.close([owned])
 
     def claim(self, size: int, demand: str) -> None:
         """Count memory that is about to be allocated, by `allocate_claimed`.
@@ -230,13 +243,18 @@ class Arenas:
             self.used_bytes += size
             self._coming_bytes += size
 
-    def allocate_claimed(self, sizes: ArenaSizes, size: int) -> int:
-        """Return the file of a new arena, the first `size` bytes of which, which were claimed, have memory. Blocks.
+    def allocate_claimed(self, sizes: ArenaSizes, size: int) -> Owned:
+        """Return a new arena, the first `size` bytes of which, which were claimed, have memory. Blocks.
 
         Raises `OSError`; then the bytes are not claimed any more.
         """
         try:
-            return allocate(sizes, size, lambda more: self._available() - more >= self._stays_bytes)
+            file = allocate(sizes, size, lambda more: self._available() - more >= self._stays_bytes)
+            try:
+                return Owned(file, Arena.attach(file, writable=True), size)  # it takes another descriptor
+            except BaseException:
+                os.close(file)
+                raise
         except BaseException:
             self.give_back(size)
             raise
@@ -249,9 +267,19 @@ class Arenas:
         with self._lock:
             self.used_bytes -= size
 
+    def close(self, arenas: Collection[Owned]) -> None:
+        """Give up arenas. The kernel frees their memory when no process has it mapped any more."""
+        for owned in arenas:
+            os.close(owned.file)
+            self.give_back(owned.size)
+
     def held(self) -> Iterator[Held]:
         """Return what all places hold that are whole."""
-        for owned in self._all():
+        return self._held_in(self._all())
+
+    @staticmethod
+    def _held_in(arenas: Iterable[Owned]) -> Iterator[Held]:
+        for owned in arenas:
             for kind, places in ((Kind.BIG, owned.arena.generations), (Kind.SMALL, owned.arena.smalls)):
                 for place in places:
                     commit = place.read()
@@ -263,10 +291,10 @@ class Arenas:
 
         The small state may lie in a generation. One from after the step comes before one from within it.
         """
-        wanted = (rank, round_number, step)
+        wanted, own = (rank, round_number, step), (owned for of_rank in self._owned.values() for owned in of_rank)
         candidates = [
             held
-            for held in self.held()
+            for held in self._held_in([*own, *self._copies.get(rank, ()), *self._received.get(rank, ())])
             if (held.commit.rank, held.commit.round, held.commit.step) == wanted
             and (held.kind is kind or (kind is Kind.SMALL and held.small))
         ]
@@ -284,6 +312,7 @@ class Arenas:
             for owned in self._all():
                 owned.arena.protect(steps)
             self.drop_superseded()
+            self.drop_received()
 
     def is_protected(self, commit: Commit) -> bool:
         """Whether the generation of a commit is not to be overwritten."""
@@ -299,25 +328,22 @@ class Arenas:
             if any(place.read() is not None for place in last.arena.generations):
                 superseded = [entry for entry in older if not self._has_protected(entry.arena)]
                 self._owned[local_rank] = [entry for entry in owned if entry not in superseded]
-                self._close(superseded)
+                self.close(superseded)
 
     def _has_protected(self, arena: Arena) -> bool:
         commits = [place.read() for place in (*arena.generations, *arena.smalls)]
         return any(commit is not None and self.is_protected(commit) for commit in commits)
 
     def drop(self) -> None:
-        """Drop all arenas. The kernel frees the memory when no worker has it mapped any more."""
-        self._close(self._all())
+        """Drop all arenas."""
+        self.close(self._all())
         self._owned.clear()
         self._copies.clear()
+        self._received.clear()
 
-    def _all(self) -> list[_Owned]:
-        return [owned for of_rank in (*self._owned.values(), *self._copies.values()) for owned in of_rank]
-
-    def _close(self, arenas: Collection[_Owned]) -> None:
-        for owned in arenas:
-            os.close(owned.file)
-            self.give_back(owned.size)
+    def _all(self) -> list[Owned]:
+        of_ranks = (*self._owned.values(), *self._copies.values(), *self._received.values())
+        return [owned for of_rank in of_ranks for owned in of_rank]
 
 
 def allocate(sizes: ArenaSizes, size: int, has_room: Callable[[int], bool]) -> int:

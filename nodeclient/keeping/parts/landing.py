@@ -6,17 +6,15 @@ moment: the landing from `room` on, and the caller of `take` after that.
 
 from __future__ import annotations
 
-import os
 from enum import Enum, auto
 from threading import Lock
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from nodeclient.keeping.parts.arenas import Arenas, NoMemoryError, read_only, size_in_words
+from nodeclient.keeping.parts.arenas import Arenas, NoMemoryError, Owned, size_in_words
 from nodeclient.keeping.parts.part_fetch import FetchError
 from nodeclient.keeping.parts.part_messages import Kind
-from workerlib.contract.arena import Arena, ArenaError, ArenaSizes, Commit, Place
+from workerlib.contract.arena import ArenaError, ArenaSizes, Commit, Place
 
 _UNWANTED = "it is not wanted any more"
 
@@ -34,10 +32,7 @@ class Landed(Struct, frozen=True):
     """A part that is on this host by now, or that is on its way into this memory."""
 
     commit: Commit
-    file: int
-    """The descriptor, which is read-only once the part was taken. Its owner closes it, and gives the memory back."""
-    size: int
-    """The bytes that count towards the node's limit."""
+    owned: Owned
     is_generation: bool
     """Whether it is a generation, and not only a small state."""
 
@@ -67,40 +62,33 @@ class Landing:
             raise NoMemoryError(str(error)) from None
         size = sizes.one_of_each
         self._arenas.claim(size, f"what rank {commit.rank} had at step {commit.step} takes {size_in_words(size)}")
-        file = self._arenas.allocate_claimed(sizes, size)
-        arena = self._own(Landed(commit, file, size, is_generation))
-        arena.touch(1)
-        return (arena.generations if is_generation else arena.smalls)[0]
+        owned = self._arenas.allocate_claimed(sizes, size)
+        self._own(Landed(commit, owned, is_generation))
+        owned.arena.touch(1)
+        return (owned.arena.generations if is_generation else owned.arena.smalls)[0]
 
-    def _own(self, memory: Landed) -> Arena:
-        """Own new memory, and return the arena in it. Raises `FetchError` if the part was given up meanwhile.
+    def _own(self, memory: Landed) -> None:
+        """Own new memory. Raises `FetchError` if the part was given up meanwhile.
 
         The lock is not held while memory is allocated: that takes seconds, and the event loop may give the part up.
         """
         with self._lock:
             if self._memory is _Empty.AWAITED:
                 self._memory = memory
-                return Arena.attach(memory.file, writable=True)
-        self._drop(memory)
+                return
+        self._arenas.close([memory.owned])
         raise FetchError(_UNWANTED)
 
     def take(self) -> Landed:
-        """Return the part, which must be whole. From then on the caller owns its memory. Raises `OSError`."""
+        """Return the part, which must be whole. From then on the caller owns its memory."""
         with self._lock:
-            memory = self._memory
-            assert isinstance(memory, Landed)  # noqa: S101 - a part that came has memory
-            file = read_only(memory.file)
-            os.close(memory.file)
-            self._memory = _Empty.OVER
-            return replace(memory, file=file)
+            memory, self._memory = self._memory, _Empty.OVER
+        assert isinstance(memory, Landed)  # noqa: S101 - a part that came has memory
+        return memory
 
     def close(self) -> None:
         """Give the part up, and its memory if that was not taken."""
         with self._lock:
             memory, self._memory = self._memory, _Empty.OVER
         if isinstance(memory, Landed):
-            self._drop(memory)
-
-    def _drop(self, memory: Landed) -> None:
-        os.close(memory.file)
-        self._arenas.give_back(memory.size)
+            self._arenas.close([memory.owned])

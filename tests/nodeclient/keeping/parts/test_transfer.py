@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.protocol.kept_state import KeptSource, Restoring, WantedParts
-from nodeclient.core.effects import Restore
+from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, WantedParts
+from nodeclient.core.effects import Protect, Restore
 from nodeclient.core.events import KeptChanged
 from nodeclient.keeping.parts import part_fetch
 from nodeclient.keeping.parts.part_messages import NONCE_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange
@@ -101,6 +101,43 @@ async def test_more_parts_than_a_packet_takes_come_in_several(tmp_path: Path) ->
         assert [(group.first_rank, group.ranks) for group in holding.parts] == [(0, a.workers)]
 
 
+# What came stays
+
+
+async def received(nodes: list[KeepingNode], *protected: int) -> KeepingNode:
+    """Have the second node get step 7 from the first one, which then ends; return the second one."""
+    a, b = nodes
+    b.keeper.carry_out(Protect(RUN, tuple(KeptStep(1, step) for step in protected)))
+    await holder(a)
+    await b.worker(b.begin(2, a_resume(1, 7, a.source(wanted())))).resume()
+    a.keeper.close()
+    await asyncio.sleep(0)  # its port is closed, and so is what waits there
+    return b
+
+
+async def test_a_node_holds_what_came_while_it_is_protected_and_gives_it_to_others(tmp_path: Path) -> None:
+    """The node that had it leaves, and a planned end may come before the workers have done a step."""
+    async with keeping_nodes(tmp_path, "a", "b", "c") as [*nodes, c]:
+        b = await received(nodes, 7)
+        [part] = b.reported(workers=True).parts
+        assert (part.step, part.big, part.small, part.protected) == (7, True, True, True)
+        _, data = await c.worker(c.begin(2, a_resume(1, 7, b.source(wanted())))).resume()
+        assert data == {(0, True): BIG, (0, False): SMALL}
+        _, data = await b.worker(b.begin(3, a_resume(1, 7, b.source(wanted())))).resume()
+        assert data == {(0, True): BIG, (0, False): SMALL}
+        b.keeper.carry_out(Protect(RUN, (KeptStep(3, 8),)))
+        assert b.reported(workers=True).used_bytes == 0
+
+
+async def test_what_came_makes_room_for_what_the_workers_keep_themselves(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", memory=int(3.5 * len(BIG))) as nodes:
+        b = await received(nodes, 7)
+        worker = b.worker(b.begin(3))
+        await worker.reserve()
+        assert worker.arena is not None
+        assert b.reported(workers=True).parts == ()
+
+
 # Another holder
 
 
@@ -113,6 +150,17 @@ async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Pa
         holding = c.reported(workers=True)
         assert holding.restoring is Restoring.FETCHING, "the coordinator will know another"
         c.keeper.carry_out(Restore(RUN, 2, a_resume(1, 7, b.source(wanted()))))
+        assert (await worker.resume())[1] == {(0, True): BIG, (0, False): SMALL}
+
+
+async def test_what_has_come_before_its_holder_was_lost_is_not_fetched_again(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", patience_s=TIMEOUT_S) as [a, b]:
+        await holder(a)
+        b.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
+        there, gone = a.source(wanted()), replace(a.source(wanted(1)), port=UNUSED_PORT)
+        worker = b.worker(b.begin(2, a_resume(1, 7, there, gone)))
+        await b.until(lambda: any(part.big and part.small for part in b.reported(workers=True).parts))
+        b.keeper.carry_out(Restore(RUN, 2, a_resume(1, 7, replace(there, port=UNUSED_PORT))))
         assert (await worker.resume())[1] == {(0, True): BIG, (0, False): SMALL}
 
 
