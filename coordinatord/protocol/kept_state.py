@@ -342,6 +342,6 @@ class Resume(AtShardedStep, frozen=True):
     complete: bool
     """Whether all holders are known. After a restart of the coordinator some have yet to report, and the node waits."""
     redone: Step | None = None
-    """How many steps are redone, as far as workers have reported steps."""
+    """How many steps are redone, as far as workers have reported steps; None if that is not known."""
     disk: DiskStep | None = None
     """The step on the disk that each node reads; None for a step in memory."""

@@ -41,6 +41,13 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {named}{more}"
 
 
+def redone_words(redone: int | None) -> str:
+    """Say how many steps a round does again: `4 steps redone`; None if that is not known."""
+    if redone is None:
+        return "an unknown number of steps redone"
+    return f"{redone:,} {'step' if redone == 1 else 'steps'} redone"
+
+
 def name_some(names: Iterable[str], count: int) -> str:
     """Name a few of `count` nodes and count the rest."""
     text = ", ".join(islice(names, NAMES_MAX))

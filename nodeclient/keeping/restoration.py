@@ -15,6 +15,7 @@ from threading import Event
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.kept_state import KeptSource, Restoring, Resume, WantedParts
+from coordinatord.protocol.text import redone_words
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
 from nodeclient.keeping.disk.disk_thread import DiskHangsError
@@ -284,8 +285,7 @@ class Resuming:
     def _resumption(self, resume: Resume, restoration: Restoration, took_s: float) -> str:
         """Return the notice that all parts of the round are ready."""
         ready = restoration.ready
-        steps = "step" if resume.redone == 1 else "steps"
-        redone = "" if resume.redone is None else f", {resume.redone:,} {steps} redone"
+        redone = f", {redone_words(resume.redone)}" if resume.round else ""  # nothing is said of an earlier run
         lacking = f", without {self._unkept}" if self._unkept else ""
         text = f"round {self._number} resumes at step {resume.step:,} from {_place(resume)}{redone}{lacking}"
         size = size_in_words(ready.received_bytes)

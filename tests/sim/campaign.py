@@ -13,6 +13,7 @@ from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.finishes import finishing_world
 from tests.sim.handovers import late_giving_world, late_newcomer_world, lone_node_world, undrained_world
 from tests.sim.history import (
+    blackout_world,
     checkpoint_waiting_world,
     coincident_keeping_world,
     coincident_persisting_world,
@@ -67,6 +68,7 @@ APART = {
     59: slow_store_world,
     61: lone_node_world,
     67: differing_world,
+    71: blackout_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

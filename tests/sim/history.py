@@ -435,6 +435,32 @@ def play_coincidence(
     return world
 
 
+DARK_S = 5.0
+"""How long a host is without power at most."""
+
+
+def blackout_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of nodes that lose power all at once, with their coordinator. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_persisting_scenario(chance)
+    world = World(seed, replace(drawn, persist_every_s=2), loud=loud, digested=digested)
+    world.boot()
+    world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, "worker fails")
+    for _ in range(chance.choice([1, 2])):
+        world.queue.plan(chance.uniform(8.0, FAULTS_FOR_S), _black_out, world, chance)
+    _outlast_faults(world, chance)
+    return world
+
+
+def _black_out(world: World, chance: random.Random) -> None:
+    world.faults["blackout"] += 1
+    world.daemon.crash(host=True)
+    world.queue.plan(chance.uniform(0.0, DARK_S), world.daemon.start)
+    for host in world.hosts.values():
+        host.vanish()
+        world.queue.plan(chance.uniform(0.0, DARK_S), host.boot)
+
+
 def _draw_preparing(seed: int) -> float:
     """Draw how long nodes prepare, from a generator of its own, so that other seeds play what they always played."""
     return random.Random(~seed).choice([0.0, 0.0, 1.0, 6.0, 20.0])  # noqa: S311 - repeatable on purpose

@@ -84,6 +84,7 @@ KINDS = (
             (lambda world: world.invariants.kept.resumed, 1 / 4),
         ),
     ),
+    Kind(history.blackout_world, 10, ((lambda world: world.invariants.redone.unknown, 1 / 2),)),
     Kind(finishing_world, 20, ((lambda world: world.invariants.rounds.done_without, 1 / 8),), FINISHES),
     Kind(history.often_heard_world, 10, ((lambda world: world.invariants.hangs.named, 1 / 4),)),
     Kind(late_giving_world, 10, ((drained, 1),)),

@@ -55,6 +55,17 @@ class KeptState:
         self.plan = None
         self.failed.clear()
 
+    def redone_from(self, step: int) -> int | None:
+        """Return how many steps a round does again that resumes from this one; None if that is not known.
+
+        After a restart of the coordinator, only nodes of the last round know how far it came.
+        """
+        last, furthest = self.run.durable, self.run.furthest
+        untold = last.stepped or (last.resume is not None and last.resume.redone is None)
+        if furthest is None or (untold and self.run.furthest_here is None):
+            return None
+        return max(0, furthest - step)
+
     @property
     def copied(self) -> KeptStep | None:
         """The newest step that survives the loss of all hosts of any one failure domain; None if none does."""

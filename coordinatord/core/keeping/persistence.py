@@ -278,8 +278,7 @@ def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:
 
 def _point(kept: KeptState, persisted: PersistedStep) -> ResumePoint:
     first, ours = persisted.parts[0], persisted.run == kept.run.id
-    reached = kept.run.durable.reached
-    redone = max(0, reached - first.step) if ours and reached is not None else None
+    redone = kept.redone_from(first.step) if ours else None
     disk = DiskStep(persisted.run, first.round)
     return ResumePoint(first.round if ours else 0, first.step, first.world_size, first.shards, redone, disk=disk)
 

@@ -101,9 +101,7 @@ def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
     if not are_whole([part for _, part in big]):
         return None
     nodes, first_part = sorted({node for node, _ in big}), big[0][1]
-    reached = kept.run.durable.reached
-    redone = None if reached is None else max(0, reached - at.step)
-    named, others = tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
+    redone, named, others = kept.redone_from(at.step), tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
     return ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, others)
 
 

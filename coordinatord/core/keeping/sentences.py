@@ -11,7 +11,7 @@ from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptStep
-from coordinatord.protocol.text import name_some
+from coordinatord.protocol.text import name_some, redone_words
 
 
 def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
@@ -27,7 +27,7 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
 
 def _resumed(kept: KeptState, point: ResumePoint) -> str:
     """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
-    redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
+    redone = f", {redone_words(point.redone)}" if point.round else ""  # nothing is said of an earlier run
     lacking = f", without {what}" if (what := unkept(kept)) else ""
     return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}"
 

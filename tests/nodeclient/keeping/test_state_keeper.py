@@ -71,7 +71,10 @@ async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(
         assert node.events.count(KeptChanged()) == 1
 
 
-@pytest.mark.parametrize(("redone", "words"), [(None, ""), (1, ", 1 step redone"), (1_204, ", 1,204 steps redone")])
+@pytest.mark.parametrize(
+    ("redone", "words"),
+    [(None, ", an unknown number of steps redone"), (1, ", 1 step redone"), (1_204, ", 1,204 steps redone")],
+)
 async def test_the_line_about_a_resume_says_what_is_done_again(tmp_path: Path, redone: int | None, words: str) -> None:
     async with keeping_nodes(tmp_path, "a") as [node]:
         await saved(node)

@@ -15,6 +15,7 @@ from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.messages import MessageLaws
 from tests.sim.invariants.nodes import NodeLaws
 from tests.sim.invariants.preparing_nodes import PreparingLaws
+from tests.sim.invariants.redone_steps import RedoneLaws
 from tests.sim.invariants.retry_pause import RetryPauseLaws
 from tests.sim.invariants.root_cause import RootCauseLaws
 from tests.sim.invariants.rounds import RoundLaws
@@ -39,6 +40,7 @@ class AllLaws:
         self.departures = DepartureLaws(facts)
         self.identities = IdentityLaws(facts)
         self.kept = KeptStateLaws(facts)
+        self.redone = RedoneLaws(facts)
         self.root_cause = RootCauseLaws(facts)
         self.hangs = HangLaws(facts, self.root_cause)
         preparing = PreparingLaws(facts)
@@ -60,6 +62,7 @@ class AllLaws:
             self.kept.candidates,
             self.kept.waits,
             self.kept,
+            self.redone,
             preparing,
             self.departures,
             DecisionLaws(facts, preparing, self.kept.waits, self.departures),

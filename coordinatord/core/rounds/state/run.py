@@ -113,7 +113,7 @@ class Run:
 
     def remove(self, member: Member) -> None:
         """Remove a member."""
-        self.progress.gone_step = self._step_of([member])
+        self.progress.gone_step, self.progress.furthest = self._step_of([member]), self._furthest_of([member])
         self.roll.remove(member)
         self.keeping.remove(member)
         self.gathering.join_timeouts.discard(member.node)
@@ -215,14 +215,23 @@ class Run:
     @property
     def furthest(self) -> int | None:
         """The furthest step that any worker of this round or an earlier one is known to have done."""
-        here = furthest_step((member.observed for member in self.members.values()), self.id, self.durable.round)
-        known = [step for step in (self.durable.reached, self.progress.furthest, here) if step is not None]
+        known = [step for step in (self.durable.reached, self.furthest_here) if step is not None]
         return max(known, default=None)
+
+    @property
+    def furthest_here(self) -> int | None:
+        """The furthest step of the current or last round that this life of the daemon has heard of."""
+        return self._furthest_of(self.members.values())
 
     def _step_of(self, members: Iterable[Member]) -> int | None:
         """Return the least step of these members, and of those that are no longer members."""
         known = least_step((member.observed for member in members), self.id, self.durable.round)
         return min((step for step in (known, self.progress.gone_step) if step is not None), default=None)
+
+    def _furthest_of(self, members: Iterable[Member]) -> int | None:
+        """Return the furthest step of these members, and of those that are no longer members."""
+        known = furthest_step((member.observed for member in members), self.id, self.durable.round)
+        return max((step for step in (known, self.progress.furthest) if step is not None), default=None)
 
     @property
     def workers_gone_s(self) -> float:

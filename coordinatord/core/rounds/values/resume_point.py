@@ -17,7 +17,7 @@ class ResumePoint(AtShardedStep, frozen=True):
     """The step that a round resumes from."""
 
     redone: Step | None
-    """How many steps are done again, as far as workers have reported steps."""
+    """How many steps are done again, as far as workers have reported steps; None if that is not known."""
     nodes: Annotated[tuple[Name, ...], Meta(max_length=HOLDERS_NAMED)] = ()
     """The first few nodes whose memory holds its big state; none in a record of an older release."""
     others: Count = 0

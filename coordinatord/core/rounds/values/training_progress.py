@@ -120,7 +120,7 @@ class TrainingProgress:
         self._first_s: float | None = None
         """How long the first step of the round took, until there is a second one."""
         self.furthest: int | None = None
-        """The furthest step that was reported by the nodes that set the pace."""
+        """The furthest step that was reported by nodes that set the pace, or are no longer members."""
         self._counts_anew = False
         """Whether the script has begun to count its steps anew within the round."""
         self.sections = Sections()

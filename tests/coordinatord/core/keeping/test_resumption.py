@@ -10,7 +10,8 @@ from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.rounds.values.resume_point import ResumePoint
-from coordinatord.protocol.kept_state import Holding, KeptParts, KeptStep, Resume
+from coordinatord.protocol.kept_state import DiskStep, Holding, KeptParts, KeptStep, Resume
+from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator
 from tests.support.kept_state import KEY, kept_parts
 from tests.support.ledgers import shown
@@ -237,3 +238,41 @@ def test_the_key_of_a_node_is_in_no_record_and_no_text() -> None:
     assert KEY not in repr(resume)
     assert KEY not in repr(stage.puppets["n1"].join)
     assert KEY not in repr(stage.past)
+
+
+def all_killed(after: str) -> Stage:
+    """Kill both nodes and their coordinator after step 9 of their second round; the disk has the step `after`."""
+    stage = train("n1", "n2", n1="600s", n2="600s")
+    stage.play("step n1 4")
+    break_round(stage, "n1", "n2")
+    stage.play("running n1 n2", "step n1 9", "die 2s")
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s restarts=9 incarnation=2 phase=preparing")
+        stage.play(f"write {node} written found=e-1:{after} shards=2")
+    stage.play("prepared n1 n2")
+    return stage
+
+
+def test_what_is_redone_is_not_known_if_all_that_knew_it_were_killed() -> None:
+    stage = all_killed(after="2:7")
+    assert formed(stage)[-1] == ResumePoint(2, 7, 2, 2, redone=None, disk=DiskStep("e-1", 2))
+    assert stage.past[-1][1].reason.endswith("resumes at step 7 from disk, an unknown number of steps redone")
+
+
+def test_what_is_redone_stays_unknown_until_there_are_new_steps() -> None:
+    stage = all_killed(after="2:7")
+    stage.play("running n1 n2")
+    break_round(stage, "n1", "n2")
+    stage.play("running n1 n2", "step n1 8")
+    break_round(stage, "n1", "n2")
+    assert [point.redone for point in formed(stage)[-3:] if point is not None] == [None, None, 1]
+
+
+def test_steps_that_a_node_reports_after_the_end_of_its_round_count_as_well() -> None:
+    stage = train("n1", "n2", "n3")
+    stage.play("step n1 4", "keep n3 1:4", "silence n1 n2", "advance 30s", "stopped n3")
+    assert shown(stage).state == "forming"
+    stage.puppets["n1"].observed = replace(stage.puppets["n1"].observed, steps=(9,), phase=Phase.STOPPED)
+    stage.play("reconnect n1", "advance 5s")
+    assert (point := formed(stage)[-1]) is not None
+    assert point.redone == 5
