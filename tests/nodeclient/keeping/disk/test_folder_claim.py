@@ -155,6 +155,10 @@ async def test_a_full_disk_keeps_no_node_of_the_run_from_its_round(
             assert "cannot be locked: No space left on device" in node.texts[0]
 
 
+def disk_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
+
+
 async def test_a_disk_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heals = threading.Event()
     monkeypatch.setattr(fcntl, "flock", lambda *_: heals.wait())
@@ -164,11 +168,11 @@ async def test_a_disk_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch: 
         assert await node.keeper.claim_disk(a_probe("r-1")) is None
         assert any("cannot be locked: it does not answer" in text for text in node.texts)
         monkeypatch.setattr(persister, "ANSWERS_WITHIN_S", TIMEOUT_S)
-        threads = threading.active_count()
+        threads = disk_threads()
         assert await node.keeper.claim_disk(a_probe("r-2")) is None, "it did not wait for the disk again"
-        assert threading.active_count() == threads
+        assert disk_threads() == threads
         heals.set()
-        await node.until(lambda: not any(thread.name == THREAD for thread in threading.enumerate()))
+        await node.until(lambda: not disk_threads())
         assert await node.keeper.claim_disk(a_probe("r-2")) is None
         assert json.loads((job_folder(tmp_path / "disk", "job") / CLAIM).read_text())["run"] == "r-2"
 
