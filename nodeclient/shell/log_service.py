@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from coordinatord.protocol.fields import LOG_MAX
@@ -35,6 +37,9 @@ FOLLOWERS_WITHIN_S = 2.0
 
 SETTLE_S = 2.0
 """The limit for the notes about rounds to be written before this process ends."""
+
+READERS_MAX = 8
+"""How many logs may hang in a read before those of others are refused as well: each takes a thread."""
 
 Key = tuple[str, int, int, LogStream]
 """The run, round, rank and stream of a log."""
@@ -78,6 +83,18 @@ class LogFollowers:
                     await self._all_read.wait()
 
 
+class LogReader(Struct, frozen=True):
+    """A thread that reads logs one after the other."""
+
+    thread: FileThread
+    wanted: deque[Key] = field(default_factory=deque)
+    """The logs that it has yet to read from, or reads from now."""
+
+    def hangs_in(self, key: Key) -> bool:
+        """Whether the disk seems to hang in a read of this log."""
+        return bool(self.wanted) and self.wanted[0] == key and self.thread.hangs
+
+
 def _place_of(kept: LoggedRound) -> tuple[str, str, int]:
     return kept.node, kept.run, kept.round
 
@@ -105,7 +122,7 @@ class LogService:
         self._present: LoggedRound | None = None
         self._writer = FileThread(partial(self._in_loop, fail))
         """Writes the catalogue, and deletes files."""
-        self._reader = FileThread(partial(self._in_loop, fail))
+        self._readers = [LogReader(FileThread(partial(self._in_loop, fail))) for _ in range(READERS_MAX)]
         self._followers = LogFollowers()
 
     @property
@@ -178,10 +195,18 @@ class LogService:
             respond(refusal(wanted, str(error)))
             return
         log_dir, parts = self._log_dir, self._catalogue.parts(kept)
-        if self._reader.hangs:
+        able = [reader for reader in self._readers if not reader.thread.hangs]
+        if not able or any(reader.hangs_in(key) for reader in self._readers):
             respond(refusal(wanted, "the disk does not answer"))
-        else:
-            self._reader.post(lambda: self._in_loop(respond, read_chunk(log_dir, parts, wanted)))
+            return
+        reader = min(able, key=lambda reader: len(reader.wanted))
+
+        def pass_on(chunk: LogChunk) -> None:
+            reader.wanted.popleft()
+            respond(chunk)
+
+        reader.wanted.append(key)
+        reader.thread.post(lambda: self._in_loop(pass_on, read_chunk(log_dir, parts, wanted)))
 
     @property
     def followed(self) -> set[Key]:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +11,13 @@ import pytest
 from msgspec import structs
 
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
+from nodeclient.output import file_thread
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.log_reader import NOWHERE
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell import log_service
 from nodeclient.shell.log_service import LogService
+from tests.support.programs import TIMEOUT_S
 
 ROUND = LogPaths("job", "e-1", 1)
 
@@ -27,8 +31,8 @@ def a_service(log_dir: Path | None, *, keep: int | None = None) -> LogService:
     return LogService(OutputSettings(log_dir=log_dir, rounds_kept=keep), "job", "a", pytest.fail, fail)
 
 
-def write(log_dir: Path, text: str, place: LogPaths = ROUND) -> None:
-    file = place.folder(log_dir) / "0" / "stdout.log"
+def write(log_dir: Path, text: str, place: LogPaths = ROUND, rank: int = 0) -> None:
+    file = place.folder(log_dir) / str(rank) / "stdout.log"
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as log:
         log.write(text)
@@ -103,6 +107,34 @@ async def test_a_later_process_of_the_node_reads_and_deletes_what_an_earlier_one
     later.start()
     await until(lambda: {path.name for path in rounds.iterdir()} == {"round_1", "round_3"})
     assert (await read(later)).data == b"round 1\n"
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+async def test_a_read_that_hangs_holds_up_those_of_others_only_if_too_many_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readers: int
+) -> None:
+    begins, heals, pread = threading.Event(), threading.Event(), os.pread
+
+    def pread_of_a_disk(fd: int, size: int, offset: int) -> bytes:
+        if Path(f"/proc/self/fd/{fd}").readlink().parent.name == "0":
+            begins.set()
+            heals.wait(TIMEOUT_S)
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread_of_a_disk)
+    monkeypatch.setattr(log_service, "READERS_MAX", readers)
+    monkeypatch.setattr(file_thread, "HANGS_AFTER_S", 0.0)
+    service = a_service(tmp_path)
+    service.begin_round(ROUND, range(2))
+    write(tmp_path, "one\n")
+    write(tmp_path, "two\n", rank=1)
+    hung = asyncio.ensure_future(read(service))
+    await asyncio.to_thread(begins.wait, TIMEOUT_S)
+    assert (await read(service)).problem == "the disk does not answer"
+    other = await read(service, structs.replace(WANTED, rank=1))
+    assert (other.data, other.problem) == ((b"two\n", "") if readers > 1 else (b"", "the disk does not answer"))
+    heals.set()
+    assert (await hung).data == b"one\n"
 
 
 async def test_a_node_that_ends_waits_for_those_who_follow_and_for_nobody_else(
