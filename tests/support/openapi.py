@@ -168,7 +168,7 @@ OF_BODIES = {status: OF_REQUESTS[status] for status in (400, 408, 413, 415)}
 """Those of them that any body may meet."""
 
 UNKNOWN_JOB = {404: "There is no such job."}
-MALFORMED = {400: "A parameter is wrong."}
+MALFORMED = {400: "A parameter is wrong, or unknown."}
 
 
 class Parameter(Struct, frozen=True):
@@ -258,8 +258,8 @@ OPERATIONS = (
         HealthAnswer,
         open=True,
     ),
-    Operation("get", "/v1/jobs", "All jobs, each without its rounds.", JobsAnswer),
-    Operation("get", "/v1/jobs/{job}", "One job, with its last rounds.", JobStatus, errors=UNKNOWN_JOB),
+    Operation("get", "/v1/jobs", "All jobs, each without its rounds.", JobsAnswer, errors=MALFORMED),
+    Operation("get", "/v1/jobs/{job}", "One job, with its last rounds.", JobStatus, errors=MALFORMED | UNKNOWN_JOB),
     Operation(
         *("get", "/v1/events", "What happened to all jobs and to none, oldest first; as a stream also what comes."),
         answer=EventsAnswer,
@@ -309,7 +309,9 @@ OPERATIONS = (
         open=True,
     ),
     Operation(
-        "get", "/v1/stream", "The data of the live page, which may change with each release.", content=EVENT_STREAM
+        *("get", "/v1/stream", "The data of the live page, which may change with each release."),
+        content=EVENT_STREAM,
+        errors=MALFORMED,
     ),
 )
 """All that is served, but for the files of the page and the sessions of nodes."""

@@ -21,6 +21,7 @@ from coordinatord.server.http.responses import (
     STREAM_HEADERS,
     ReaderLimit,
     UnknownJobError,
+    check_query,
     error_response,
     respond,
 )
@@ -72,6 +73,7 @@ class EventsApi:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         job = request.match_info.get("job")
+        check_query(request, "after", "last", "since", "kind")
         try:
             after = _after(request, self._store.identity)
             selection = _Selection(job, _kinds(request), _since(request), _last(request))

@@ -17,7 +17,7 @@ from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver, iterate_jobs
-from coordinatord.server.http.responses import UnknownJobError, accepted_encoding, encoded, respond
+from coordinatord.server.http.responses import UnknownJobError, accepted_encoding, check_query, encoded, respond
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.sessions.connections import CALLER
@@ -136,11 +136,13 @@ class JobsApi:
         return respond(request, health, status)
 
     async def _jobs(self, request: web.Request) -> web.Response:
+        check_query(request)
         kind, caller = accepted_encoding(request), CALLER.get()
         body = await self._cache.get((None, caller.jobs, kind), partial(self._encode_all, kind, caller))
         return web.Response(body=body, content_type=kind)
 
     async def _job(self, request: web.Request) -> web.Response:
+        check_query(request)
         kind, job = accepted_encoding(request), request.match_info["job"]
         body = await self._cache.get((job, job, kind), partial(self._encode_job, job, kind))
         if body is None:

@@ -34,7 +34,7 @@ from coordinatord.security.gatekeeper import ANYBODY, Caller
 from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.page_access import viewer_of
-from coordinatord.server.http.responses import STREAM_HEADERS, ReaderLimit
+from coordinatord.server.http.responses import STREAM_HEADERS, ReaderLimit, check_query
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler
@@ -154,6 +154,7 @@ class LiveUpdates:
             wait.reschedule(now)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        check_query(request, "job")
         refusal = f"{VIEWERS_MAX} pages are open already, and this is one too many: close another one"
         response = web.StreamResponse(headers=STREAM_HEADERS)
         with (

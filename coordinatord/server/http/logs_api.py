@@ -16,7 +16,7 @@ from coordinatord.core.shown.log_sources import LogSources, NoLogError
 from coordinatord.protocol.http.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.log_query import LogQuery, read_query
+from coordinatord.server.http.log_query import PARAMETERS, LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
@@ -24,6 +24,7 @@ from coordinatord.server.http.responses import (
     ReaderLimit,
     RequestRejectedError,
     UnknownJobError,
+    check_query,
     error_response,
     respond,
 )
@@ -93,6 +94,7 @@ class LogsApi:
 
 def _query(request: web.Request, *, streams: bool) -> LogQuery:
     """Parse the query of a request. Raises `RequestRejectedError`."""
+    check_query(request, *PARAMETERS)
     try:
         query = read_query(request.query)
     except ValueError as error:

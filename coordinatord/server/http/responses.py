@@ -66,6 +66,14 @@ class RequestRejectedError(OperationalError):
         self.code = code
 
 
+def check_query(request: web.Request, *known: str) -> None:
+    """Check that a request has only these parameters in its query. Raises `RequestRejectedError`."""
+    unknown = next((name for name in request.query if name not in known), None)
+    if unknown is not None:
+        choice = f"those known here are {', '.join(sorted(known))}" if known else "none is known here"
+        raise RequestRejectedError(400, "malformed", f"{unknown[:40]!r} is an unknown parameter: {choice}")
+
+
 class UnknownJobError(RequestRejectedError):
     """There is no such job. State: unchanged."""
 

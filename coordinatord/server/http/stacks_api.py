@@ -19,6 +19,7 @@ from coordinatord.server.http.responses import (
     ReaderLimit,
     RequestRejectedError,
     UnknownJobError,
+    check_query,
     error_response,
     respond,
 )
@@ -86,9 +87,7 @@ class StacksApi:
 
 def _ranks(request: web.Request) -> tuple[range, ...]:
     """Return the ranks of a request. Raises `RequestRejectedError`."""
-    unknown = sorted(set(request.query) - {"rank"})
-    if unknown:
-        raise RequestRejectedError(400, "malformed", f"{unknown[0][:40]!r} selects nothing here: see /openapi.json")
+    check_query(request, "rank")
     try:
         return read_ranks(request.query)
     except ValueError as error:

@@ -266,7 +266,6 @@ WRONG = {
     "stream=stdin": "stream is stdout, stderr or both, not 'stdin'",
     "follow=1": "follow is true or false, not '1'",
     "follow=true": "to follow, ask for a stream: Accept: text/event-stream",
-    "path=/etc/passwd": "'path' selects nothing here: see /openapi.json",
 }
 """Queries, and what is wrong with each."""
 
