@@ -62,7 +62,7 @@ def report(stage: Stage, node: str, **changes: Any) -> None:
     puppet = stage.puppets[node]
     puppet.observed = replace(puppet.observed, **changes)
     batch = stage.coordinator.handle(Reported(puppet.session, puppet.observed), stage.now)
-    Journal().take(batch, stage.now)
+    Journal().add(batch, stage.now)
 
 
 def heartbeat() -> dict[str, Walk]:

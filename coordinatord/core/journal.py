@@ -1,10 +1,10 @@
 """Persist, then send: holds each effect back until the records that it rests on are durable.
 
-So no node acts on a decision that a crash could undo. Records are written in groups: all that come while one group is
-being written go into the next, until that is full. The effects of a group wait for its records. So do effects that were
-decided later, since they rest on the state to which these records led. Only a message that repeats the last one of its
-session need not wait. Most answers to heartbeats are repeats, so the joins of a thousand other nodes do not delay
-them. The driver writes the records.
+So no node acts on a decision that a crash could undo. Records are written in groups: those that come while one group is
+being written go into the next one, until that is full. The effects of a group wait for its records. Later effects wait
+as well, since they rest on the state to which the records led. Only a message that repeats the last one of its session
+does not wait. Most answers to heartbeats are repeats, so a thousand joins do not delay them. The driver writes the
+records.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class CommitGroup:
     effects: dict[int, Effect] = field(default_factory=dict)
     """The newest effect of each session, so that there are never more of them than sessions."""
 
-    def hold(self, batch: Batch, now: float) -> None:
-        """Add the records of a batch that was decided at `now`, and let its effects wait for the group."""
+    def add(self, batch: Batch, now: float) -> None:
+        """Add the records and effects of a batch that was decided at `now`."""
         self.records += ((now, record) for record in batch.records)
         for effect in batch.effects:
             self.effects.pop(effect.session, None)
@@ -48,10 +48,10 @@ class Journal:
         self._waiting: deque[CommitGroup] = deque()
         """The groups to write after `_writing`, in order."""
 
-    def take(self, batch: Batch, now: float) -> tuple[Effect, ...]:
-        """Record the batch of one event at `now`; return the effects to carry out at once.
+    def add(self, batch: Batch, now: float) -> tuple[Effect, ...]:
+        """Add the batch of one event at `now`; return the effects that wait for nothing.
 
-        The records of one event are in one group, since only together they make sense after a crash.
+        The records of one event stay in one group, since only all of them together make sense after a crash.
         """
         if batch.records and (not self._waiting or len(self._waiting[-1].records) >= GROUP_RECORDS):
             self._waiting.append(CommitGroup())
@@ -60,13 +60,13 @@ class Journal:
             return batch.effects
         if batch.repeats:
             return () if self._replace(batch) else batch.effects
-        last.hold(batch, now)
+        last.add(batch, now)
         return ()
 
     def _replace(self, batch: Batch) -> bool:
-        """Put each message in place of the last one that waits for its session; return whether any one waits.
+        """Replace the last waiting message of each session of a batch; return whether there was any.
 
-        An earlier message that waits for the session rests on fewer records, and stays as it is.
+        Earlier messages to the session rest on fewer records, and stay as they are.
         """
         replaced = False
         for effect in batch.effects:
@@ -77,14 +77,14 @@ class Journal:
         return replaced
 
     def begin(self) -> tuple[Decided, ...]:
-        """Return the records to write next; none if a group is being written, or there is nothing to write."""
+        """Begin to write the next group; return its records, or none if one is being written or there is none."""
         if self._writing is not None or not self._waiting:
             return ()
         self._writing = self._waiting.popleft()
         return tuple(self._writing.records)
 
     def finish(self) -> tuple[Effect, ...]:
-        """Finish the group from `begin`, which is durable now; return the effects to carry out."""
+        """Finish the group from `begin`, which is durable now; return the effects that waited for it."""
         group, self._writing = self._writing, None
         assert group is not None  # noqa: S101 - there is one between `begin` and `finish`
         return tuple(group.effects.values())

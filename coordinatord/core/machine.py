@@ -1,6 +1,7 @@
-"""Decides for all jobs of a coordinator: it takes events, and returns records and effects.
+"""The one entry to all decisions: the coordinator's machine takes events, and returns records and effects.
 
-Every event enters by `Coordinator.handle`. The other methods find its run, and keep the run's members up to date.
+Every event enters by `Coordinator.handle`. The machine finds the run and the member that an event is about, keeps
+sessions and leases, and has the run's table decide what follows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
 
 WINGS = Wings(keeping=RunKeeping, watching=RunWatch)
-"""Both wings."""
+"""The wings of a run outside tests of the kernel."""
 
 
 class Coordinator:
@@ -48,7 +49,7 @@ class Coordinator:
         self.store_error: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided; None while records can be written."""
         self.registry = Registry(self.cluster, policy, epoch)
-        self._stalls = SleepWatch()
+        self._sleep_watch = SleepWatch()
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = Leases()
         self._due: float | None = None
@@ -63,8 +64,8 @@ class Coordinator:
             events.StoreFailed: self._store_failed,
             events.StoreRecovered: self._store_recovered,
             events.PolicyChanged: self._change_policy,
-            events.Looked: self._take_in,
-            events.Compared: self._take_in,
+            events.Looked: self._record_answers,
+            events.Compared: self._record_answers,
         }
 
     @property
@@ -78,16 +79,16 @@ class Coordinator:
         return len(self._sessions)
 
     def needed_until(self) -> float:
-        """Return when no node needs this coordinator any more; infinity while a run lives or a node is connected."""
+        """Return when no node needs this coordinator any more; infinity while a run is live or a node is connected."""
         return math.inf if self._sessions else self.registry.needed_until()
 
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
-        """Restore the state from the records of earlier lives, with their times in this clock, none after `now`.
+        """Restore the state from the records of earlier lives, each with its time by this clock, at most `now`.
 
-        All deadlines begin anew, and no node is lost before a full grace has passed. A member whose token is not in the
-        valid `tokens` may be back with any. Raises `HistoryError`.
+        All deadlines begin anew, and each node has the restart grace to come back. A member whose token is not in
+        `tokens`, the valid ones, may come back with any token. Raises `HistoryError`.
         """
-        self._stalls.begin(self.policy, now)
+        self._sleep_watch.begin(self.policy, now)
         for at, record in past:
             apply(self.cluster.durable, record, at)
         for job, durable in self.cluster.durable.jobs.items():
@@ -95,7 +96,7 @@ class Coordinator:
             self.cluster.jobs[job] = self.registry.live[durable.id] = run
             run.after_restart(now)
             for member in run.members.values():
-                # It may have gone before the first known failure, and caused it: that one must not be charged.
+                # The node may have been lost long ago, and its loss may have caused a failure that is known.
                 member.lease.heard_at, member.session.closed_at = now, now - AGE_MAX
                 member.lease.awaited_from = now + self.policy.restart_grace_s
                 member.session.revoked = bool(member.session.token) and member.session.token not in tokens
@@ -105,7 +106,7 @@ class Coordinator:
         self._due = self._first_due()
 
     def next_deadline(self) -> float | None:
-        """Return when `Tick` is wanted next, or None."""
+        """Return when the next `Tick` is due, or None."""
         return self._due
 
     def _first_due(self) -> float | None:
@@ -114,22 +115,22 @@ class Coordinator:
         lease_ends, row_due = self._leases.next(), self.registry.deadlines.next()
         if lease_ends is None:
             return row_due  # a run without members has no deadline
-        return min(lease_ends, self._stalls.next_at, lease_ends if row_due is None else row_due)
+        return min(lease_ends, self._sleep_watch.look_at, lease_ends if row_due is None else row_due)
 
     def handle(self, event: events.Event, now: float) -> Batch:
-        """Take in one event, at `now` in seconds of a clock that never goes back."""
+        """Decide what follows from one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
             least_s = 0.0 if type(event) is events.Tick else FORGIVEN_EVERY_S
-            if self._stalls.on_event(self._due, least_s, self.policy, now):
+            if self._sleep_watch.on_event(self._due, least_s, self.policy, now):
                 self._wake(now)
-            if type(event) is events.Reported and (batch := self._take_heartbeat(event, now)) is not None:
+            if type(event) is events.Reported and (batch := self._answer_heartbeat(event, now)) is not None:
                 return batch
         decision = Decision(self.cluster, self.policy, now)
         self._handlers[type(event)](event, decision)
         return self._conclude(decision)
 
-    def _take_heartbeat(self, event: events.Reported, now: float) -> Batch | None:
-        """Answer a heartbeat that reports nothing new, as most are; None if it is to be handled like other events."""
+    def _answer_heartbeat(self, event: events.Reported, now: float) -> Batch | None:
+        """Answer a heartbeat without news, as most are, at less cost; None if it may have consequences."""
         run, member = self._sessions.get(event.session, (None, None))
         observed = event.observed
         if run is None or member is None or not observed.beat or not observations.has_no_news(run, member, observed):
@@ -140,7 +141,7 @@ class Coordinator:
             decision.answer(run, member)
             self._advance(run, decision)
             return self._conclude(decision)
-        if self._due is None or now >= self._due:  # else it stands: all that has changed is that a lease ends later
+        if self._due is None or now >= self._due:  # otherwise it is still early enough: a lease only ends later now
             self._due = self._first_due()
         before, is_current = member.session.sent, member.session.sent_revision == run.revision
         sent = send_desired(event.session, run, member, heartbeat_s, now)
@@ -152,14 +153,14 @@ class Coordinator:
         self.registry.record_losses(decision.records, decision.now)
         self._due = self._first_due()
         if self.store_error is not None:
-            held = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
-            return Batch((), (*decision.endings, *held), at_once=True)
+            reports = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
+            return Batch((), (*decision.endings, *reports), at_once=True)
         messages = decision.messages(self._heartbeat_s)
         return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
 
     def _wake(self, now: float) -> float:
-        """Put off all deadlines of nodes by the time since nodes could last be judged; return that time."""
-        by = self._stalls.wake(self.policy, now)
+        """Put off all deadlines of nodes by the seconds in which no node could be judged; return these seconds."""
+        by = self._sleep_watch.wake(self.policy, now)
         self._leases.shift(by)
         for run in self.registry.live.values():
             run.postpone(by, now)
@@ -186,7 +187,7 @@ class Coordinator:
     def _report(self, event: events.Reported, decision: Decision) -> None:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
-            return  # its session was refused or replaced a moment ago
+            return  # its session has just been refused or replaced
         observed = event.observed
         (decision.answer if observed.beat else decision.notify)(run, member)
         if observations.has_no_news(run, member, observed):
@@ -208,7 +209,7 @@ class Coordinator:
             self._forget(run, member, decision)
         else:
             self._leases.shorten(run, member, self._heartbeat_s, decision.now)
-            self._stalls.await_return(self.policy, decision.now)
+            self._sleep_watch.expect_return(self.policy, decision.now)
         self._advance(run, decision)
 
     def _carry_out(self, event: events.AdminRequested, decision: Decision) -> None:
@@ -228,28 +229,28 @@ class Coordinator:
         self.store_error = event.reason
 
     def _store_recovered(self, _: events.StoreRecovered, decision: Decision) -> None:
-        """Decide all that had to wait; the time in which no node could be judged counts against none.
+        """Decide what had to wait while the store failed; that time counts against no node.
 
-        Nodes were heard meanwhile. One that was not heard gets a single further lease, however long the store failed.
+        Nodes were heard meanwhile. One that was not heard gets one more lease, however long the store failed.
         """
         if self.store_error is None:
             return
         self.store_error = None
         degraded_s = self._wake(decision.now)
         for run in self.registry.live.values():
-            self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)
+            self._leases.extend_after_outage(run, self._heartbeat_s, degraded_s, decision.now)
         for run, member in self._sessions.values():
-            if not member.lease.expired:  # a node that was silent before is sent nothing
+            if not member.lease.expired:  # a silent node is sent nothing until it is heard
                 decision.answer(run, member)
         for run in list(self.registry.live.values()):
             self._advance(run, decision)
 
     def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
-        """Decide by new numbers: nodes receive theirs at once, and none is judged by numbers that it does not have."""
+        """Decide by a new policy. Nodes are sent their new heartbeat and lease at once, and are not late meanwhile."""
         self.policy = self.registry.policy = event.policy
-        self._stalls.look_again(self.policy, decision.now)
+        self._sleep_watch.schedule_look(self.policy, decision.now)
         for run in self.registry.live.values():
-            run.adopt(event.policy)
+            run.change_policy(event.policy)
         for run, member in self._sessions.values():
             if not member.lease.expired:
                 member.lease.awaited_from, member.lease.unanswered_s = decision.now, 0.0
@@ -257,8 +258,8 @@ class Coordinator:
         for run in list(self.registry.live.values()):
             self._advance(run, decision)
 
-    def _take_in(self, event: events.Looked | events.Compared, decision: Decision) -> None:
-        """Take in what workers of a run have answered; while nothing can be recorded, they are asked again later."""
+    def _record_answers(self, event: events.Looked | events.Compared, decision: Decision) -> None:
+        """Record workers' answers to a look; while the store fails they are dropped, and the workers asked again."""
         run = self.registry.live.get(event.run)
         if run is not None and self.store_error is None and run.watching.record_answers(event, decision.now):
             for touched in (*releases.drain_laggard(run, decision), run):
@@ -273,7 +274,7 @@ class Coordinator:
             self._expire(run, run.members[node], decision)
         touched |= {self.jobs[job].id: self.jobs[job] for job in self.registry.deadlines.pop_due(decision.now)}
         for run in touched.values():
-            self._advance(run, decision)  # the ready nodes may form a round now, and then none has waited in vain
+            self._advance(run, decision)  # the ready nodes may form a round now, and then no join timeout matters
             for node in run.gathering.join_timeouts.pop_due(decision.now):
                 releases.release_timed_out(run, run.members[node], decision)
             self._advance(run, decision)
@@ -292,7 +293,7 @@ class Coordinator:
         known = run.members.get(join.node)
         admission.check_token(known, event)
         if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
-            # This comes first: a refusal for good must not rest on what is not recorded, such as a younger namesake.
+            # This comes first: a final refusal must not depend on what is not recorded, such as a younger process.
             admission.check_not_degraded(self.store_error)
             if not run.durable.state.ended:  # a run that has ended only sends its outcome
                 admission.check_drained(self.cluster.durable, join)
@@ -307,7 +308,7 @@ class Coordinator:
         return run
 
     def _enroll(self, run: Run, event: events.Connected, decision: Decision) -> Member:
-        """Make the session's node a member, or give a member that comes back its new session. Raises `RefusedError`."""
+        """Make the node a member, or give a member that is back its new session. Raises `RefusedError`."""
         join = event.join
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
@@ -344,7 +345,8 @@ class Coordinator:
     def _record_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
         """Record that a member lives; return whether it reports steps or a section of its workers."""
         member.lease.heard_at = run.roll.heard_at = now
-        unanswered_s = min(observed.heard_s, now - self._stalls.woke_at)  # while this process slept, it sent nothing
+        # A node cannot be blamed for hearing nothing while this process slept.
+        unanswered_s = min(observed.heard_s, now - self._sleep_watch.woke_at)
         member.lease.record_heard(unanswered_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
         has_progress = bool(observed.steps) or observed.section is not None or member.observed.section is not None
@@ -374,7 +376,7 @@ class Coordinator:
         actions.lose(run, member, reason, decision)
 
     def _forget(self, run: Run, member: Member, decision: Decision) -> None:
-        """Drop a member that has nothing more to do with the run."""
+        """Remove a member, and close its session."""
         self._leases.discard((run.id, member.node))
         run.remove(member)
         decision.close(member)
@@ -383,7 +385,7 @@ class Coordinator:
     # Consequences
 
     def _advance(self, run: Run, decision: Decision) -> None:
-        """Decide what follows for a run from what is now known of it, unless that could not be recorded."""
+        """Take the rows of a run's table that are due now, unless that could not be recorded."""
         if self.store_error is not None or run.durable.state.ended:
             return
         observations.record_claims(run, decision)
@@ -392,16 +394,17 @@ class Coordinator:
         self._forget_absent(run, decision)
 
     def _forget_absent(self, run: Run, decision: Decision) -> None:
-        """Keep only connected members, once a run has ended; each is forgotten when its session ends."""
+        """Remove the members of an ended run that are not connected; the others follow when their sessions end."""
         if run.durable.state.ended:
             for member in [member for member in run.members.values() if member.session.id is None]:
                 self._forget(run, member, decision)
 
 
 def _is_renewal(message: Desired, before: Desired | None) -> bool:
-    """Whether a message is the one before, or differs from it only in the heartbeat and lease.
+    """Whether a message is the one before, or differs from it only in the heartbeat and the lease.
 
-    With thousands of nodes these two change as more of them come. All else rests on the records of the one before.
+    It rests on the same records then, so it need not wait for newer ones. With thousands of nodes the heartbeat and the
+    lease grow as more of them join.
     """
     if message is before or before is None:
         return message is before

@@ -140,7 +140,7 @@ class Driver:
         try:
             batch = self.machine.handle(event, now)
             self._timer.arm(self.machine.next_deadline())
-            self._effects.put(self._record_writer.journal.take(batch, now))
+            self._effects.put(self._record_writer.journal.add(batch, now))
             for look in batch.looks:
                 self._handlers[Look](look)
         except Exception as error:

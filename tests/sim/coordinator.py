@@ -346,7 +346,7 @@ class SimulatedCoordinator(abc.ABC):
     def carry_out(self, batch: Batch) -> None:
         """Release the effects that may be released, and set the alarm for the next deadline."""
         self._alarm.arm()
-        self._release(self._journal.take(batch, self.clock.read()))
+        self._release(self._journal.add(batch, self.clock.read()))
 
     # Records out
 

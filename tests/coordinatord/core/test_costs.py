@@ -58,7 +58,7 @@ class Cluster:
 
     def handle(self, event: Event) -> None:
         """Handle an event."""
-        self._send(self.journal.take(self.machine.handle(event, self.now), self.now))
+        self._send(self.journal.add(self.machine.handle(event, self.now), self.now))
 
     def commit(self) -> None:
         """Make durable what was decided, until there is nothing more to be."""

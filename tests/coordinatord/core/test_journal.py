@@ -22,42 +22,42 @@ def a_batch(*effects: Effect, records: int = 0) -> Batch:
 
 def test_what_rests_on_no_record_is_said_at_once() -> None:
     journal = Journal()
-    assert journal.take(a_batch(a_send(1), Close(2)), 0.0) == (a_send(1), Close(2))
+    assert journal.add(a_batch(a_send(1), Close(2)), 0.0) == (a_send(1), Close(2))
     assert journal.begin() == ()
 
 
 def test_what_rests_on_a_record_is_said_when_that_is_durable() -> None:
     journal = Journal()
-    assert journal.take(a_batch(a_send(1), records=1), 0.0) == ()
+    assert journal.add(a_batch(a_send(1), records=1), 0.0) == ()
     assert journal.begin() == ((0.0, a_record(0)),)
     assert journal.finish() == (a_send(1),)
-    assert journal.take(a_batch(a_send(1)), 0.0) == (a_send(1),)
+    assert journal.add(a_batch(a_send(1)), 0.0) == (a_send(1),)
 
 
 def test_what_is_decided_before_anything_is_written_waits_although_it_adds_no_record() -> None:
     journal = Journal()
-    journal.take(a_batch(records=1), 0.0)
-    assert journal.take(a_batch(a_send(1)), 0.0) == ()
+    journal.add(a_batch(records=1), 0.0)
+    assert journal.add(a_batch(a_send(1)), 0.0) == ()
     journal.begin()
     assert journal.finish() == (a_send(1),)
 
 
 def test_what_is_decided_during_a_write_waits_for_that_one_if_it_adds_no_record() -> None:
     journal = Journal()
-    journal.take(a_batch(records=1), 0.0)
+    journal.add(a_batch(records=1), 0.0)
     journal.begin()
-    assert journal.take(a_batch(a_send(1)), 0.0) == ()
+    assert journal.add(a_batch(a_send(1)), 0.0) == ()
     assert journal.begin() == ()
     assert journal.finish() == (a_send(1),)
 
 
 def test_all_that_comes_during_a_write_is_written_next_in_one_go() -> None:
     journal = Journal()
-    journal.take(a_batch(records=1), 0.0)
+    journal.add(a_batch(records=1), 0.0)
     journal.begin()
-    journal.take(a_batch(a_send(1), records=1), 0.0)
-    journal.take(a_batch(a_send(2)), 0.0)
-    journal.take(a_batch(a_send(3), records=2), 0.0)
+    journal.add(a_batch(a_send(1), records=1), 0.0)
+    journal.add(a_batch(a_send(2)), 0.0)
+    journal.add(a_batch(a_send(3), records=2), 0.0)
     assert journal.begin() == ()
     assert journal.finish() == ()
     assert journal.begin() == ((0.0, a_record(0)), (0.0, a_record(0)), (0.0, a_record(1)))
@@ -68,9 +68,9 @@ def test_all_that_comes_during_a_write_is_written_next_in_one_go() -> None:
 def test_a_group_that_has_enough_records_takes_no_more() -> None:
     journal = Journal()
     for session in range(GROUP_RECORDS + 1):
-        assert journal.take(a_batch(a_send(session), records=1), 0.0) == ()
-    assert journal.take(a_batch(a_send(0, "new")), 0.0) == ()
-    assert journal.take(Batch((), (a_send(1),), repeats=True), 0.0) == ()
+        assert journal.add(a_batch(a_send(session), records=1), 0.0) == ()
+    assert journal.add(a_batch(a_send(0, "new")), 0.0) == ()
+    assert journal.add(Batch((), (a_send(1),), repeats=True), 0.0) == ()
     assert len(journal.begin()) == GROUP_RECORDS
     assert journal.finish() == tuple(a_send(session) for session in range(GROUP_RECORDS))
     assert len(journal.begin()) == 1
@@ -80,9 +80,9 @@ def test_a_group_that_has_enough_records_takes_no_more() -> None:
 
 def test_the_records_of_one_event_are_written_together() -> None:
     journal = Journal()
-    journal.take(a_batch(records=GROUP_RECORDS - 1), 0.0)
-    journal.take(a_batch(records=2), 0.0)
-    journal.take(a_batch(records=1), 0.0)
+    journal.add(a_batch(records=GROUP_RECORDS - 1), 0.0)
+    journal.add(a_batch(records=2), 0.0)
+    journal.add(a_batch(records=1), 0.0)
     written = []
     while records := journal.begin():
         written.append(len(records))
@@ -92,69 +92,69 @@ def test_the_records_of_one_event_are_written_together() -> None:
 
 def test_of_all_words_to_a_session_that_wait_only_the_last_is_said() -> None:
     journal = Journal()
-    journal.take(a_batch(a_send(1, "old"), a_send(2), records=1), 0.0)
-    journal.take(a_batch(a_send(1, "new")), 0.0)
-    journal.take(a_batch(Close(2)), 0.0)
+    journal.add(a_batch(a_send(1, "old"), a_send(2), records=1), 0.0)
+    journal.add(a_batch(a_send(1, "new")), 0.0)
+    journal.add(a_batch(Close(2)), 0.0)
     journal.begin()
     assert journal.finish() == (a_send(1, "new"), Close(2))
 
 
 def test_that_the_coordinator_lives_is_said_whatever_is_being_written() -> None:
     journal = Journal()
-    journal.take(a_batch(a_send(1), records=1), 0.0)
+    journal.add(a_batch(a_send(1), records=1), 0.0)
     journal.begin()
     degraded = ReportDegraded(1, Degraded("the disk is full"))
-    assert journal.take(Batch((), (degraded,), at_once=True), 0.0) == (degraded,)
+    assert journal.add(Batch((), (degraded,), at_once=True), 0.0) == (degraded,)
     assert journal.finish() == (a_send(1),)
 
 
 def test_what_a_session_has_been_told_is_told_again_whatever_is_being_written() -> None:
     journal = Journal()
-    journal.take(a_batch(a_send(1), records=1), 0.0)
+    journal.add(a_batch(a_send(1), records=1), 0.0)
     journal.begin()
     again = Batch((), (a_send(2),), repeats=True)
-    assert journal.take(again, 0.0) == (a_send(2),)
+    assert journal.add(again, 0.0) == (a_send(2),)
     assert journal.finish() == (a_send(1),)
 
 
 def test_what_still_waits_to_be_said_is_not_said_again_before_that() -> None:
     journal = Journal()
-    journal.take(a_batch(a_send(1), records=1), 0.0)
-    assert journal.take(Batch((), (a_send(1),), repeats=True), 0.0) == ()
+    journal.add(a_batch(a_send(1), records=1), 0.0)
+    assert journal.add(Batch((), (a_send(1),), repeats=True), 0.0) == ()
     journal.begin()
-    journal.take(a_batch(a_send(2), records=1), 0.0)
+    journal.add(a_batch(a_send(2), records=1), 0.0)
     for session in (1, 2):
-        assert journal.take(Batch((), (a_send(session),), repeats=True), 0.0) == ()
+        assert journal.add(Batch((), (a_send(session),), repeats=True), 0.0) == ()
     assert journal.finish() == (a_send(1),)
-    assert journal.take(Batch((), (a_send(1),), repeats=True), 0.0) == (a_send(1),)
+    assert journal.add(Batch((), (a_send(1),), repeats=True), 0.0) == (a_send(1),)
     journal.begin()
     assert journal.finish() == (a_send(2),)
 
 
 def test_records_keep_the_time_at_which_they_were_decided_however_long_they_wait() -> None:
     journal = Journal()
-    journal.take(a_batch(records=1), 5.0)
+    journal.add(a_batch(records=1), 5.0)
     assert [at for at, _ in journal.begin()] == [5.0]
-    journal.take(a_batch(records=1), 7.0)
-    journal.take(a_batch(records=2), 8.0)
+    journal.add(a_batch(records=1), 7.0)
+    journal.add(a_batch(records=2), 8.0)
     journal.finish()
     assert [at for at, _ in journal.begin()] == [7.0, 8.0, 8.0]
 
 
 def test_a_newer_repetition_takes_the_place_of_what_waits() -> None:
     journal = Journal()
-    journal.take(a_batch(a_send(1, "old"), a_send(2), records=1), 0.0)
+    journal.add(a_batch(a_send(1, "old"), a_send(2), records=1), 0.0)
     journal.begin()
-    assert journal.take(Batch((), (a_send(1, "new"),), repeats=True), 0.0) == ()
+    assert journal.add(Batch((), (a_send(1, "new"),), repeats=True), 0.0) == ()
     assert journal.finish() == (a_send(1, "new"), a_send(2))
 
 
 def test_a_repetition_of_what_a_later_group_led_to_waits_for_that_group() -> None:
     journal = Journal()
-    journal.take(a_batch(a_send(1, "first"), records=1), 0.0)
+    journal.add(a_batch(a_send(1, "first"), records=1), 0.0)
     journal.begin()
-    journal.take(a_batch(a_send(1, "second"), records=1), 0.0)
-    assert journal.take(Batch((), (a_send(1, "second again"),), repeats=True), 0.0) == ()
+    journal.add(a_batch(a_send(1, "second"), records=1), 0.0)
+    assert journal.add(Batch((), (a_send(1, "second again"),), repeats=True), 0.0) == ()
     assert journal.finish() == (a_send(1, "first"),)
     journal.begin()
     assert journal.finish() == (a_send(1, "second again"),)

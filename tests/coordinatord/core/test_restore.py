@@ -285,7 +285,7 @@ def test_a_node_that_left_and_came_again_is_one_member_in_any_life() -> None:
     first.connect(3, incarnation=2)
     second = first.next_life()
     for life in (first, second):
-        assert (life.run.roll.workers, life.run.roll.counted, sorted(life.run.members)) == (3, 3, ["n1", "n2", "n3"])
+        assert (life.run.roll.workers, life.run.roll.unreleased, sorted(life.run.members)) == (3, 3, ["n1", "n2", "n3"])
 
 
 def test_a_younger_nodeclient_in_the_place_of_one_that_was_let_go_is_no_loss() -> None:

@@ -18,7 +18,7 @@ from tests.support.raw_session import connect, get, join
     ("owner", "method"),
     [
         pytest.param(Coordinator, "handle", id="in the machine"),
-        pytest.param(Journal, "take", id="while a message is on its way out"),
+        pytest.param(Journal, "add", id="while a message is on its way out"),
     ],
 )
 async def test_an_exception_in_an_event_ends_the_server(

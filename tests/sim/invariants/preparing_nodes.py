@@ -57,7 +57,7 @@ class PreparingLaws(Laws):
         elif isinstance(event, Reported) and event.session in machine._sessions:
             member, observed = machine._sessions[event.session][1], event.observed
             node, incarnation = member.node, member.incarnation
-            if member.state is MemberState.PREPARING and not member.readiness.arrived:
+            if member.state is MemberState.PREPARING and not member.readiness.has_arrived:
                 self._ready_at = now
             elif member.state is not MemberState.READY:  # also a node whose messages overtook each other
                 self._came_at = now

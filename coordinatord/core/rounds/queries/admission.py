@@ -72,7 +72,7 @@ def begins_anew(run: Run, join: Join, now: float) -> bool:
     if was_in or not run.durable.state.ended:
         return False
     began_before = join.age_s is not None and now - join.age_s < run.durable.entered_at
-    return not (run.durable.concluded and run.dated and began_before and join.spec == run.spec)
+    return not (run.durable.concluded and run.is_end_dated and began_before and join.spec == run.spec)
 
 
 def check_not_degraded(store_error: str | None) -> None:

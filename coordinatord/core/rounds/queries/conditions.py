@@ -28,14 +28,14 @@ def _when(holds: object) -> float | None:
 
 def abandoned(run: Run) -> float | None:
     """No node is left: at once if the last node left by itself or there was no round, else once no worker lives."""
-    if run.roll.counted:
+    if run.roll.unreleased:
         return None
     return NOW if run.emptied_at is None or not run.durable.order else run.emptied_at + run.workers_gone_s
 
 
 def all_left(run: Run) -> float | None:
     """No node is left, and the last one left on purpose: its user or an operator wanted that."""
-    return _when(not run.roll.counted and run.durable.last_left)
+    return _when(not run.roll.unreleased and run.durable.last_left)
 
 
 def replaced(run: Run) -> float | None:

@@ -1,8 +1,9 @@
-"""The second floor: what is known.
+"""The second floor: the state of all jobs.
 
-`durable` is what outlives the daemon. The other modules hold what one life of the daemon knows beside that. `cluster`
-holds the runs, and `run` is one run of a job. Its parts are its members (`roll`, and each is a `member`), their
-arrivals for the next round (`gathering`), why a round ends (`evidence`), and the only words by which a run knows its
-two wings (`wings`). `lease` says how long a node that is not heard still counts, and `leases` holds when that ends for
-each. `sleep_watch` notices that the coordinator itself was asleep.
+* `durable` has the durable state, which outlives the daemon. The other modules have the live state.
+* `cluster` has the runs of all jobs, and `run` is one of them.
+* The parts of a run: its members (`roll` of `member`s), the nodes that wait for a round (`gathering`), why a round ends
+  (`evidence`), and the interfaces of its two wings (`wings`).
+* `lease` works out how long a node may be silent, and `leases` has when that ends for each node.
+* `sleep_watch` notices that the coordinator itself was asleep.
 """

@@ -1,4 +1,4 @@
-"""All jobs of one coordinator: what outlives it, and what this life of it knows beside that."""
+"""All jobs of one coordinator, durable and live."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Cluster:
 
 
 def is_cut_off(cluster: Cluster) -> bool:
-    """Whether each node that is connected has been silent for its whole lease, and there is one.
+    """Whether nodes are connected, but all of them have been silent for a whole lease.
 
-    A node process that ends closes its connection, and a host that dies takes its own nodes along. So if no node at all
-    is heard, and connections are still open, it is most likely this coordinator's network.
+    A process that ends closes its connection, and a host that dies silences only its own nodes. So it is most likely
+    the coordinator's own network that is cut.
     """
     silent = False
     for run in cluster.jobs.values():
@@ -43,7 +43,7 @@ def is_cut_off(cluster: Cluster) -> bool:
 
 
 def apply_drains(cluster: Cluster) -> list[Run]:
-    """Have each member that is drained by now leave; return the runs in which a member newly does so."""
+    """Mark the members that operators have drained as leaving; return the runs with a newly marked member."""
     touched = []
     for run in cluster.live if cluster.durable.drained else ():
         for member in run.members.values():

@@ -1,8 +1,8 @@
-"""The state that outlives the daemon, as types: the jobs, their runs and members, and which nodes operators keep out.
+"""The durable state, which outlives the daemon: the jobs, their runs and members, and the drained nodes.
 
-Only `transitions/apply` changes it, and only by records. The daemon that decides and the daemon that starts again apply
-the same records, so their states are equal (`==`). `member`, `run` and `cluster` have the state of only one life
-of the daemon. Times are in the clock of the life that applied the records.
+Only `transitions/apply` changes it, and only by records. A restarted daemon applies the same records, so its durable
+state is equal (`==`). `member`, `run` and `cluster` have the live state. Times are in the clock of the daemon that
+applied the records.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing follows any more."""
+        """Whether the run is over."""
         return self in {State.SUCCEEDED, State.FAILED, State.STOPPED, State.LEFT}
 
 
@@ -108,7 +108,7 @@ class SpoiledStep(Struct, frozen=True):
 
 
 class EarlierRun(Struct, frozen=True):
-    """The end of an earlier run of a job."""
+    """The summary of an earlier run of a job."""
 
     run: str
     state: State
@@ -130,7 +130,7 @@ class DurableRun:
     opener: str
     """The node whose spec all others must agree with."""
     entered_at: float
-    """When the run came to be in its present state."""
+    """When the run entered its present state."""
     ledger: Ledger
     earlier: tuple[EarlierRun, ...] = ()
     """The runs of the job before this one, the last one first."""
@@ -159,7 +159,7 @@ class DurableRun:
     """When the run lost its last member; None if it has members, or the last one left by itself."""
 
     round: int = 0
-    """The number of the current or last round; before the first, the number that nodes remember of an earlier run."""
+    """The number of the current or last round; before the first one, the last number that nodes remember."""
     order: dict[str, Ranks] = field(default_factory=dict)
     """The nodes of the current or last round by group rank, with their ranks; empty once the run has ended."""
     formed_at: float = -math.inf
@@ -167,7 +167,7 @@ class DurableRun:
     formed_reason: str = ""
     """Why the current round was formed."""
     slowest_s: float = 0.0
-    """How long workers of the round may take to end, by the node that grants them the most."""
+    """The longest stop timeout of the round's nodes, in seconds."""
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
     spoiled: SpoiledStep | None = None
@@ -186,7 +186,7 @@ class DurableRun:
     silent: bool = False
     """Whether it is recorded that no node of the current round can be heard."""
     superseded_reason: str = ""
-    """Why the recorded round is not the current one: nodes know of a later one. Empty if it is."""
+    """Why the recorded round is not the last one: nodes know of a later one. Empty if it is."""
     succeeded: set[str] = field(default_factory=set)
     """Nodes of the current round whose workers have all exited with 0, also of those that are no longer members."""
     losses: list[LostNode] = field(default_factory=list)
@@ -207,11 +207,11 @@ class DurableRun:
     reported_at: float = 0.0
 
     stop_asked: str = ""
-    """Why an operator wants the run to end, if so; empty once it has ended."""
+    """Why an operator wants the run to end; empty if none does, and once it has ended."""
     outcome: Outcome | None = None
     """The outcome of the run."""
     concluded: bool = False
-    """Whether the run ended with the job: its workers succeeded or failed for good, or an operator wanted that."""
+    """Whether the job ended with the run: its workers succeeded or failed for good, or an operator stopped it."""
     last_step: int | None = None
     """The step that all workers had come to when the run ended, as far as any was known."""
 
@@ -224,12 +224,12 @@ class DurableRun:
         return Activity.STARTING if awaited else Activity.RUNNING
 
     def knows(self, run: str) -> bool:
-        """Whether this id is the run's own, or that of an earlier run of the job that is kept."""
+        """Whether this is the id of the run, or of an earlier run of the job that is kept."""
         return run == self.id or any(run == earlier.run for earlier in self.earlier)
 
     @property
     def has_had_rounds(self) -> bool:
-        """Whether it has had a round, also one that is no longer kept in memory."""
+        """Whether the run has had a round."""
         return bool(self.round) if self.state.ended else bool(list(self.rounds))
 
     @property
@@ -245,10 +245,10 @@ class DurableCluster:
     jobs: dict[str, DurableRun] = field(default_factory=dict)
     """The live or last run of each job, in the order in which they were opened."""
     drained: dict[str, str] = field(default_factory=dict)
-    """Names of nodes or hosts that no job lets in, each with the reason."""
+    """The drained nodes and hosts, by name, each with the reason: no job lets them in."""
     forgotten: dict[str, str] = field(default_factory=dict)
-    """The last forgotten runs, by id, each with the reason: a node that comes back to one must not begin it anew."""
+    """The last forgotten runs, by id, each with the reason: a node that comes back to one must not open another."""
 
     def why_drained(self, *names: str) -> str | None:
-        """Return the reason for which a node is kept out, by its own name or its host's; None if it is not."""
+        """Return why the first of these names that is drained is so; None if none is."""
         return next((self.drained[name] for name in names if name in self.drained), None)

@@ -1,4 +1,4 @@
-"""What is known of why a round ends: failures of its workers, its lost nodes, and what counts as a consequence."""
+"""The evidence of why a round ends: the failures of its workers and its lost nodes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from coordinatord.protocol.messages import Failure
 
 
 class Evidence:
-    """The evidence about one round. Times are in the coordinator's clock."""
+    """The evidence on one round. Times are in the coordinator's clock."""
 
     def __init__(self) -> None:
-        """Begin with nothing against any node."""
+        """Begin without evidence."""
         self.failures: dict[str, WorkerFailure] = {}
-        """The first failure of each node, by node: nodes repeat their reports, and all may fail of one cause."""
+        """The first failure of each node, by node."""
         self.lost_at: float | None = None
         """When the first node that the current round lost was last known to live; None if it lost none."""
         self.consequences_from: float | None = None
-        """When failures begin to be consequences of the round's stop; None if it was a failure that stopped it."""
+        """From when a failure counts as a consequence of the round's stop; None if a failure caused the stop."""
         self.stop_overdue_at = 0.0
-        """When the others stop waiting for a node that cannot end its workers."""
+        """When the round ends without the nodes that have not ended their workers."""
 
     def begin_round(self) -> None:
-        """Begin a round; nothing is known against any of its nodes yet."""
+        """Drop the evidence on the round before."""
         self.failures, self.lost_at = {}, None
 
     def begin_stop(self, durable: DurableRun, slowest_s: float, policy: Policy, at: float) -> None:
@@ -38,10 +38,10 @@ class Evidence:
         self.stop_overdue_at = at + slowest_s + policy.stop_limit_s
 
     def after_restart(self, durable: DurableRun) -> None:
-        """Go on after the coordinator was away.
+        """Go on after a restart of the coordinator.
 
-        What fails in a round that was being stopped, and not for a failure, counts as a consequence of the stop.
-        Whether it failed earlier is not known: the time of the stop rests on a clock that may have been set meanwhile.
+        If no failure caused the stop of the round, all its failures count as consequences. It is not known which came
+        before the stop: the host's clock may have been set meanwhile.
         """
         if self.consequences_from is not None:
             self.consequences_from = -math.inf
@@ -53,9 +53,9 @@ class Evidence:
         self.lost_at = at if self.lost_at is None else min(self.lost_at, at)
 
     def record_failure(self, member: Member, failure: Failure, now: float) -> None:
-        """Keep a worker's failure as evidence, one for each node and round.
+        """Record a reported failure, if it is the first of its node in the round; nodes repeat their reports.
 
-        Later failures of its workers are added. If the first one was a lost connection, another kind takes its place.
+        Workers that failed later are added to it. A lost connection is replaced by a failure of another kind.
         """
         known = self.failures.get(member.node)
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):

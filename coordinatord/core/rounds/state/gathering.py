@@ -11,7 +11,7 @@ from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 
 
 class Gathering:
-    """The arrivals of nodes outside the round. Times are in the coordinator's clock."""
+    """The nodes outside the round: when they arrived, and how long they wait. Times are in the coordinator's clock."""
 
     def __init__(self, durable: DurableRun, roll: Roll) -> None:
         """Begin with no arrival."""
@@ -21,11 +21,11 @@ class Gathering:
         self.arrived_last = -math.inf
         """When the last node arrived, ready or preparing."""
         self.ready_first: float | None = None
-        """When the first node became ready; while the run forms, when the last needed one did."""
+        """When the first node became ready; while a round forms, when the last node that it needs did."""
         self.ready_last = -math.inf
         """When the last node became ready."""
         self.has_newcomer = False
-        """Whether a nodeclient has arrived that joined after the last round was formed."""
+        """Whether a node has arrived that joined after the last round was formed."""
         self.joined_since: float | None = None
         """When enough nodes for a round had joined, ready or preparing; None while there are too few."""
         self.enough_since: float | None = None
@@ -36,42 +36,42 @@ class Gathering:
         self.ready_first, self.has_newcomer = None, False
         self.join_timeouts.clear()
 
-    def prepare(self, member: Member, now: float) -> None:
-        """Record that a member prepares: it has arrived, and will be ready later."""
+    def record_preparing(self, member: Member, now: float) -> None:
+        """Record that a member prepares. This counts as its arrival; it becomes ready later."""
         if member.readiness.preparing_since is None:
             member.readiness.preparing_since = now - member.observed.idle_s
             self.arrived_last = now
 
-    def arrive(self, member: Member, now: float) -> None:
+    def record_arrival(self, member: Member, now: float) -> None:
         """Record that a member became ready, as an arrival."""
-        if member.readiness.arrived:
-            member.readiness.arrived_at = now  # a new member arrived when it joined, even across restarts
+        if member.readiness.has_arrived:
+            member.readiness.arrived_at = now  # a new member has arrived when it joined, even before a restart
         self.has_newcomer |= member.durable.joined_at > self._durable.formed_at
-        if member.readiness.arrived or member.readiness.preparing_since is None:
+        if member.readiness.has_arrived or member.readiness.preparing_since is None:
             self.arrived_last = now
-        member.readiness.arrived = True
+        member.readiness.has_arrived = True
         self.ready_last = now
         ready = self._roll.count(MemberState.READY)
-        just_enough = self._durable.state is State.FORMING and ready <= self._durable.spec.nodes_min
-        if self.ready_first is None or ready == 1 or just_enough:
+        is_needed = self._durable.state is State.FORMING and ready <= self._durable.spec.nodes_min
+        if self.ready_first is None or ready == 1 or is_needed:
             self.ready_first = now
-        self.wait(member, now)
+        self.begin_wait(member, now)
 
-    def wait(self, member: Member, now: float) -> None:
-        """Let a ready member wait for the next round, from now on unless it waits already."""
+    def begin_wait(self, member: Member, now: float) -> None:
+        """Start the join timeout of a ready member, unless it runs already or the run has a round."""
         if self._durable.state is State.FORMING and self.join_timeouts.get(member.node) is None:
             self.join_timeouts.set(member.node, now + member.offer.join_timeout_s)
 
     def postpone(self, by: float, now: float) -> None:
-        """Extend the timeouts by the `by` seconds up to `now`; no node gets more than its whole timeout from `now`."""
+        """Extend the join timeouts by `by` seconds; no node has more than its whole timeout left at `now`."""
         self.join_timeouts.shift(by)
         for member in self._roll.members.values():
             expires_at, latest = self.join_timeouts.get(member.node), now + member.offer.join_timeout_s
             if expires_at is not None and expires_at > latest:
                 self.join_timeouts.set(member.node, latest)
 
-    def count_ready(self, now: float) -> None:
-        """Record since when enough nodes for a round have joined, and since when enough have been ready."""
+    def record_counts(self, now: float) -> None:
+        """Record since when enough nodes for a round have joined, and since when enough are ready."""
         ready, least = self._roll.count(MemberState.READY), self._durable.spec.nodes_min
         if ready + self._roll.count(MemberState.PREPARING) < least:
             self.joined_since = None

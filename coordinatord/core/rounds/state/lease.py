@@ -30,26 +30,26 @@ FADES_TO = 0.97
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """How one node is heard, and how long it may be silent. Times are in the coordinator's clock."""
+    """When one node was heard, and how late its messages are. Times are in the coordinator's clock."""
 
     heard_at: float
     """When its last message came."""
     awaited_from: float
     """The time since which its next message is awaited: its last one came then, or none could come before."""
     late_s: float = 0.0
-    """How much later than due its last messages came."""
+    """How many seconds later than due its recent messages came: the latest ones count most."""
     unanswered_s: float = 0.0
-    """How long it had received nothing from the coordinator when it last sent a message."""
+    """How many seconds it had received nothing from the coordinator when it sent its last message."""
     expired: bool = False
     """Whether the lease is over."""
     spared_at: float = -math.inf
-    """When it was last given more time to be heard, though it had been silent for a lease."""
+    """When it was last given another lease, though it had been silent for a whole one."""
 
     def record_heard(self, unanswered_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
-        """Record how late a message is; the node had received nothing for `unanswered_s` when it sent it.
+        """Record that a message came; the node had received nothing for `unanswered_s` seconds when it sent it.
 
-        How late the coordinator's own messages come is known once one has arrived: a silence that goes on may never
-        end, and then it does not show how long the next one will be.
+        How late the coordinator's messages are counts only once one has arrived at the node: that shows how long a
+        silence lasted.
         """
         had_waited_s = self.unanswered_s if unanswered_s < self.unanswered_s else 0.0
         self.unanswered_s = unanswered_s

@@ -10,8 +10,8 @@ from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.records import NodeLost, Record
 
 
-def _held_s(run: Run, member: Member, heartbeat_s: float) -> float:
-    """Return the lease that a member has: never less than it was granted last, since it still keeps that heartbeat."""
+def _lease_s(run: Run, member: Member, heartbeat_s: float) -> float:
+    """Return the lease of a member: at least the last one it was granted, since it still keeps to that heartbeat."""
     granted = 0.0 if member.session.sent is None else member.session.sent.lease_s
     return max(granted, member.lease.length_s(run.policy, heartbeat_s))
 
@@ -21,7 +21,7 @@ class Leases(DeadlineHeap[tuple[str, str]]):
 
     def renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         """Begin the lease of a member anew."""
-        self.set((run.id, member.node), now + _held_s(run, member, heartbeat_s))
+        self.set((run.id, member.node), now + _lease_s(run, member, heartbeat_s))
 
     def renew_all(self, run: Run, heartbeat_s: float, now: float) -> None:
         """Give every silent member a full lease, when the first one is heard after all were silent."""
@@ -31,7 +31,7 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             run.roll.place(member)
 
     def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
-        """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease."""
+        """Leave a member whose connection has closed only a short grace; one on a bad network keeps its lease."""
         lease = self.get((run.id, member.node))
         if lease is not None and member.lease.is_punctual(heartbeat_s, now):
             member.session.vanished = not member.session.revoked
@@ -39,15 +39,15 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             self.set((run.id, member.node), min(lease, grace))
 
     def drop_lost(self, run: Run, records: Sequence[Record]) -> None:
-        """End the leases of nodes that count as lost by these records, though their time was not over."""
+        """Remove the leases of the nodes that these records count as lost."""
         for record in records:
             if isinstance(record, NodeLost) and record.node not in run.members:
                 self.discard((run.id, record.node))
 
-    def give_chance(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
-        """Give each node one lease, or a grace to connect, after a time in which none could be judged.
+    def extend_after_outage(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
+        """Leave each node at least one lease, or a grace to reconnect, after `degraded_s` without a decision.
 
-        Nodes were heard in that time, and all leases have been moved by it. A lease of which more was left keeps that.
+        All leases have been moved by that time. One of which more was left before gets back to what was left.
         """
         for member in run.members.values():
             moved = self.get((run.id, member.node))
@@ -55,5 +55,5 @@ class Leases(DeadlineHeap[tuple[str, str]]):
                 if moved - degraded_s < now:
                     member.lease.spared_at = now
                 connected = member.session.id is not None
-                chance_s = _held_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
+                chance_s = _lease_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
                 self.set((run.id, member.node), max(moved - degraded_s, now + chance_s))

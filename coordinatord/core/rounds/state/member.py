@@ -38,7 +38,7 @@ class MemberState(StrEnum):
     SILENT = "silent"
     """The node is in the round, and its lease is over."""
     RELEASED = "released"
-    """The goal of the node is to exit; it no longer counts."""
+    """The node has its outcome, and was asked to exit. It no longer counts."""
 
     @property
     def may_have_workers(self) -> bool:
@@ -52,12 +52,12 @@ class MemberState(StrEnum):
 
 
 UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
-"""Stands for a node's reports before its first one; its port is not used until then."""
+"""Stands for the report of a node that has not reported yet. The port is not used."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """The open or last connection of a node; before the first in this life of the daemon, the one on record."""
+    """The open or last connection of a node; after a restart of the daemon, the recorded one until it connects."""
 
     peer_address: str
     """The address from which the node is connected."""
@@ -86,14 +86,14 @@ class Session:
 
 @dataclass(slots=True, eq=False)
 class Readiness:
-    """How long a node has been ready for a round, which says whether it counts as an arrival."""
+    """When a node arrived for the next round, and whether it arrives again when it becomes ready."""
 
     arrived_at: float
-    """When it last came to be ready from outside, in the coordinator's clock."""
-    arrived: bool
-    """Whether it was ready or in a round before: after a disconnection it is no arrival."""
+    """When it last arrived, in the coordinator's clock."""
+    has_arrived: bool
+    """Whether it was ready or in a round before: when it reconnects, it does not arrive again."""
     preparing_since: float | None = None
-    """When it began to prepare; None if it is not known to have done so."""
+    """When it began to prepare; None if it has not reported that it prepares."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +104,7 @@ class Member:
     node: str = field(init=False)
     incarnation: int = field(init=False)
     offer: NodeOffer = field(init=False)
-    """Three values of `durable` that never change, for short."""
+    """Copies of three values of `durable` that never change."""
     session: Session = field(init=False)
     lease: Lease = field(init=False)
     readiness: Readiness = field(init=False)
@@ -123,11 +123,11 @@ class Member:
         self.node, self.incarnation, self.offer = durable.node, durable.incarnation, durable.offer
         self.session = Session(durable.peer_address, durable.local_address, durable.token)
         self.lease = Lease(heard_at=durable.joined_at, awaited_from=durable.joined_at)
-        self.readiness = Readiness(arrived_at=durable.joined_at, arrived=durable.has_taken_part)
+        self.readiness = Readiness(arrived_at=durable.joined_at, has_arrived=durable.has_taken_part)
 
     @property
     def keeper(self) -> Keeper | None:
-        """How other nodes get the state that it keeps; None if it can keep none, or that is not known."""
+        """How other nodes get its kept state; None if it can keep none, or has not joined this life of the daemon."""
         return self.session.join.keeper if self.session.join is not None else None
 
     @property
@@ -138,7 +138,7 @@ class Member:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is heard on a session, and has not been released."""
+        """Whether it has a session, its lease is not over, and it was not released."""
         return self.session.id is not None and not self.lease.expired and self.durable.outcome is None
 
     @property
@@ -148,13 +148,13 @@ class Member:
 
     @property
     def silent_since(self) -> float:
-        """The time from which on it may be silent; after a restart of the daemon, long before that."""
+        """Since when it is silent at the most: its last message, or the end of its session."""
         closed_at = self.session.closed_at
         return self.lease.heard_at if closed_at is None else closed_at
 
     @property
     def lived_at(self) -> float:
-        """When it last showed a sign of life; the start of the daemon counts as one."""
+        """When it was last alive for sure; the start of the daemon counts as a sign of life."""
         return max(self.lease.heard_at, self.silent_since)
 
     @property
@@ -180,12 +180,10 @@ class Member:
     def _state_inside(self, run: str, round_number: int) -> MemberState:
         if self.durable.succeeded:
             return MemberState.SUCCEEDED
-        current = self.observed.run == run and self.observed.round == round_number
         if self.lease.expired:
             return MemberState.SILENT
-        if not current:
-            return MemberState.ASSIGNED
-        return _STATE_OF[self.observed.phase]
+        has_begun = self.observed.run == run and self.observed.round == round_number
+        return _STATE_OF[self.observed.phase] if has_begun else MemberState.ASSIGNED
 
 
 _STATE_OF = Table[Phase, MemberState]("states of a node in its round")
@@ -197,5 +195,5 @@ _STATE_OF |= {
     Phase.STOPPING: MemberState.STOPPING,
     Phase.STOPPED: MemberState.STOPPED,
     Phase.FAILED: MemberState.STOPPED,
-    Phase.SUCCEEDED: MemberState.RUNNING,  # a success counts once it is recorded
+    Phase.SUCCEEDED: MemberState.RUNNING,  # until the success is recorded
 }

@@ -1,4 +1,4 @@
-"""The members of one run, indexed by where they stand, and when they were heard."""
+"""The members of one run, indexed by their state, and when they were heard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.rounds.state.member import Member, MemberState
 
 STATES = tuple(MemberState)
-"""All of them, as a tuple: an enumeration takes ten times as long to go through, and a start makes a thousand runs."""
+"""All states, as a tuple: to iterate over the enum takes ten times as long, and a start creates a thousand runs."""
 
 MAY_HAVE_WORKERS = tuple(state for state in STATES if state.may_have_workers)
 
@@ -27,7 +27,7 @@ class Roll:
         self.missing = dict.fromkeys(durable.order)
         """Nodes of the current or last round that are not members."""
         self.changes = 0
-        """How often a member has changed its state, or whether it is connected, or has gone."""
+        """Counts the changes of members' states and connections, and the removed members."""
         self.heard_at = 0.0
         """When any member was last heard."""
         self.expired_at = 0.0
@@ -52,9 +52,9 @@ class Roll:
             self.changes += 1
             self._by_state[member.state].pop(node, None)
         member.state = state
-        self._by_state[state][node] = member  # it keeps its place, so that texts which name nodes stay the same
+        self._by_state[state][node] = member  # it keeps its place, so that texts name nodes in the same order
         if member.is_connected is not (node in self._connected):
-            self.changes += 1  # what others are sent names the nodes from which they can get kept state
+            self.changes += 1  # others are told from which connected nodes they can get kept state
             self._connected ^= {node}
 
     def place_all(self) -> None:
@@ -65,7 +65,7 @@ class Roll:
     def remove(self, member: Member) -> None:
         """Remove a member."""
         node = member.node
-        self.changes += 1  # what others are sent may rest on its report, or have waited for it
+        self.changes += 1  # messages to others may depend on its report
         del self.members[node]
         self.workers -= member.offer.workers
         if node in self._durable.order:
@@ -97,17 +97,17 @@ class Roll:
 
     @property
     def deserted(self) -> bool:
-        """Whether each member's connection has ended and none came back in time; silence does not suffice."""
+        """Whether all members have disconnected, and their leases are over; one that is only silent may come back."""
         return all(member.session.id is None and member.lease.expired for member in self.members.values())
 
     @property
-    def counted(self) -> int:
+    def unreleased(self) -> int:
         """How many members there are, without those that were released."""
         return len(self.members) - self.count(MemberState.RELEASED)
 
     @property
     def round_size(self) -> int:
-        """How many nodes the current round has left."""
+        """How many nodes are left in the current round."""
         return self.count(*IN_ROUND)
 
     @property
@@ -117,10 +117,10 @@ class Roll:
 
     @property
     def all_silent(self) -> bool:
-        """Whether the round goes on, as far as is known, and no node of it can be heard."""
+        """Whether nodes of the round are silent, and no member is heard."""
         return bool(self.count(MemberState.SILENT)) and not self._connected
 
     @property
     def doubtful(self) -> list[Member]:
-        """The nodes of the round that were silent for a lease, and have another one to be heard in."""
+        """The nodes of the round that were silent for a lease, and were given another one."""
         return [member for member in self.in_state(*MAY_HAVE_WORKERS) if member.in_doubt]

@@ -1,8 +1,6 @@
-"""One run as this life of the daemon knows it: what outlives the daemon, and what is known beside that.
+"""One run of a job: its durable state, and its live state, which ends with the daemon.
 
-It holds state, and properties that follow from it. `transitions/table` decides which state follows, `queries/reasons`
-describes it in words. Only `transitions/apply` changes what is durable; the other transitions and the machine change
-the rest.
+`transitions/apply` changes the durable state. The other transitions and the machine change the live state.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from coordinatord.protocol.messages import Cause
 
 
 class Health(StrEnum):
-    """What can be seen of a round that goes on, beside its state."""
+    """Whether a round at work makes progress, as far as can be seen."""
 
     WELL = "well"
     STALLED = "stalled"
@@ -52,43 +50,40 @@ class NoRestart(StrEnum):
 
 
 class Wings(Struct, frozen=True):
-    """The classes of the wings that each run gets; without any it trains all the same."""
+    """The classes of the two wings of each run; by default, wings that do nothing."""
 
     keeping: Callable[[Run], KeepingWing] = KeepingWing
     watching: Callable[[Run], WatchingWing] = WatchingWing
 
 
 class Run:
-    """One run as this life of the daemon knows it; `durable` is what outlives it.
-
-    Members are indexed by their state, so that all counts below cost O(1).
-    """
+    """One run of a job. `durable` outlives the daemon; all else is known only to this life of it."""
 
     def __init__(self, durable: DurableRun, policy: Policy, wings: Wings) -> None:
-        """Begin with what the records hold: all members are out of reach until they are heard."""
+        """Begin with the durable state: all members are disconnected until they join again."""
         self.durable = durable
         self.keeping, self.watching = wings.keeping(self), wings.watching(self)
         self.job, self.id, self.spec = durable.job, durable.id, durable.spec
-        """Three values of `durable` that never change, for short."""
+        """Copies of three values of `durable` that never change."""
         self.policy = policy
         self.followed = 0
-        """How many records and changes of the policy the run has followed in this life of the daemon."""
+        """Counts the records and changes of the policy in this life of the daemon."""
         self.remark = ""
         """A warning for the nodes of its first round."""
         self.replaced = False
         """Whether a run with another spec takes its place."""
-        self.dated = True
+        self.is_end_dated = True
         """Whether it is known when the run ended; the host's clock may have been set back since."""
 
         self.roll = Roll(durable)
         self.members = self.roll.members
         self.emptied_at = durable.emptied_at
-        """When the run lost its last member, put off by the time in which no node could come."""
+        """When the run lost its last member, plus the time since in which no node could join."""
         self.gathering = Gathering(durable, self.roll)
         self.claims: dict[str, None] = {}
-        """Nodes whose last report has to be recorded: they have succeeded, or want to leave."""
+        """Nodes with a report that has to be recorded; the keys are an ordered set."""
         self.leaving: set[str] = set()
-        """Nodes of the round whose users asked them to leave."""
+        """Nodes of the round that leave when it is over: their users or an operator want that."""
         self.restart_asked = ""
         """Why an operator wants another round at once; empty if none does."""
 
@@ -103,11 +98,11 @@ class Run:
 
     @property
     def revision(self) -> int:
-        """A number that grows with all that changes what a running node is sent."""
+        """A counter of all changes that may change the message to a running node."""
         return self.followed + self.roll.changes + self.keeping.changes
 
-    def adopt(self, policy: Policy) -> None:
-        """Go on with other numbers."""
+    def change_policy(self, policy: Policy) -> None:
+        """Decide by another policy from now on."""
         self.policy = policy
         self.followed += 1
 
@@ -121,7 +116,7 @@ class Run:
         self.claims.pop(member.node, None)
 
     def begin_round(self, nodes: Iterable[Ranks]) -> None:
-        """Begin the round that was recorded, with these nodes; nothing is known against any of them yet."""
+        """Begin the round that was just recorded, with these nodes."""
         self.roll.missing.clear()
         self.progress.clear()
         self.steps_announced, self.restart_asked = False, ""
@@ -129,16 +124,16 @@ class Run:
         self.gathering.begin_round()
         for ranks in nodes:
             member = self.members[ranks.node]
-            member.readiness.arrived = True
+            member.readiness.has_arrived = True
             self.roll.place(member)
 
     def begin_stop(self, at: float) -> None:
-        """Begin the stop of the round that was recorded."""
+        """Begin the stop that was recorded at `at`."""
         slowest_s = max((member.offer.stop_timeout_s for member in self.roll.inside), default=0.0)
         self.evidence.begin_stop(self.durable, slowest_s, self.policy, at)
 
     def end(self) -> None:
-        """Drop what only another round needs: a thousand ended runs are kept, each of as many nodes as it had."""
+        """Drop the live state that only another round would need: a thousand ended runs are kept."""
         self.gathering.join_timeouts.clear()
         self.evidence.failures.clear()
         self.roll.missing.clear()
@@ -146,7 +141,7 @@ class Run:
         self.claims.clear()
 
     def postpone(self, by: float, now: float) -> None:
-        """Put off all deadlines of nodes by so many seconds up to now, in which no node could be judged."""
+        """Put off all deadlines of nodes by the `by` seconds before `now` in which no node could be judged."""
         self.gathering.postpone(by, now)
         self.evidence.stop_overdue_at += by
         self.roll.expired_at += by
@@ -154,14 +149,13 @@ class Run:
             self.emptied_at += by
 
     def after_restart(self, now: float) -> None:
-        """Go on after the coordinator was away.
+        """Go on after a restart of the coordinator.
 
-        A round that was being stopped has the whole time for that again, which is longer than nodes have to come back
-        (`Policy` sees to that). Its nodes heard of the stop when it was on the disk. That may have been long after the
-        decision, and only the time of the decision is recorded. A run without members counts as empty from now.
+        A round that is being stopped has the whole time for that again: its nodes were told when the stop was durable,
+        but only the time of the decision is recorded. A run without members counts as empty from now.
         """
         durable, self.roll.heard_at = self.durable, now
-        self.dated = not durable.state.ended or durable.entered_at < now
+        self.is_end_dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
             self.begin_stop(now)
         self.evidence.after_restart(durable)
@@ -171,7 +165,7 @@ class Run:
 
     @property
     def candidates(self) -> list[Member]:
-        """The members to form a round of now, by group rank. Those of the last round are preferred, then early ones."""
+        """The members to form a round of now, by group rank. Nodes of the last round are preferred, then early ones."""
         before = self.durable.order
         ready = sorted(
             self.roll.in_state(MemberState.READY),
@@ -183,7 +177,7 @@ class Run:
 
     @property
     def health(self) -> Health:
-        """The health of the round, as far as it can be seen."""
+        """The health of the round; `WELL` without a round at work."""
         if self.durable.state not in {State.STARTING, State.RUNNING}:
             return Health.WELL
         if self.roll.all_silent or (self.durable.silent and not self.roll.connected):
@@ -192,16 +186,16 @@ class Run:
 
     @property
     def activity(self) -> Activity | None:
-        """The activity of the open time, as far as is known.
+        """The activity since the last record that settled the time; None once the run is over.
 
-        Workers that announced steps are starting until the first step, or until that is overdue.
+        Workers that announced steps are starting until the first step is done or overdue.
         """
-        recorded, is_believed = self.durable.ledger.activity, self.steps_announced and not self.durable.step_overdue
-        return Activity.STARTING if recorded is Activity.RUNNING and is_believed else recorded
+        recorded, step_awaited = self.durable.ledger.activity, self.steps_announced and not self.durable.step_overdue
+        return Activity.STARTING if recorded is Activity.RUNNING and step_awaited else recorded
 
     @property
     def shown_state(self) -> State:
-        """The state as it is shown: a round whose workers have yet to do the first of their steps is still starting."""
+        """The state as it is shown: a round is shown as starting until its workers have done a step."""
         is_starting = self.durable.state is State.RUNNING and self.activity is Activity.STARTING
         return State.STARTING if is_starting else self.durable.state
 
@@ -224,7 +218,7 @@ class Run:
         return self._furthest_of(self.members.values())
 
     def _step_of(self, members: Iterable[Member]) -> int | None:
-        """Return the least step of these members, and of those that are no longer members."""
+        """Return the least step of these members and of removed ones."""
         known = least_step((member.observed for member in members), self.id, self.durable.round)
         return min((step for step in (known, self.progress.gone_step) if step is not None), default=None)
 
@@ -235,7 +229,7 @@ class Run:
 
     @property
     def workers_gone_s(self) -> float:
-        """How long a node that is cut off may have workers of the round: it stops them after the outage grace."""
+        """How many seconds a node that is cut off may still have workers: it stops them after the outage grace."""
         return self.policy.outage_grace_s + self.durable.slowest_s
 
     @property
@@ -252,10 +246,9 @@ class Run:
 
     @property
     def pause_s(self) -> float:
-        """Return how long the next round waits because of an error that comes again and again.
+        """How many seconds the next round waits because the same error has come repeatedly.
 
-        It does not wait once a node has arrived that was not in the last round, for then something has changed. It does
-        not wait either when an operator asks for a restart.
+        It does not wait if a new node has arrived, since something has changed then, or if an operator asks for it.
         """
         if self.durable.state is not State.FORMING or self.gathering.has_newcomer or self.restart_asked:
             return 0.0
@@ -324,12 +317,12 @@ class Run:
 
     @property
     def has_failed(self) -> bool:
-        """Whether no worker lives, and the budget allows for no other round or none would help: the job has failed."""
+        """Whether the job has failed for good: no worker lives, and no other round may follow."""
         return self.durable.state is State.STOPPING and not self.roll.with_workers and self.no_restart is not None
 
     @property
     def is_ending(self) -> bool:
-        """Whether nodes are about to go while no worker lives, and memory with them."""
+        """Whether no worker lives, and nodes are about to leave, and their memory with them."""
         if self.durable.state is State.FORMING:
             return bool(self.durable.stop_asked or self.roll.count(MemberState.HANDING_OVER))
         return self.has_failed

@@ -1,4 +1,4 @@
-"""Notices that the coordinator itself was asleep."""
+"""Notices that the coordinator itself was asleep, so that nodes do not count as silent for that time."""
 
 from __future__ import annotations
 
@@ -10,42 +10,39 @@ from coordinatord.core.rounds.policy import Policy
 class SleepWatch:
     """Notices that the coordinator was asleep: stopped, swapped out, or too busy to read messages.
 
-    It looks at the clock at regular times, and a look that comes late shows a sleep. It reads the messages of that time
-    only afterwards. So deadlines that rest on the silence of nodes are put off by the sleep.
+    The coordinator looks at the clock at regular times. A look that comes late shows a sleep. Messages that came during
+    the sleep are read only after it, so deadlines of silent nodes are put off by its length.
     """
 
     def __init__(self) -> None:
         self.awake_at = -math.inf
-        """Up to when nodes could be judged: when the last event was handled, unless that was late."""
+        """Up to when the coordinator was awake for sure: the last event that was handled on time."""
         self.woke_at = -math.inf
-        """When the coordinator last began to answer after a time in which it could not."""
-        self.next_at = -math.inf
+        """When the last sleep ended, or the last time in which nothing could be recorded."""
+        self.look_at = -math.inf
         """When to look at the clock again."""
         self._returns_until = -math.inf
-        """The time up to which a node may come back whose connection has closed."""
+        """Until when a node whose connection has closed may reconnect."""
 
     def begin(self, policy: Policy, now: float) -> None:
         """Begin to watch."""
         self.awake_at = self.woke_at = now
-        self.look_again(policy, now)
+        self.schedule_look(policy, now)
 
-    def look_again(self, policy: Policy, now: float) -> None:
-        """Look at the clock a heartbeat later, or sooner while a node has only a short time to come back."""
+    def schedule_look(self, policy: Policy, now: float) -> None:
+        """Schedule the next look a heartbeat later, or sooner while a node has only a short time to reconnect."""
         is_short = now < self._returns_until
-        self.next_at = now + (policy.reconnect_grace_s / 4 if is_short else policy.heartbeat_s)
+        self.look_at = now + (policy.reconnect_grace_s / 4 if is_short else policy.heartbeat_s)
 
-    def await_return(self, policy: Policy, now: float) -> None:
-        """Look more often for as long as a node may come back.
-
-        A sleep of less than a heartbeat may take most of that time, and the node's join is read only after it.
-        """
+    def expect_return(self, policy: Policy, now: float) -> None:
+        """Look more often while a node may reconnect: a sleep of less than a heartbeat may take most of that time."""
         self._returns_until = now + policy.reconnect_grace_s
-        self.next_at = min(self.next_at, now + policy.reconnect_grace_s / 4)
+        self.look_at = min(self.look_at, now + policy.reconnect_grace_s / 4)
 
     def on_event(self, due: float | None, least_s: float, policy: Policy, now: float) -> bool:
-        """Take in an event, where one was `due`; return whether a sleep of more than `least_s` is to be forgiven.
+        """Record an event; return whether it shows a sleep that may have lasted for more than `least_s` seconds.
 
-        The coordinator may have fallen asleep at any time after the last event.
+        `due` is when the machine had to be called next. The sleep may have begun right after the last event.
         """
         late_s = policy.heartbeat_s
         if self.awake_at < self._returns_until:
@@ -53,12 +50,12 @@ class SleepWatch:
         is_late = due is not None and now - due > late_s
         if not is_late:
             self.awake_at = now
-        if now >= self.next_at:
-            self.look_again(policy, now)
+        if now >= self.look_at:
+            self.schedule_look(policy, now)
         return is_late and now - self.awake_at > least_s
 
     def wake(self, policy: Policy, now: float) -> float:
-        """Judge nodes from now on; return the time since they could last be judged, in seconds."""
+        """End a sleep; return how many seconds it may have lasted."""
         asleep_s = now - self.awake_at
         if self.awake_at < self._returns_until:
             self._returns_until += asleep_s

@@ -1,7 +1,7 @@
-"""The interfaces of the kernel's two wings; each run has its own two.
+"""The interfaces by which a run calls its two wings, for kept state and for looks at workers.
 
-The kernel decides whether a round is formed, stopped and ended. A wing only answers, and says when to call it.
-Each method has the answer of a wing that does nothing, which a run can have as well.
+The kernel decides whether a round is formed, stopped and ended. A wing only answers, and says when to call it. The base
+classes are wings that do nothing, with which a run works as well.
 """
 
 # ruff: noqa: ARG002 - a wing that does nothing needs no argument
@@ -47,33 +47,33 @@ class KeptDesired(Struct, frozen=True):
 
 
 class KeepingWing:
-    """The wing for training state that outlives workers; this one keeps none. It assigns only its own state."""
+    """The wing for training state that outlives workers; this one keeps none. A wing changes only its own state."""
 
     changes: int = 0
-    """A counter of the changes that affect what nodes are sent."""
+    """Counts the changes that may change the message to a running node."""
 
     def __init__(self, run: Any) -> None:
-        """Begin with a run of which nothing is kept."""
+        """Begin with a run; nothing is known to be kept yet."""
 
     # Inputs
 
     def report(self, member: Member, now: float) -> bool:
-        """Record a member's report and offer; return whether all nodes are to be told at once."""
+        """Record what a member has just reported; return whether all nodes have to be notified."""
         return False
 
     @property
     def awaits_report(self) -> bool:
-        """Whether to call `report` next time even if the node repeats its last report."""
+        """Whether to call `report` even if a node repeats its last report."""
         return False
 
     def remove(self, member: Member) -> None:
-        """Forget a node that is no longer a member."""
+        """Remove a node that is no longer a member."""
 
     def follow(self, record: Record) -> None:
-        """Follow a record, after the run has."""
+        """Bring the wing up to date with a record, after the run."""
 
     def after_restart(self) -> None:
-        """Go on after a coordinator restart."""
+        """Go on after a restart of the coordinator."""
 
     # Queries
 
@@ -82,7 +82,7 @@ class KeepingWing:
         return None
 
     def differing_step(self, point: ResumePoint | None) -> KeptStep | None:
-        """Return the newest step that is left out since ranks differ in it; None if `point` is newer."""
+        """Return the newest step that no round resumes from because ranks differ in it; None if `point` is newer."""
         return None
 
     def resume_text(self, nodes: Sequence[Member]) -> str:
@@ -99,54 +99,54 @@ class KeepingWing:
 
     @property
     def checkpoint_at(self) -> float | None:
-        """When the last checkpoint of the round was written, in the past before one was.
+        """When the last checkpoint of the round was written, in the past if none was yet.
 
-        None if workers lose no step when they are asked to end.
+        None if workers lose no step when they are asked to end, so that nobody has to wait for a checkpoint.
         """
         return None
 
     @property
     def has_disk(self) -> bool:
-        """Whether nodes may write to a disk: if so, they do that before they leave."""
+        """Whether nodes write kept state to a disk before they leave."""
         return False
 
     # Waits
 
     def may_be_needed(self, member: Member) -> bool:
-        """Whether others may yet need what a node keeps: its workers have ended, and those of others have not."""
+        """Whether others may need the kept state of a node whose workers have ended before theirs."""
         return False
 
     def hold_back(self, members: Sequence[Member], now: float) -> Collection[str]:
-        """Return which of these nodes have to stay, outside the round, before they leave."""
+        """Begin the waits of nodes that are to leave, and are needed first; return which of `members` these are."""
         return ()
 
     def waits(self) -> Mapping[str, Wait]:
-        """Return the wait of each node that was held back."""
+        """Return the wait of each node that is held back."""
         return {}
 
     def leaves_once(self, member: Member) -> str:
-        """Complete "it leaves as soon as ..."."""
+        """Say what a node that is held back waits for, to complete "it leaves as soon as ..."."""
         return ""
 
     def wait_at_timeout(self, member: Member) -> Wait:
-        """Return the wait of a node whose `--join-timeout` is over."""
+        """Return the wait of a node whose `--join-timeout` has expired."""
         return Wait()
 
     def wait_at_end(self) -> Wait:
-        """Return the wait of a run that is to end, and where its newest step is."""
+        """Return the wait of a run that is to end."""
         return Wait()
 
     def before_end(self, now: float) -> str:
-        """Say what precedes the end of a run between two rounds, to begin a sentence."""
+        """Say what a run that has no round waits for before it ends, as the beginning of a sentence."""
         return ""
 
     # Its own actions
 
     def record_ending(self, now: float) -> None:
-        """Record whether nodes are about to leave. Called whenever the run's rows are checked."""
+        """Record whether nodes are about to leave; called before the rows of the run are checked."""
 
     def next_at(self, *, first: bool = False) -> float | None:
-        """Return when to call `act`; with `first`, only for actions before nodes leave and rounds form."""
+        """Return when to call `act`; with `first`, only for actions that come before nodes leave and rounds form."""
         return None
 
     def act(self, now: float) -> Iterable[Member]:
@@ -160,7 +160,7 @@ class KeepingWing:
     # Outputs to nodes
 
     def choose_sources(self) -> None:
-        """Choose, once for the round, the nodes from which each node gets its state."""
+        """Choose from which nodes each node gets the state that it resumes from; the choice is made once a round."""
 
     def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
         """Return the fields to send a node with its goal; with `at_once`, only the urgent ones."""
@@ -178,33 +178,33 @@ class WatchingWing:
         """Begin with a run whose workers were not looked at."""
 
     notice: str = ""
-    """A finding of the last looks without a consequence; empty if there is none."""
+    """What the last looks have found, if nothing is done about it; empty if they found nothing."""
     remark: str = ""
-    """A warning to users of nodes at work; empty if there is none. Only records change it."""
+    """A warning to the users of nodes with running workers; empty if there is none. Only records change it."""
 
     def follow(self, record: Record) -> None:
-        """Follow a record that has just taken effect: earlier looks may no longer count."""
+        """Bring the wing up to date with a record, before the run: earlier looks may no longer count."""
 
     def record_answers(self, event: Looked | Compared, now: float) -> bool:
-        """Record the workers' answers; return whether they count, so that something may follow."""
+        """Record the workers' answers; return whether the run has to be advanced."""
         return False
 
     def next_at(self) -> float | None:
-        """Return when to look at the workers, or `NOW`; None until something happens."""
+        """Return when to begin the next look, perhaps `NOW`; None if none is planned."""
         return None
 
     def begin_look(self, now: float) -> Look | None:
-        """Begin the look that is due; None if a node cannot be asked. Either way, the next one is due later."""
+        """Begin the look that is due, and return it; None if a node cannot be asked. The next one is due later."""
         return None
 
     def hang(self) -> WorkerFailure | None:
-        """Return the failure that ends the round: a worker for which all others wait, and that will not come."""
+        """Return the hang that ends the round, as a failure of the worker that all others wait for; else None."""
         return None
 
     def awaited(self) -> str:
-        """Say which worker the others wait for, if the round goes on and no record says so; else empty."""
+        """Say which busy worker the others wait for, if no record says so yet; else empty."""
         return ""
 
     def laggard(self) -> NodeDrained | None:
-        """Return the drain of the node that is late, if the job wants that and can do without the node."""
+        """Return the drain of a late node, if the job wants that and can do without the node; else None."""
         return None

@@ -177,7 +177,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
         decision.close(member)
         run.remove(member)
     for member in run.roll.in_state(MemberState.READY):
-        run.gathering.wait(member, decision.now)
+        run.gathering.begin_wait(member, decision.now)
     decision.notify_all(run)
 
 

@@ -124,7 +124,7 @@ def _request_restart(run: Run, request: Request, text: str) -> Reply:
 
 def _forget(run: Run, request: Request, decision: Decision) -> Reply:
     is_live = not run.durable.state.ended
-    if is_live and run.roll.counted:  # nodes that cannot be heard may come back, with workers
+    if is_live and run.roll.unreleased:  # nodes that cannot be heard may come back, with workers
         staying = [member.node for member in run.members.values() if member.durable.outcome is None]
         names = name_some(staying, len(staying))
         text = f"job {run.job} is {run.durable.state} with {names}: end it first, with nodeclient stop {run.job}"

@@ -141,12 +141,12 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
     run.roll.place(member)
     concerns_all = run.keeping.report(member, now)
     if member.state is MemberState.PREPARING:
-        run.gathering.prepare(member, now)
+        run.gathering.record_preparing(member, now)
     if member.state is MemberState.READY and before is not MemberState.READY:
-        if before is MemberState.DISCONNECTED and member.readiness.arrived:
-            run.gathering.wait(member, now)  # its session was interrupted, so it is no new arrival
+        if before is MemberState.DISCONNECTED and member.readiness.has_arrived:
+            run.gathering.begin_wait(member, now)  # its session was interrupted, so it is no new arrival
         else:
-            run.gathering.arrive(member, now)
+            run.gathering.record_arrival(member, now)
     if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
         # Only the coordinator may report a hang: the text becomes the reason of a record.
         run.evidence.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
@@ -236,4 +236,4 @@ def cancel_drain(run: Run, member: Member, now: float) -> None:
         member.held_back = False
         run.roll.place(member)
         if member.state is MemberState.READY and before is not MemberState.READY:
-            run.gathering.arrive(member, now)  # it did not count as ready while it was to leave
+            run.gathering.record_arrival(member, now)  # it did not count as ready while it was to leave

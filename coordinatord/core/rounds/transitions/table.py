@@ -147,7 +147,7 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
     """Take rows until none is due; return when the next one is, or None. Raises `TransitionLoopError`."""
     taken: list[str] = []
     while len(taken) < TRANSITIONS_MAX:
-        run.gathering.count_ready(decision.now)
+        run.gathering.record_counts(decision.now)
         run.gathering.join_timeouts.settle()
         run.keeping.record_ending(decision.now)
         row, due = next_row(run, decision.now)
