@@ -24,7 +24,7 @@ class Evidence:
         self.lost_at: float | None = None
         """When the first node that the current round lost was last known to live; None if it lost none."""
         self.consequences_from: float | None = None
-        """From when a failure counts as a consequence of the round's stop; None if a failure caused the stop."""
+        """When failures begin to count as consequences of the stop; None if a failure caused it."""
         self.stop_overdue_at = 0.0
         """When the round ends without the nodes that have not ended their workers."""
 

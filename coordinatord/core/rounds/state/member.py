@@ -148,7 +148,7 @@ class Member:
 
     @property
     def silent_since(self) -> float:
-        """Since when it is silent at the most: its last message, or the end of its session."""
+        """When it may have fallen silent: at its last message, or when its session closed."""
         closed_at = self.session.closed_at
         return self.lease.heard_at if closed_at is None else closed_at
 

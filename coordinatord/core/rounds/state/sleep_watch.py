@@ -16,13 +16,13 @@ class SleepWatch:
 
     def __init__(self) -> None:
         self.awake_at = -math.inf
-        """Up to when the coordinator was awake for sure: the last event that was handled on time."""
+        """The last time at which the coordinator was awake for sure: that of the last event handled on time."""
         self.woke_at = -math.inf
         """When the last sleep ended, or the last time in which nothing could be recorded."""
         self.look_at = -math.inf
         """When to look at the clock again."""
         self._returns_until = -math.inf
-        """Until when a node whose connection has closed may reconnect."""
+        """The time up to which a node whose connection has closed may reconnect."""
 
     def begin(self, policy: Policy, now: float) -> None:
         """Begin to watch."""
