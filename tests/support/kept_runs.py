@@ -28,7 +28,7 @@ def a_kept(members: int = 0, **changes: Any) -> KeptState:
 def a_write(at: KeptStep, attempt: int = 1, writers: tuple[str, ...] = ("n1",)) -> PersistWork:
     """Return an attempt to write a step, by nodes of which the first one makes it whole."""
     each = {node: StepWriter(1, ()) for node in writers}
-    return PersistWork(attempt, at, NODES, NODES, each, writers[0], began_at=0.0, moved_at=0.0)
+    return PersistWork(attempt, at, NODES, NODES, each, writers[0], began_at=0.0, progressed_at=0.0)
 
 
 def shard(number: int, step: int, *, protected: bool = False) -> KeptParts:

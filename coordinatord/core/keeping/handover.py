@@ -1,4 +1,4 @@
-"""Which nodes that are to leave stay for a moment, because only they keep what the others resume from."""
+"""Decides which departing nodes stay for a moment, because only they have state that the others resume from."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from coordinatord.core.rounds.state.wings import Wait
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
 HAND_OVER_S = 20.0
-"""How long a node that leaves stays for others to get what it keeps: for a round to be formed, and for each round that
-resumes from that to get it. A host that is about to be taken away has some 30 s, of which its workers need a part; 20 s
-are 20 GB at the rate of a usual network."""
+"""How long a departing node stays: for a round to be formed, and again for each round to fetch its state. A host that
+will be taken away has some 30 s, of which its workers need a part. In 20 s, a usual network carries 20 GB."""
 
 
 def may_be_needed(kept: KeptState, member: Member) -> bool:
-    """Whether others may yet need what a node keeps: its workers have ended, and those of other nodes have not.
+    """Whether others may need a node's state, whose workers have ended while those of other nodes have not.
 
-    Workers of other nodes may yet save the other shards of its step, or fail to save what this node has saved.
+    Those may still save the other shards of its step, or fail to save a step that this node has saved.
     """
     has_shards = any(part.shards > 1 for part in _big_parts(kept, member))
     return has_shards or is_needed_by_others(kept, member) or holds_parts(kept, member)
 
 
 def is_needed_by_others(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
-    """Whether others need what this node keeps: without it a step that they resume from would not be whole.
+    """Whether others need a node's state: without it, a step that they resume from would not be whole.
 
-    Such a step is the newest that may be chosen, and the one from which the present round resumes, until it has done a
-    step. Of two nodes that leave with the same shard, the second one is needed, since the first no longer counts by
-    then.
+    These steps are the newest one that may be chosen, and the one from which the present round resumes, until it has
+    made a step. The nodes in `gone` are about to leave and do not count: so of two departing nodes with the same shard,
+    one is needed.
     """
     if not any(_big_parts(kept, member)) or all(peer.leaves for peer in kept.run.members.values()):
         return False
@@ -76,10 +75,10 @@ def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> 
 
 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
-    """Return which of these nodes have to stay, and note how long; all are outside the round, and are to leave.
+    """Return which of these nodes have to stay, and record how long. All are outside the round and about to leave.
 
-    A node that was found to be free no longer counts for the next one. A coordinator that was started again does not
-    know what others keep before it has heard them.
+    A node that was found to be free does not count as a holder for the next one. A restarted coordinator does not know
+    the state of others before it has heard them.
     """
     holders, held, free = last_holders(kept), set[str](), set[str]()
     for member in members:
@@ -101,17 +100,17 @@ def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool
 
 
 def renew_time(kept: KeptState, now: float) -> None:
-    """Let nodes that stay for a round have their whole time from now on: its nodes could not fetch before."""
+    """Give the nodes that hand over their state their whole time from now on: the round could not fetch before."""
     for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
         if is_needed_by_others(kept, member):
             kept.stays_until[member.node] = now + HAND_OVER_S
 
 
 def last_holders(kept: KeptState) -> Collection[str]:
-    """Return the holders of a step that the disk lacks, if the nodes that stay between two rounds lack a part of it.
+    """Return the holders of a step that the disk lacks, if without those that leave between two rounds it is not whole.
 
-    Without this, the last of several nodes that leave one after the other would take the step along. So would nodes
-    that leave while an older step is being written, or after a failed attempt.
+    Otherwise the step would be lost when several nodes leave one after the other, while an older step is being written,
+    or after a failed attempt.
     """
     if kept.run.durable.state is not State.FORMING or kept.disk.every_s is None or not kept.index.all_heard:
         return ()
@@ -119,9 +118,9 @@ def last_holders(kept: KeptState) -> Collection[str]:
 
 
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the step that is to be written, and the one before it if a node could not get the first: it may be damaged.
+    """Yield the step that is to be written, and also the one before if a node could not fetch the first.
 
-    Whether it is damaged shows when it is written. Nodes that have only the older one stay until then.
+    The first may be damaged, which shows when it is written. Nodes that have only the older one stay until then.
     """
     at, done = step_to_write(kept), kept.disk.step
     if at is None:
@@ -144,10 +143,10 @@ def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str
 
 
 def waits(kept: KeptState) -> dict[str, Wait]:
-    """Return how long each node stays: until the others and the disk have what it keeps, or its time is over.
+    """Return how long each node stays: until the others and the disk have its state, or its time is over.
 
-    The last nodes that have a step which the disk lacks wait for the disk. A node that goes no longer counts for the
-    next one.
+    The last nodes with a step that the disk lacks wait for the disk. A node that goes no longer counts
+    for the next one.
     """
     stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
     if not stay:
@@ -165,7 +164,7 @@ def waits(kept: KeptState) -> dict[str, Wait]:
 
 
 def _is_handed_over(kept: KeptState) -> bool:
-    """Whether all nodes of the round have what they resume from, or resume from nothing."""
+    """Whether all nodes of the round have the state that they resume from, or begin anew."""
     if kept.run.durable.state not in {State.STARTING, State.RUNNING}:
         return False
     return (

@@ -28,15 +28,15 @@ class KeptState:
         self.disk = Persisting()
         self.protection = Protection(self.index, self.copies, self.disk, _resumed(run.durable))
         self.plan: ResumePlan | None = None
-        """The sources of the parts that each node of the current round needs to resume. None if the plan has to be
-        made, or made anew: parts are gone, or missing ones may have been found."""
+        """The sources of the parts that each node of the current round needs. None if it has to be made, or made anew:
+        parts are gone, or missing ones may have been found."""
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not fetch the state that their workers resume from, by node."""
         self.first_states = FirstStates()
         self.halting = Halting()
         self.checkpoints = CheckpointWatch()
         self.stays_until: dict[str, float] = {}
-        """The time until which each departing node may stay to hand over its state; in the past if none needs that."""
+        """The time until which each departing node may stay to hand over its state; in the past if none needs it."""
 
     def record_parts(self, node: str, parts: Parts) -> bool:
         """Record the parts that a node keeps; return whether they have changed, or are its first report."""

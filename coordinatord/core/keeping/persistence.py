@@ -1,4 +1,4 @@
-"""When which step is written to the disk, what each node writes, and how long a node that leaves stays for it."""
+"""Decides which step is written to the disk, when and by which nodes, and how long departing nodes wait for that."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from coordinatord.protocol.kept_state import (
 )
 
 END_IDLE_S = 40.0
-"""How long they stay while no node writes a byte. A node reports after 30 s that its disk hangs, which ends the
-attempt: until then the disk may only be slow. This limit is for a node that cannot report it."""
+"""How long departing nodes wait while no node writes a byte. A node reports after 30 s that its disk hangs, which ends
+the attempt: until then the disk may only be slow. This limit is for a node that cannot report it."""
 
 WAITS_S = 10.0
-"""How long nodes wait for a round before their newest step is written: a round mostly follows within seconds, and its
-workers need all places for their own steps."""
+"""How long nodes without a round wait before they write their newest step: mostly a round follows within seconds, and
+its workers need all places for their own steps."""
 
 
 def step_to_write(kept: KeptState) -> KeptStep | None:
-    """Return the newest whole step that no node overwrites; None if the disk has it, or there is none.
+    """Return the newest whole step that no node overwrites; None if there is none, or the disk has it.
 
-    While no worker lives, nothing is overwritten. A step of round 0 came from the disk.
+    While no worker is alive, nothing is overwritten. A step of round 0 came from the disk.
     """
     index, whole, done = kept.index, kept.protection.whole, kept.disk.step
     if kept.run.durable.state is State.FORMING or kept.run.has_failed:
@@ -55,9 +55,9 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
 
 
 def may_write_at(kept: KeptState) -> float | None:
-    """Return from when the newest step may be written; None if there is none to write, or one is being written.
+    """Return when the newest step may be written; None if there is none to write, or one is being written.
 
-    A coordinator that was started again waits until it has heard all nodes: the small state of each belongs to a step.
+    A restarted coordinator waits until it has heard all nodes, since a step has the small states of all of them.
     """
     disk = kept.disk
     if disk.work is not None or disk.every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
@@ -66,9 +66,9 @@ def may_write_at(kept: KeptState) -> float | None:
 
 
 def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:
-    """Return a new attempt to write the newest whole step; None if the nodes that may write do not hold all of it.
+    """Return a new attempt to write the newest whole step; None if the nodes that may write do not have all of it.
 
-    The nodes in `without` are to write nothing, since they have just failed to.
+    The nodes in `without` write nothing, since they have just failed.
     """
     at = step_to_write(kept)
     if at is None:
@@ -92,15 +92,15 @@ def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> Pers
         writers,
         committer,
         began_at=now,
-        moved_at=now,
+        progressed_at=now,
         without=without,
     )
 
 
 def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWork | None:
-    """Return an attempt to make at once after one that failed, if nodes are about to go and others hold the step.
+    """Return an attempt to begin at once after a failed one, if nodes are about to leave and others have the step.
 
-    Otherwise the next attempt comes after a pause, and with all nodes: a disk that was full may have room by then.
+    Otherwise the next attempt comes after a pause, with all nodes: a disk that was full may have room by then.
     """
     if not kept.run.is_ending:
         return None
@@ -108,7 +108,7 @@ def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWor
 
 
 def _next_attempt(kept: KeptState) -> int:
-    """Return a number that no attempt has had: nodes may still report one that an earlier life of the daemon began."""
+    """Return a number that no attempt has had, not even one before a restart that nodes still report."""
     held = (member.observed.kept for member in kept.run.members.values())
     reports = (holding.persisting for holding in held if holding is not None)
     reported = (report.attempt for report in reports if report is not None)
@@ -125,7 +125,7 @@ def _is_able(member: Member) -> bool:
 
 
 def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
-    """Return what a node is to write; None if nothing."""
+    """Return the order to write for a node; None if it writes nothing."""
     work = kept.disk.work
     if work is None or not _is_writer(member, work):
         return None
@@ -145,7 +145,7 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
 
 
 def _in_use(kept: KeptState, member: Member) -> int | None:
-    """Return the serial of the step on the disk that the round resumes from, and so may still have to read."""
+    """Return the serial of the step on the disk that the round resumes from, if nodes may still read it."""
     point = kept.run.durable.resume
     if point is None or point.disk is None or kept.run.durable.stepped:
         return None
@@ -153,7 +153,7 @@ def _in_use(kept: KeptState, member: Member) -> int | None:
 
 
 def why_failed(kept: KeptState, work: PersistWork) -> str:
-    """Return why an attempt that is over has failed; empty if it has not."""
+    """Return why a finished attempt has failed; empty if it has succeeded."""
     if work.committed:
         return ""
     if work.failed is not None:
@@ -163,7 +163,7 @@ def why_failed(kept: KeptState, work: PersistWork) -> str:
 
 
 def why_none(kept: KeptState) -> str:
-    """Return why the step to write cannot be written by the nodes that are here."""
+    """Return why the nodes that are connected cannot write the step."""
     at = step_to_write(kept)
     held = {} if at is None else kept.index.holders(at)
     away = (node for node in held if _is_able(kept.run.members[node]) and not _may_write(kept.run.members[node]))
@@ -176,13 +176,13 @@ def _gone_text(node: str) -> str:
 
 
 def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
-    """Return the pause in seconds after an attempt that failed, or that the nodes which are here cannot make."""
+    """Return the pause in seconds after a failed attempt, or after one that could not begin."""
     has_disk_failed = failed is not None and (failed.failed is not None or not gone_writers(kept, failed))
     return BACK_S if kept.run.is_ending and not has_disk_failed else RETRY_S
 
 
 def gone_writers(kept: KeptState, work: PersistWork) -> list[str]:
-    """Return the nodes that were to write, and cannot any more."""
+    """Return the writers that can write no longer."""
     members = {node: kept.run.members.get(node) for node in work.writers}
     return [
         node
@@ -203,21 +203,21 @@ def writes(kept: KeptState, member: Member) -> bool:
 
 
 def is_unsure(kept: KeptState) -> bool:
-    """Whether it is not known yet if nodes keep a step that the disk does not have.
+    """Whether it is not known yet if nodes keep a step that the disk lacks.
 
-    A coordinator that was started again knows it when all nodes are heard or lost, which they are within their grace.
+    A restarted coordinator knows it when each node is heard or lost, at the latest after the outage grace.
     """
     return kept.run.durable.has_had_rounds and not kept.index.all_heard
 
 
 def ends_by(kept: KeptState) -> float:
-    """Return the time until which a node or a run that ends waits for the disk.
+    """Return the time until which a node or run that is to end waits for the disk; in the past if it does not.
 
-    After an attempt that failed, it waits for the next one if nodes that are left have all of the step.
+    After a failed attempt, it waits for the next one if the remaining nodes have all of the step.
     """
     disk = kept.disk
     if disk.work is not None:
-        return min(longest_until(disk, disk.work), disk.work.moved_at + END_IDLE_S)
+        return min(longest_until(disk, disk.work), disk.work.progressed_at + END_IDLE_S)
     again_at = may_write_at(kept)
     if again_at is None or disk.ends_at is None or again_at >= disk.ends_at or not _is_in_reach(kept):
         return -math.inf
@@ -225,12 +225,12 @@ def ends_by(kept: KeptState) -> float:
 
 
 def longest_until(disk: Persisting, work: PersistWork) -> float:
-    """Return the time until which nodes that go stay for a write, however it goes on."""
+    """Return the time until which departing nodes wait for a write at most, even if it makes progress."""
     return work.began_at + END_S if disk.ends_at is None else disk.ends_at
 
 
 def _is_in_reach(kept: KeptState) -> bool:
-    """Whether nodes hold all of the step to write that may write it, some of them once they are connected again."""
+    """Whether nodes that may write have all of the step, even if some of them have to reconnect first."""
     at = step_to_write(kept)
     held = {} if at is None else kept.index.holders(at)
     able = [parts for node, parts in held.items() if _is_able(kept.run.members[node])]
@@ -238,19 +238,19 @@ def _is_in_reach(kept: KeptState) -> bool:
 
 
 def found_by(member: Member) -> tuple[PersistedStep, ...]:
-    """Return the steps that a node finds on the disk. One that it could not read is not among them."""
+    """Return the steps that a node finds on the disk and can use."""
     return () if member.observed.kept is None else member.observed.kept.persisted
 
 
 def unusable_to(member: Member) -> str:
-    """Return why something on the disk is of no use to a node; empty if nothing is."""
+    """Return why a node cannot use a step on the disk; empty if it can use all."""
     return "" if member.observed.kept is None else member.observed.kept.unusable
 
 
 def newest_on_disk(kept: KeptState, nodes: Sequence[Member]) -> tuple[ResumePoint, PersistedStep] | None:
-    """Return the newest step that all of these nodes find on the disk, as a point to resume from, if there is one.
+    """Return the newest step that all of these nodes find on the disk, also as a point to resume from, if any.
 
-    A step of an earlier run has the round 0: it is older than all that this run does.
+    A step of an earlier run has the round 0: it is older than all steps of this run.
     """
     if not nodes:
         return None
@@ -262,7 +262,7 @@ def newest_on_disk(kept: KeptState, nodes: Sequence[Member]) -> tuple[ResumePoin
 
 
 def who_finds(kept: KeptState) -> tuple[str, PersistedStep] | None:
-    """Return a node that finds steps on the disk, and the newest of them; the node may be gone by now."""
+    """Return a node that finds, or before it left has found, steps on the disk, and the newest of them."""
     if not kept.disk.found.has_any:
         return None
     found = [(member.node, found_by(member)) for member in kept.run.members.values()]
@@ -272,7 +272,7 @@ def who_finds(kept: KeptState) -> tuple[str, PersistedStep] | None:
 
 
 def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:
-    """Return what a node finds on the disk of the step that its round resumes from."""
+    """Return the step on the disk that the round resumes from, as a node finds it; None if it does not find it."""
     return next((persisted for persisted in found_by(member) if _is_same(persisted, point)), None)
 
 
@@ -289,7 +289,7 @@ def _is_same(persisted: PersistedStep, point: ResumePoint) -> bool:
 
 
 def holds_parts(kept: KeptState, member: Member) -> bool:
-    """Whether a node that is to leave may have to write a part first, which is known when all workers have ended."""
+    """Whether a departing node may have to write a part first; that is certain only when all workers have ended."""
     holding = member.observed.kept
     ours = () if holding is None or member.observed.run != kept.run.id else holding.parts
     return _may_write(member) and any(part.big for part in ours)
@@ -298,10 +298,10 @@ def holds_parts(kept: KeptState, member: Member) -> bool:
 def _plan_writes(
     holders: Mapping[str, tuple[KeptParts, ...]], leaving: Collection[str] = ()
 ) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return what each node writes of a step; None if the holders do not have all of it.
+    """Return the parts of a step that each node writes; None if the holders do not have all of it.
 
-    Of the nodes that hold a shard, the one writes it that has the least to write so far; a node that stays comes before
-    one that leaves. The small state of a rank is written by the node that writes its shard, or else by another holder.
+    A shard is written by the holder that has the least to write so far; nodes that stay come before those that leave.
+    The small state of a rank is written by the node that writes its shard, or else by another holder.
     """
     if not are_whole([part for parts in holders.values() for part in parts if part.big]):
         return None

@@ -1,4 +1,4 @@
-"""The progress of writing a step to the disk. None of it is recorded: a restarted daemon does not know it."""
+"""The progress of writing steps to the disk. It is not recorded: a restarted coordinator begins a new attempt."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from coordinatord.protocol.kept_state import (
 )
 
 RETRY_S = 30.0
-"""The pause after an attempt that failed, in seconds: a disk that is full or missing stays so for a while."""
+"""The pause after a failed attempt, in seconds: a disk that is full or missing stays so for a while."""
 
 BACK_S = 1.0
-"""The pause, in seconds, while nodes about to leave wait for one that has lost its connection: it is mostly back within
-a second."""
+"""The pause, in seconds, if nodes about to leave wait for a writer that has lost its connection: it is mostly back
+within a second."""
 
 STUCK_S = 60.0
-"""An attempt is given up when no node has written a byte for so many seconds. A busy file server stands still for
-seconds, and workers have one place less to save in while an attempt is on."""
+"""An attempt fails if no node has written a byte for so many seconds. A busy file server makes no progress for seconds,
+but workers have one place less to save in during an attempt."""
 
 
 class WriteState(StrEnum):
-    """Where the write of a step stands."""
+    """The progress of the write of a step."""
 
     NONE = "none"
     """No node writes."""
     WRITING = "writing"
     """Nodes write their parts, and protect them in memory meanwhile."""
     COMMITTING = "committing"
-    """All parts are on the disk, and one node was asked to make the step whole; memory need not keep it any more."""
+    """All parts are on the disk, and the committer was asked to write the manifest; memory may overwrite the step."""
 
 
 class WriteEvent(StrEnum):
-    """What happens to the write of a step."""
+    """An event in the write of a step."""
 
     BEGUN = "begun"
     WRITTEN = "written"
     """All nodes have written their parts."""
     MADE_WHOLE = "made whole"
     FAILED = "failed"
-    """A node could not write, is gone, or no node writes a byte any more; or no node could begin."""
+    """A node could not write or is gone, no node makes progress, or no node could begin."""
     DROPPED = "dropped"
-    """The step is not wanted any more."""
+    """The step is no longer wanted."""
 
 
 WRITES = Table[tuple[WriteState, WriteEvent], WriteState]("writes of a step to the disk")
@@ -68,7 +68,7 @@ class StepWriter(Struct, frozen=True):
     """A node that writes a part of a step."""
 
     incarnation: int
-    """The process that writes. A younger one with the same node id keeps nothing of the step."""
+    """The process that writes. A younger one with the same node id has no part of the step."""
     parts: tuple[WantedParts, ...]
 
 
@@ -77,27 +77,27 @@ class PersistWork:
     """One attempt to write a step."""
 
     attempt: int
-    """No other attempt of the run has this number, also none that another life of the daemon began."""
+    """A number that no other attempt of the run has, not even one before a restart of the coordinator."""
     at: KeptStep
     world_size: int
     shards: int
     writers: dict[str, StepWriter]
     """The nodes that write, by node id."""
     committer: str
-    """The node that makes the step whole when all have written."""
+    """The node that writes the manifest when all have written their parts."""
     began_at: float
-    moved_at: float
-    """When any node has last written something."""
+    progressed_at: float
+    """When any node last reported progress."""
     without: tuple[str, ...] = ()
-    """The nodes that have failed to write in the attempts just before this one, so others write in their place."""
+    """The nodes that failed in the attempts just before this one, so that others write in their place."""
     reports: dict[str, PersistReport] = field(default_factory=dict)
-    """The last report of each writer on this attempt."""
+    """The last report of each writer about this attempt."""
     state: WriteState = WriteState.WRITING
     """Never `NONE`: an attempt that is over is forgotten."""
 
     @property
     def small_states(self) -> int:
-        """How many ranks have their small state written."""
+        """The number of ranks whose small state is written."""
         return sum(parts.ranks for writer in self.writers.values() for parts in writer.parts if parts.small)
 
     @property
@@ -113,10 +113,10 @@ class PersistWork:
         return report is not None and report.state is PersistState.COMMITTED
 
     def record(self, node: str, report: PersistReport, now: float) -> None:
-        """Record a node's report; one on an earlier attempt does not count."""
+        """Record a node's report; ignore one about an earlier attempt."""
         if node in self.writers and report.attempt == self.attempt and report != self.reports.get(node):
             self.reports[node] = report
-            self.moved_at = now
+            self.progressed_at = now
 
     @property
     def failed(self) -> tuple[str, str] | None:
@@ -126,24 +126,23 @@ class PersistWork:
 
 
 class FoundSteps:
-    """What the nodes of one run find on the disk."""
+    """The steps that the nodes of one run find on the disk."""
 
     def __init__(self) -> None:
-        """Begin with nothing found."""
         self.has_any = False
-        """Whether any node has found a step on the disk, or what might be one."""
+        """Whether any node has ever found a step on the disk, or one that it cannot use."""
         self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last departed node that had found steps on the disk, and these steps, until another node finds one
-        as new. Without this, training would then start from scratch."""
+        """The last departed node that had found steps on the disk, and these steps, until another node finds one as
+        new. Without it, a round that is formed after that would begin from scratch."""
 
     def record(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
-        """Record the steps that a node finds on the disk, newest first, and why others are unusable."""
+        """Record the steps that a node finds on the disk, newest first, and why it cannot use others."""
         self.has_any |= bool(found or unusable)
         if self.departed is not None and (node == self.departed[0] or (found and self._is_as_new(found))):
             self.departed = None
 
     def record_departure(self, node: str, found: tuple[PersistedStep, ...]) -> None:
-        """Record the steps that a node had found on the disk: the node is gone now."""
+        """Record that a node is gone, which had found these steps on the disk."""
         if found and (self.departed is None or self._is_as_new(found)):
             self.departed = node, found
 
@@ -155,9 +154,8 @@ class Persisting:
     """The steps of one run on the disk, and the write of the next one."""
 
     def __init__(self) -> None:
-        """Begin with no write."""
         self.work: PersistWork | None = None
-        """The attempt that is on; None if none is."""
+        """The attempt in progress, if any."""
         self.attempts = 0
         """The number of the last attempt."""
         self.aborted: tuple[int, ...] = ()
@@ -165,30 +163,30 @@ class Persisting:
         self.every_s: float | None = None
         """The shortest interval of writes that a node asked for, in seconds; None if no node may write."""
         self.since = math.inf
-        """When a step was last made whole, or else when the first round was formed. A restarted daemon does not know
-        that, so it has the next whole step written at once."""
+        """When a step was last written, or else when the first round was formed; in the past after a restart, so that
+        the next step is written at once."""
         self.retry_at = -math.inf
-        """When the next attempt may be made, after one that failed."""
+        """When the next attempt may begin; in the past unless the last one failed."""
         self.wanted = False
-        """Whether the newest step is to be written at once, since a round was ended on purpose."""
+        """Whether to write the newest step at once, since a round was ended on purpose."""
         self.ends_at: float | None = None
-        """When nodes that are about to go stop waiting for the disk; None if none is about to go."""
+        """When nodes that are about to leave stop waiting for the disk; None if none is."""
         self.problem = ""
         """Why the last attempt failed; empty if it did not."""
         self.failed_at: KeptStep | None = None
-        """The newest step that could not be written. Memory may have lost it with a node since then."""
+        """The newest step that could not be written; it may be lost with a node since then."""
         self.found = FoundSteps()
         self.step: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
 
     @property
     def state(self) -> WriteState:
-        """Where the write of a step stands."""
+        """The progress of the attempt, if any."""
         return WriteState.NONE if self.work is None else self.work.state
 
     @property
     def pinned(self) -> KeptStep | None:
-        """The step that memory has to hold until all of it is written; None if none is being written."""
+        """The step that memory must not overwrite before it is written; None if none is being written."""
         return self.work.at if self.work is not None and self.work.state is WriteState.WRITING else None
 
     def begin(self, work: PersistWork) -> None:
@@ -197,7 +195,7 @@ class Persisting:
         self.attempts = work.attempt
 
     def commit(self) -> None:
-        """Record that all parts are written, and the committer is asked to make the step whole."""
+        """Record that all parts are written, so that the committer is asked to write the manifest."""
         self._move(WriteEvent.WRITTEN, self.work)
 
     def succeed(self, now: float) -> None:
@@ -207,23 +205,23 @@ class Persisting:
         self.step, self.since = at, now
         self.wanted, self.problem, self.failed_at = False, "", None
         self.aborted = ()  # the committer has deleted their files
-        self.retry_at, self.ends_at = -math.inf, None  # nodes that go may have a newer step, and time for that as well
+        self.retry_at, self.ends_at = -math.inf, None  # departing nodes may have a newer step, and get time for it
 
     def give_up(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
-        """Record that the attempt has failed; the next one comes after a pause."""
+        """Record that the attempt to write the step `at` has failed; the next one begins after a pause."""
         self._move(WriteEvent.FAILED)
         self.problem, self.retry_at = why, now + pause_s
         self.failed_at = max((step for step in (self.failed_at, at) if step is not None), default=None)
 
     def drop(self) -> None:
-        """End the attempt that is on, if there is one: its step is not wanted any more."""
+        """End the attempt, if any: its step is no longer wanted."""
         self._move(WriteEvent.DROPPED)
 
     def _move(self, event: WriteEvent, work: PersistWork | None = None) -> None:
-        """Go to the next state; `work` is the attempt that is on then, if any. Raises `InternalError`.
+        """Go to the next state, in which `work` is the attempt. Raises `InternalError`.
 
-        A committer that was asked to make the step whole may still do so after its attempt has failed. Otherwise it
-        never becomes whole.
+        A committer that was asked to write the manifest may do so even after its attempt has failed. An attempt that
+        ends before that is aborted: its step never becomes whole.
         """
         state = WRITES[self.state, event]
         if self.work is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
@@ -233,7 +231,7 @@ class Persisting:
             work.state = state
 
     def record_end(self, now: float, longest_s: float, *, ends: bool) -> None:
-        """Record whether nodes are about to leave. If so, the next attempt need not wait for its pause."""
+        """Record whether nodes are about to leave. If so, the next attempt skips its pause."""
         if not ends:
             self.ends_at = None
         elif self.ends_at is None:

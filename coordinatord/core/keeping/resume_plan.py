@@ -1,8 +1,8 @@
-"""Plans which node gives each node of a round the parts that its workers resume from.
+"""Plans from which nodes each node of a round fetches the parts that its workers resume from.
 
-Each rank needs its own shard of the big state if there are as many ranks as before, and else all shards, since its own
-part is cut out of several. It also needs its own small state, and one small state that is committed: a new rank has
-none of its own, and of a pending one not all is usable.
+Each rank needs its own shard of the big state if there are as many ranks as before, or else all shards, since its part
+is divided in another way. It also needs its own small state, and one small state that is not pending, its own or
+another rank's: a new rank has none of its own, and not all of a pending one is usable.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from itertools import groupby, islice
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import SOURCES_MAX, WANTED_MAX, KeptParts, WantedParts
 
-Needs = dict[str, dict[int, tuple[bool, bool]]]
-"""Whether the big state of a rank is wanted, and its small state, by node and rank."""
+Kinds = tuple[bool, bool]
+"""Whether the big state of a rank is wanted, and whether its small state is."""
+
+Needs = dict[str, dict[int, Kinds]]
+"""The wanted state of each rank, by the node to fetch it from."""
 
 
 class ResumePlan:
-    """Where the parts of one step are, for all nodes of a round."""
+    """The sources of the parts of one step, for all nodes of a round."""
 
     def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
-        """Index the parts of the step that these nodes hold; nodes are preferred in this order."""
+        """Index the parts of the step that these nodes have."""
         self._point = point
         self.at = point.at
         """The step."""
@@ -35,24 +38,24 @@ class ResumePlan:
         self._pending = _Holders((node, part) for node, part in everything if part.pending)
 
     def sources(self, node: str, ranks: range, world_size: int) -> dict[str, tuple[WantedParts, ...]] | None:
-        """Return the parts that a node with these ranks gets, by holder.
+        """Return the parts that a node with these ranks fetches, by the node to fetch from.
 
         Return None if a part has no holder, or if there are more holders or groups of parts than a message may have.
         """
         needs: Needs = {}
         if not self._add_big(needs, node, ranks, world_size):
             return None
-        committed = False
+        has_complete = False
         for rank in ranks:
-            committed |= self._add_small(needs, node, rank)
-        if not committed:
+            has_complete |= self._add_small(needs, node, rank)
+        if not has_complete:
             self._add_any_small(needs, node)
         sources = {source: grouped(wanted) for source, wanted in needs.items()}
         fits = len(sources) <= SOURCES_MAX and all(len(wanted) <= WANTED_MAX for wanted in sources.values())
         return sources if fits else None
 
     def _add_big(self, needs: Needs, node: str, ranks: range, world_size: int) -> bool:
-        """Plan that a node gets the big state of its ranks; return whether all of it has holders."""
+        """Add the big state of a node's ranks; return whether all of it has holders."""
         if self._point.shards == 1:
             spread = ranks.start // max(1, len(ranks))
             return self._add_shard(needs, node, 0, spread)
@@ -63,7 +66,7 @@ class ResumePlan:
         return all(self._add_shard(needs, node, shard, 0) for shard in range(self._point.shards))
 
     def _shard_of(self, rank: int) -> int | None:
-        """Return the shard that a rank has had; None if no node keeps a part of it."""
+        """Return the shard of a rank in the round of the step; None if no node keeps a part of that rank."""
         for holders in (self._big, self._small, self._pending):
             holder = holders.of_rank(rank)
             if holder is not None:
@@ -72,31 +75,30 @@ class ResumePlan:
         return None
 
     def _add_shard(self, needs: Needs, node: str, shard: int, spread: int) -> bool:
-        """Plan that a node gets a shard: from itself, or else from one of the other holders, in turn."""
-        own = [(node, part) for part in self.held.get(node, ()) if part.big and part.shards == self._point.shards]
-        for source, part in own:
-            rank = _rank_with(part, shard)
-            if rank is not None:
-                _need(needs, source, rank, big=True)
-                return True
-        found = self._big.by_shard.get(shard)
-        if not found:
+        """Add a shard, which the node has itself or fetches from a holder; `spread` distributes nodes over holders."""
+        own = (part for part in self.held.get(node, ()) if part.big and part.shards == self._point.shards)
+        rank = next((rank for part in own if (rank := _rank_with(part, shard)) is not None), None)
+        if rank is not None:
+            _need(needs, node, rank, big=True)
+            return True
+        holders = self._big.by_shard.get(shard)
+        if not holders:
             return False
-        source, rank = found[spread % len(found)]
+        source, rank = holders[spread % len(holders)]
         _need(needs, source, rank, big=True)
         return True
 
     def _add_small(self, needs: Needs, node: str, rank: int) -> bool:
-        """Plan that a node gets the small state of a rank, if a node has it; return whether it is committed."""
-        for holders, committed in ((self._small, True), (self._pending, False)):
+        """Add the small state of a rank, if a node has it; return whether it is there and not pending."""
+        for holders, is_complete in ((self._small, True), (self._pending, False)):
             holder = holders.of_rank(rank, node)
             if holder is not None:
                 _need(needs, holder[0], rank, small=True)
-                return committed
+                return is_complete
         return False
 
     def _add_any_small(self, needs: Needs, node: str) -> None:
-        """Plan that a node gets one committed small state: its own, or else that of the lowest rank."""
+        """Add one small state that is not pending: one that the node has, or else that of the lowest rank."""
         own = [part for part in self.held.get(node, ()) if part.small]
         if own:
             _need(needs, node, own[0].first_rank, small=True)
@@ -135,15 +137,16 @@ class _Holders:
 
     @cached_property
     def by_shard(self) -> dict[int, list[tuple[str, int]]]:
-        """The nodes that have each shard, each with a rank that has it."""
-        found: dict[int, list[tuple[str, int]]] = {}
+        """The nodes that have each shard, each with the rank of its part."""
+        holders: dict[int, list[tuple[str, int]]] = {}
         for node, part in self._held:
             for shard, rank in islice(part.shards_and_ranks(), part.shards):
-                found.setdefault(shard, []).append((node, rank))
-        return found
+                holders.setdefault(shard, []).append((node, rank))
+        return holders
 
 
 def _rank_with(part: KeptParts, shard: int) -> int | None:
+    """Return the first rank of these parts that has a shard; None if none has it."""
     offset = (shard - part.first_shard) % part.shards
     return part.first_rank + offset if offset < part.ranks else None
 
@@ -154,8 +157,8 @@ def _need(needs: Needs, node: str, rank: int, *, big: bool = False, small: bool 
     wanted[rank] = (had_big or big, had_small or small)
 
 
-def grouped(wanted: Mapping[int, tuple[bool, bool]]) -> tuple[WantedParts, ...]:
-    """Group consecutive ranks of which the same is wanted."""
+def grouped(wanted: Mapping[int, Kinds]) -> tuple[WantedParts, ...]:
+    """Group consecutive ranks of which the same kinds of state are wanted."""
     groups = []
     ordered = enumerate(sorted(wanted.items()))
     for (_, (big, small)), members in groupby(ordered, key=lambda item: (item[1][0] - item[0], item[1][1])):

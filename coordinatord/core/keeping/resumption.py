@@ -1,7 +1,7 @@
-"""Chooses the step that a round resumes from, and says which node gets which parts of it from where.
+"""Chooses the step that a round resumes from, and tells each node from where to fetch its parts.
 
-It is the newest step that is whole among the nodes that can be reached, or on the disk. A step of a later round comes
-first, since it is not known how far an older round went on. All nodes resume from the same step, or none resumes.
+It is the newest step that is whole on the disk, or in the memory of nodes that can be reached. A step of a later round
+is newer, whatever its number. All nodes resume from the same step, or all begin anew.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coordinatord.protocol.messages import Goal
 
 
 def resume_point(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None:
-    """Choose the step that a round of these nodes resumes from; None if it resumes from nothing that is kept.
+    """Choose the step that a round of these nodes resumes from; None if it has to begin anew.
 
     Memory is preferred where it is as new as the disk.
     """
@@ -36,27 +36,27 @@ def resume_point(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None
 
 
 def differing_step(kept: KeptState, point: ResumePoint | None) -> KeptStep | None:
-    """Return the newest step that is left out since ranks have different states of it; None if `point` is newer."""
+    """Return the newest step that is not used since ranks have different states of it; None if `point` is newer."""
     at = next((at for at in kept.index.steps() if kept.index.differs(at)), None)
     return None if at is None or (point is not None and point.at > at) else at
 
 
 class DiskObstacle(Struct, frozen=True):
-    """Why no round is formed: it would begin anew, although there is something on the disk."""
+    """A reason to form no round: it would begin anew, although there is a step on the disk."""
 
     node: Member
-    """The node that cannot use what is there."""
+    """The node that cannot use the step."""
     why: str
-    """Why something on the disk is of no use to that node; empty if the node does not find anything."""
+    """Why that node cannot use it; empty if it does not find it."""
     found: tuple[str, PersistedStep] | None
     """A node that finds a step, and that step; None if no node finds one, though one was written."""
 
 
 def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
-    """Return why the round to form would begin anew in spite of what is on the disk; None if it would not.
+    """Return why the next round would begin anew in spite of the steps on the disk; None if it would not.
 
-    A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: its
-    steps would soon be replaced by those of the new beginning.
+    A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: new
+    steps would soon replace the old ones.
     """
     nodes = kept.run.candidates if kept.disk.found.has_any else ()
     if not nodes or resume_point(kept, nodes) is not None:
@@ -89,13 +89,16 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | 
 
 
 def may_be_chosen(kept: KeptState, at: KeptStep) -> bool:
-    """Whether ranks agree on a step, and it is older than one with which a round failed to begin, or was done since."""
+    """Whether a step may be resumed from: ranks agree on it, and no round has failed to resume from it or a later one.
+
+    A step that was made after that failure may be chosen again.
+    """
     spoiled = kept.run.durable.spoiled
     return not kept.index.differs(at) and (spoiled is None or at < spoiled.at or at.round >= spoiled.round)
 
 
 def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
-    """Return a step as the point to resume from, if it is whole among the nodes that can be reached."""
+    """Return a step as a point to resume from, if the nodes that can be reached have all of it."""
     held = ((node, parts) for node, parts in kept.index.holders(at).items() if is_reachable(kept.run.members[node]))
     big = [(node, part) for node, parts in held for part in parts if part.big]
     if not are_whole([part for _, part in big]):
@@ -106,7 +109,7 @@ def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
 
 
 def is_reachable(member: Member) -> bool:
-    """Whether other nodes can get the parts that a node keeps."""
+    """Whether other nodes can fetch a node's parts."""
     return member.is_connected and member.keeper is not None
 
 
@@ -115,11 +118,10 @@ def _make_plan(kept: KeptState, point: ResumePoint) -> ResumePlan:
 
 
 def plan_of_round(kept: KeptState) -> ResumePlan | None:
-    """Return which node gets which parts from which other one in the current round; None if none gets any.
+    """Return the plan by which nodes of the current round fetch their parts; None if they fetch none.
 
-    A plan that was settled stays: a node that has begun to get its parts is not sent to other holders. After a
-    restart of the coordinator there is no plan before all members are heard: one of them may have the small state of a
-    rank, which would be planned without it.
+    A plan stays as it is, so that a node which has begun to fetch is not sent to other holders. A restarted coordinator
+    makes none before it has heard all members: one of them may be the only one with the small state of a rank.
     """
     point, durable = kept.run.durable.resume, kept.run.durable
     is_in_memory = point is not None and point.disk is None and kept.index.all_heard
@@ -138,14 +140,14 @@ def is_obtainable(kept: KeptState) -> bool:
 
 
 def has_restored(kept: KeptState, member: Member) -> bool:
-    """Whether a node has all that its workers resume from in the current round."""
+    """Whether a node has all parts that its workers resume from in the current round."""
     observed = member.observed
     here = observed.round == kept.run.durable.round and observed.run == kept.run.id
     return here and observed.kept is not None and observed.kept.restoring is Restoring.READY
 
 
 def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
-    """Return what a node's workers resume from, until the node has it."""
+    """Return the step that a node's workers resume from, and its sources; None once the node has all of it."""
     point, assignment = kept.run.durable.resume, member.durable.assignment
     if (
         point is None
@@ -179,7 +181,7 @@ def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
 def _sources(
     kept: KeptState, point: ResumePoint, node: str, ranks: range, world_size: int
 ) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return the parts that a node gets, by the node that has them: if the step is on the disk, the node itself."""
+    """Return the parts that a node needs, by the node that has them: for a step on the disk, the node itself."""
     if point.disk is None:
         plan = plan_of_round(kept)
     elif (found := persisted_parts(kept.run.members[node], point)) is not None:

@@ -24,14 +24,14 @@ class RunKeeping(KeptState, KeepingWing):
     # Inputs
 
     def report(self, member: Member, now: float) -> bool:
-        """Record a node's report; return whether it settles if all ranks have the same state."""
+        """Record a node's report; return whether it is known from now on if all ranks have the same state."""
         alike = self.first_states.alike
         holdings.record_report(self, member, now)
         return self.first_states.alike is not alike
 
     @property
     def awaits_report(self) -> bool:
-        """Whether copies have to be planned anew, which the next report brings about."""
+        """Whether copies have to be planned anew, which the next report does."""
         return self.copies.are_outdated and self.run.durable.state is State.RUNNING
 
     def remove(self, member: Member) -> None:
@@ -58,12 +58,12 @@ class RunKeeping(KeptState, KeepingWing):
                 self.disk.drop()
 
     def _begin_round(self, record: RoundFormed) -> None:
-        """Protect the step that the round resumes from; its nodes can get it only from now on."""
+        """Protect the step that the round resumes from; its nodes can fetch it only from now on."""
         self.checkpoints.begin_round(record.round)
         in_memory = record.resume is not None and record.resume.disk is None
         self.begin_round(record.resume.at if record.resume is not None and in_memory else None)
         self.disk.since = min(self.disk.since, self.run.durable.entered_at)
-        self.disk.failed_at = None  # others are kept from here on
+        self.disk.failed_at = None  # from now on workers make newer steps
         handover.renew_time(self, self.run.durable.entered_at)
 
     def _begin_stop(self, record: RoundStopped) -> None:
@@ -78,7 +78,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.halting.begin(self.run)
 
     def after_restart(self) -> None:
-        """Go on after a coordinator restart: the last due write may not be done, and nodes repeat their promises."""
+        """Go on after a coordinator restart: a write may be overdue, and nodes repeat their promises."""
         self.disk.since = -math.inf
         if self.run.durable.state is State.STOPPING:
             self.halting.begin(self.run)
@@ -95,7 +95,7 @@ class RunKeeping(KeptState, KeepingWing):
     def checkpoint_at(self) -> float | None:
         """When the last checkpoint became known.
 
-        None if workers save their state only when they are asked to: then no step is lost.
+        None if workers save their state only on request, and so lose no step.
         """
         held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
@@ -126,14 +126,14 @@ class RunKeeping(KeptState, KeepingWing):
         return Wait(until, last_step="" if self.disk.work is not None and not writes else sentences.lost_step(self))
 
     def wait_at_end(self) -> Wait:
-        """Return how long a run that ends waits for the disk; nodes that are not heard yet may keep a newer step."""
+        """Return how long a run that ends waits for the disk; nodes that are not heard yet may have a newer step."""
         last_step = sentences.last_step(self)
         if persistence.is_unsure(self):
             return Wait(None, "what nodes keep is known when all are heard again", last_step)
         return Wait(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
 
     def before_end(self, now: float) -> str:
-        """Say whether nodes have to be heard first, or a step written."""
+        """Say what precedes the end of the run: that nodes are heard, or a step is written."""
         if persistence.is_unsure(self):
             return "its nodes are heard first, since the coordinator was started again, then "
         writes_at = persistence.may_write_at(self)
@@ -160,7 +160,7 @@ class RunKeeping(KeptState, KeepingWing):
         return ()
 
     def end_round(self, now: float) -> Iterable[Member]:
-        """Write the last step of a round that was ended on purpose, at once if nodes are about to go."""
+        """Have the last step of a planned end written to the disk, at once if nodes are about to leave."""
         over_at = table.write_over(self)
         if over_at is not None and over_at <= now:  # not checked while workers ended
             table.end_write(self, now)

@@ -1,4 +1,4 @@
-"""What the wing says: from which step a round resumes, why none can, and what is on the disk."""
+"""Says in words from which step a round resumes, why it cannot, and which step is on the disk or lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coordinatord.protocol.text import name_some, redone_words
 
 
 def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
-    """Say what a round of these nodes resumes from, as the end of a sentence; empty if nothing has been kept yet."""
+    """Say from which step a round of these nodes resumes, as the end of a sentence; empty if nothing was kept yet."""
     point = resume_point(kept, nodes)
     text = f"; {why}" if (why := _left_out(kept, point)) else ""
     if point is not None:
@@ -33,7 +33,7 @@ def _resumed(kept: KeptState, point: ResumePoint) -> str:
 
 
 def unkept(kept: KeptState) -> str:
-    """Return what training depends on and nobody keeps, as the first node says that knows; empty if none does."""
+    """Return the state that training needs and no node keeps, as the first node reports it; empty if none does."""
     run = kept.run
     held = (member.observed.kept for member in run.members.values() if member.observed.run == run.id)
     return next((holding.unkept for holding in held if holding is not None and holding.unkept), "")
@@ -50,29 +50,29 @@ def memory_of(point: ResumePoint) -> str:
 
 
 def _left_out(kept: KeptState, point: ResumePoint | None) -> str:
-    """Explain why a round does not resume from the newest step that differs between ranks; empty if there is none."""
+    """Explain why a round does not resume from a step that differs between ranks; empty if there is none."""
     at = differing_step(kept, point)
     return "" if at is None else f"step {at.step:,} is not used: {_difference(kept, at)}"
 
 
 def _difference(kept: KeptState, at: KeptStep) -> str:
-    """Name two ranks that have different states of a step, where these should be the same."""
-    seen: dict[int, tuple[int, str]] = {}
+    """Name two ranks that have different states of a step, although they should have the same."""
+    first_of_shard: dict[int, tuple[int, str]] = {}
     for node, parts in sorted(kept.index.holders(at).items()):
         for part in parts:
             for shard, rank in part.shards_and_ranks() if part.digest is not None else ():
-                digest, other = seen.setdefault(shard, (part.digest or 0, f"rank {rank} on node {node}"))
+                digest, other = first_of_shard.setdefault(shard, (part.digest or 0, f"rank {rank} on node {node}"))
                 if digest != part.digest:
                     return f"{other} and rank {rank} on node {node} should have the same state of it, and do not"
     return "ranks should have had the same state of it, and did not"
 
 
 def obstacle(kept: KeptState) -> str:
-    """Explain why what is on the disk is of no use to a node, and what to do; empty if a round may be formed."""
-    found_obstacle = disk_obstacle(kept)
-    if found_obstacle is None:
+    """Explain why a node cannot use the steps on the disk, and what to do; empty if a round may be formed."""
+    cause = disk_obstacle(kept)
+    if cause is None:
         return ""
-    other, why, found, written = found_obstacle.node, found_obstacle.why, found_obstacle.found, kept.disk.step
+    other, why, found, written = cause.node, cause.why, cause.found, kept.disk.step
     if found is None and why:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
         return f"node {other.node} can use nothing on the disk: {why}: {ways}"
@@ -92,7 +92,7 @@ def obstacle(kept: KeptState) -> str:
 
 
 def restore_problem(kept: KeptState) -> str:
-    """Explain which node cannot get what the workers resume from, and why; empty if all nodes can, or have it."""
+    """Explain why a node cannot get the state that its workers resume from; empty if all nodes can, or have it."""
     point, failed = kept.run.durable.resume, kept.failed
     if point is None or not (failed or not is_obtainable(kept)):
         return ""
@@ -107,20 +107,20 @@ def restore_problem(kept: KeptState) -> str:
 
 
 def lost_step(kept: KeptState) -> str:
-    """Say which step is lost with the nodes that go, since the disk lacks it, and why it does; empty if none is."""
+    """Say which step is lost with the departing nodes, and why it is not on the disk; empty if none is."""
     disk, at = kept.disk, step_to_write(kept)
     if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
-        at = disk.failed_at if at is None else max(at, disk.failed_at)  # it may be lost with a node that has gone
+        at = disk.failed_at if at is None else max(at, disk.failed_at)  # it may be lost with a departed node
     if disk.every_s is None or at is None:
         return ""
     why = disk.problem or "no node could write it"
     if disk.work is not None:
-        is_slow = longest_until(disk, disk.work) <= disk.work.moved_at + END_IDLE_S
+        is_slow = longest_until(disk, disk.work) <= disk.work.progressed_at + END_IDLE_S
         why = f"it took longer than {END_S:g} s" if is_slow else f"nothing was written for {END_IDLE_S:g} s"
     return f"; step {at.step:,} is not on the disk: {why}"
 
 
 def last_step(kept: KeptState) -> str:
-    """Say where the newest step of a run that is over is, or why it is lost; empty if none was written."""
+    """Say that the newest step of an ended run is on the disk, or why it is lost; empty if none was written."""
     on_disk = kept.disk.step
     return lost_step(kept) or ("" if on_disk is None else f"; step {on_disk.step:,} is on the disk")

@@ -71,7 +71,9 @@ def write_over(kept: KeptState) -> float | None:
     work = kept.disk.work if _is_calm(kept) else None
     if work is None:
         return None
-    return NOW if work.committed or work.failed or persistence.gone_writers(kept, work) else work.moved_at + STUCK_S
+    return (
+        NOW if work.committed or work.failed or persistence.gone_writers(kept, work) else work.progressed_at + STUCK_S
+    )
 
 
 def all_promised(kept: KeptState) -> float | None:

@@ -175,7 +175,7 @@ class PersistedStateLaws(Laws):
             self._note_finders(run)
             self._judge_wait(machine, run)
             work = kept_of(run).disk.work
-            self._wrote_at[run.id] = math.inf if work is None else work.moved_at
+            self._wrote_at[run.id] = math.inf if work is None else work.progressed_at
             members = run.members.values()
             self.unheard[run.id] = {member.node: member.incarnation for member in members if member.observed is UNHEARD}
         self._heard_at = self.world.queue.now
