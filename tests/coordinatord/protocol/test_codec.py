@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from coordinatord.protocol.codec import VersionError, decode, encode
+from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -20,11 +20,10 @@ from coordinatord.protocol.messages import (
     Goal,
     Join,
     Observed,
-    Phase,
     Refused,
 )
 from coordinatord.protocol.schema import SchemaError
-from tests.support.builders import a_desired, a_join, an_assignment, an_observed, an_offer
+from tests.support.builders import a_desired, a_join, an_assignment, an_observed
 from tests.support.messages import MESSAGES, WIDEST, as_map, fields_of, inner_of, largest, messages
 
 SHORT = 64
@@ -143,25 +142,11 @@ def test_a_missing_field_has_its_default_or_is_named() -> None:
             decode(msgpack.packb(body), kind)
 
 
-@pytest.mark.parametrize("name", ["colour", "", b"version", "x" * 5000])
-def test_an_unknown_field_is_refused_without_being_repeated_at_length(name: str | bytes) -> None:
+@pytest.mark.parametrize("names", [["colour"], [""], [b"version"], ["x" * 5000], [f"field-{n}" for n in range(500)]])
+def test_an_unknown_field_is_refused_without_being_repeated_at_length(names: list[str | bytes]) -> None:
     with pytest.raises(SchemaError, match=r"^Observed: ") as caught:
-        decode(msgpack.packb({"type": "Observed", name: 1} | as_map(an_observed())), Observed)
+        decode(msgpack.packb({"type": "Observed"} | dict.fromkeys(names, 1) | as_map(an_observed())), Observed)
     assert len(str(caught.value)) < 300
-
-
-def test_many_unknown_fields_are_not_all_repeated() -> None:
-    body = {"type": "Observed", **as_map(an_observed()), **{f"field-{number}": 0 for number in range(500)}}
-    with pytest.raises(SchemaError) as caught:
-        decode(msgpack.packb(body), Observed)
-    assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("version", [PROTOCOL_VERSION + 1, 0, -1])
-def test_another_version_is_the_first_thing_to_be_seen(version: object) -> None:
-    with pytest.raises(VersionError, match="install the same release on all hosts") as caught:
-        decode(msgpack.packb({"type": "Join", "version": version, "colour": "blue"}), Join)
-    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize("version", [True, "one", None, [1], "x" * 9000])
@@ -268,11 +253,6 @@ def test_only_the_whole_message_has_a_type() -> None:
     assert (body["type"], body["observed"].get("type")) == ("Join", None)
 
 
-def test_goals_and_phases_come_back_as_members_of_their_enums() -> None:
-    assert decode(encode(an_observed(phase=Phase.FAILED)), Observed).phase is Phase.FAILED
-    assert decode(encode(a_desired(Goal.WAIT)), Desired).goal is Goal.WAIT
-
-
 def test_a_whole_number_of_seconds_is_legal() -> None:
     assert decode(encode(a_desired(Goal.WAIT, wait_s=5)), Desired).wait_s == 5
 
@@ -289,12 +269,6 @@ def test_a_goal_comes_with_what_belongs_to_it_and_nothing_else(goal: Goal, part:
     (name,) = part
     with pytest.raises(SchemaError, match=f"{name} belongs to"):
         decode(msgpack.packb({"type": "Desired", **as_map(a_desired(goal)), **part}), Desired)
-
-
-def test_a_node_with_more_workers_than_a_host_can_have_is_refused() -> None:
-    assert decode(encode(a_join(offer=an_offer(workers=4_096))), Join).offer.workers == 4_096
-    with pytest.raises(SchemaError, match=r"^Join\.offer\.workers: expected a whole number <= 4096"):
-        decode(encode(a_join(offer=an_offer(workers=4_097))), Join)
 
 
 def test_an_empty_range_of_nodes_is_refused() -> None:

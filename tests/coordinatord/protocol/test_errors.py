@@ -11,7 +11,6 @@ from coordinatord.core.rounds.events import Event
 from coordinatord.core.rounds.events import Tick as CoordinatorTick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.desired_state import goal_of
-from coordinatord.core.rounds.state import member
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster, State
 from coordinatord.core.rounds.state.member import MemberState
@@ -24,9 +23,9 @@ from nodeclient.core import agent
 from nodeclient.core import table as node_table
 from nodeclient.core.agent import Agent
 from nodeclient.core.events import Tick as AgentTick
-from nodeclient.core.table import Act, Stimulus
+from nodeclient.core.table import Stimulus
 from tests.support.bench import Bench
-from tests.support.builders import a_coordinator, a_member, a_run, an_assignment
+from tests.support.builders import a_coordinator, a_member, a_run
 
 
 def test_a_stimulus_that_the_agent_s_table_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,25 +47,6 @@ def test_a_node_that_can_be_sent_nothing_has_no_goal() -> None:
         goal_of(a_run(), silent)
     bug = caught.value
     assert (bug.table, bug.state, bug.stimulus) == ("goals of a node", State.FORMING, MemberState.SILENT)
-
-
-def test_a_phase_that_is_no_state_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(member._STATE_OF, Phase.IDLE)
-    inside = a_member()
-    inside.durable.assignment = an_assignment()
-    with pytest.raises(InternalError) as caught:
-        inside.state_in("", 0)
-    assert caught.value.stimulus is Phase.IDLE
-
-
-def test_a_record_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind: type[Record] = JobStopAsked
-    monkeypatch.delitem(apply._CHANGES, kind)
-    cluster = DurableCluster()
-    cluster.jobs["mnist"] = a_run().durable
-    with pytest.raises(InternalError) as caught:
-        apply.apply(cluster, JobStopAsked("mnist", "e-1", "asked"), 0.0)
-    assert (caught.value.table, caught.value.stimulus) == ("changes", JobStopAsked)
 
 
 def test_a_bug_in_what_a_record_changes_is_not_taken_for_a_node_that_is_not_known(
@@ -91,15 +71,6 @@ def test_an_event_that_no_machine_has_a_handler_for(monkeypatch: pytest.MonkeyPa
     with pytest.raises(InternalError) as caught:
         bench.submit(AgentTick())
     assert (caught.value.table, caught.value.stimulus) == ("events of a node", AgentTick)
-
-
-def test_an_act_that_the_agent_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-    bench.open()
-    monkeypatch.delitem(Agent._ACTS, Act.PROBE)
-    with pytest.raises(InternalError) as caught:
-        bench.receive(Goal.RUN)
-    assert (caught.value.table, caught.value.stimulus) == ("acts of a node", Act.PROBE)
 
 
 def test_a_table_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,18 +46,12 @@ def join_with(field: str, text: str) -> bytes:
 
 
 @pytest.mark.parametrize("field", TEXTS)
-@pytest.mark.parametrize("character", [text for name, text in UNPRINTABLE.items() if name != "surrogate"], ids=ascii)
+@pytest.mark.parametrize("character", UNPRINTABLE.values(), ids=UNPRINTABLE)
 def test_a_join_with_an_unprintable_character_is_refused_by_the_name_of_its_field(field: str, character: str) -> None:
     with pytest.raises(SchemaError) as caught:
         decode(join_with(field, f"na{character}me"), Join)
-    assert str(caught.value).startswith(f"Join.{field}: ")
-    assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize("field", TEXTS)
-def test_a_surrogate_is_no_text_at_all(field: str) -> None:
-    with pytest.raises(SchemaError) as caught:
-        decode(join_with(field, "na\udc80me"), Join)
+    is_text = character != UNPRINTABLE["surrogate"]
+    assert str(caught.value).startswith(f"Join.{field}: " if is_text else "the frame is not msgpack: ")
     assert str(caught.value).isprintable()
 
 

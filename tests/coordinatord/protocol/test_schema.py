@@ -23,6 +23,7 @@ class Drawing(Strict, frozen=True):
     points: Annotated[tuple[Point, ...], Meta(min_length=1, max_length=2)]
     more: Annotated[tuple[Small, ...], Meta(min_length=1, max_length=2)] | None
     gaps: Annotated[tuple[Small | None, ...], Meta(max_length=3)]
+    name: Annotated[str, printable(8)] = ""
 
 
 def test_a_list_becomes_a_tuple_of_checked_items() -> None:
@@ -34,6 +35,7 @@ def test_a_list_becomes_a_tuple_of_checked_items() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
+        ("name", "a\x1b[2J", "drawing.name: expected text of printable characters"),
         ("sizes", None, "drawing.sizes: expected a list, not null"),
         ("sizes", "123", "drawing.sizes: expected a list, not text"),
         ("sizes", {"0": 1}, "drawing.sizes: expected a list, not an object"),
@@ -61,29 +63,3 @@ def test_anything_else_is_refused_by_its_place(field: str, value: object, error:
 def test_a_list_is_measured_before_its_items_are_looked_at() -> None:
     with pytest.raises(SchemaError, match="of length <= 3"):
         check({"sizes": ["wrong"] * 1_000_000, "points": [{"x": 1}], "more": None, "gaps": []}, Drawing, "drawing")
-
-
-class Named(Strict, frozen=True):
-    """What another class inherits from, with slots of its own."""
-
-    name: Annotated[str, printable(9, least=1)]
-
-
-class Span(Named, frozen=True):
-    """A class that compares two fields after its construction."""
-
-    begin: Small
-    end: Small
-
-    def __post_init__(self) -> None:
-        """Refuse a span that ends before it begins. Raises `SchemaError`."""
-        if self.end < self.begin:
-            raise SchemaError("ends before it begins")
-
-
-def test_what_is_made_is_what_its_class_makes() -> None:
-    span = check({"name": "a", "begin": 1, "end": 2}, Span, "span")
-    assert (type(span), span, hash(span)) == (Span, Span("a", 1, 2), hash(Span("a", 1, 2)))
-    assert repr(span) == "Span(name='a', begin=1, end=2)"
-    with pytest.raises(SchemaError, match="ends before it begins"):
-        check({"name": "a", "begin": 2, "end": 1}, Span, "span")

@@ -4,6 +4,7 @@ There is one version so far, so the tests invent two later ones.
 """
 
 from enum import StrEnum
+from typing import Any
 
 import pytest
 from msgspec import msgpack
@@ -51,9 +52,10 @@ def test_a_version_has_what_came_with_it_and_before_it(later: Without) -> None:
     assert msgpack.encode(plain(JOIN, later)) == encode(JOIN)
 
 
-@pytest.mark.parametrize("version", [SUPPORTED[-1] - 1, PROTOCOL_VERSION + 1])
-def test_other_versions_are_refused_with_the_versions_of_both_sides(version: int) -> None:
-    body = {"type": "Join", **as_map(a_join()), "version": version}
+@pytest.mark.parametrize("version", [SUPPORTED[-1] - 1, PROTOCOL_VERSION + 1, -1])
+@pytest.mark.parametrize("fields", [as_map(a_join()), {"colour": "blue"}], ids=["known", "unknown"])
+def test_other_versions_are_refused_first_with_the_versions_of_both_sides(version: int, fields: dict[str, Any]) -> None:
+    body = {"type": "Join", **fields, "version": version}
     with pytest.raises(VersionError) as caught:
         decode(msgpack.encode(body), Join)
     ours = ", ".join(map(str, SUPPORTED))

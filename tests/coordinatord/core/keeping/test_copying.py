@@ -254,22 +254,14 @@ def next_round_without_n3(job: Job) -> RoundFormed:
     return [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
 
 
-def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy() -> None:
+def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy_and_copies_are_made_anew() -> None:
     job = Job()
     job.save(8)
     copy_all(job, 8)
-    job.stage.play("advance 1s")
     formed = next_round_without_n3(job)
     assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
     assert formed.resume is not None
     assert (formed.resume.step, formed.resume.redone) == (8, 1)
-
-
-def test_after_the_loss_of_a_host_copies_are_made_anew_as_soon_as_the_next_round_runs() -> None:
-    job = Job()
-    job.save(8)
-    copy_all(job, 8)
-    next_round_without_n3(job)
     job.stage.play("running n1 n2", "advance 2s")
     assert [job.copies(node) for node in ("n1", "n2")] == [[(8, "n2", 1)], [(8, "n1", 2)]]
 

@@ -19,18 +19,6 @@ def named(kept: KeptState) -> list[int]:
     return [at.step for at in kept.protection.steps or ()]
 
 
-def test_a_step_is_protected_once_all_hold_it_and_is_the_whole_one_once_all_say_that_they_protect_it() -> None:
-    kept = a_kept()
-    keep(kept, 8, nodes=2)
-    assert kept.protection.steps == ()
-    keep(kept, 8)
-    assert (named(kept), kept.protection.whole) == ([8], None)
-    keep(kept, 8, protected=True, nodes=2)
-    assert (named(kept), kept.protection.whole) == ([8], None)
-    keep(kept, 8, protected=True)
-    assert (named(kept), kept.protection.whole) == ([8], KeptStep(1, 8))
-
-
 def test_a_step_that_all_have_alike_is_the_whole_one_once_each_of_them_protects_it() -> None:
     """A node that has not heard yet what to protect may overwrite its own small state of the step."""
     kept = a_kept()

@@ -49,20 +49,15 @@ def test_the_newest_step_that_is_whole_is_chosen_and_recorded_with_what_is_redon
     assert "resumes at step 8 from the memory of nodes n1, n2, 4 steps redone" in stage.past[-1][1].reason
 
 
-def test_the_reason_says_in_whose_memory_the_step_is() -> None:
+@pytest.mark.parametrize("unkept", ["", "SGD"])
+def test_the_reason_says_in_whose_memory_the_step_is_and_what_is_not_kept(unkept: str) -> None:
     stage = train("n1", "n2")
-    stage.play("step n1 1204", "keep n2 1:1204")
+    stage.play("step n1 1204", f"keep n2 1:1204 unkept={unkept}" if unkept else "keep n2 1:1204")
     break_round(stage, "n1", "n2")
-    assert "resumes at step 1,204 from node n2's memory, 0 steps redone" in stage.past[-1][1].reason
-
-
-def test_the_reason_says_what_is_not_kept_beside_the_steps_redone() -> None:
-    stage = train("n1", "n2")
-    stage.play("step n1 1204", "keep n2 1:1204 unkept=SGD")
-    break_round(stage, "n1", "n2")
-    assert "resumes at step 1,204 from node n2's memory, 0 steps redone, without SGD" in stage.past[-1][1].reason
+    words = "resumes at step 1,204 from node n2's memory, 0 steps redone" + (f", without {unkept}" if unkept else "")
+    assert stage.past[-1][1].reason.endswith(words)
     assert (view := shown(stage).kept) is not None
-    assert view.unkept == "SGD"
+    assert view.unkept == unkept
 
 
 def test_a_later_round_comes_before_a_later_step() -> None:

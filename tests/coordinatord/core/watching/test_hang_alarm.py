@@ -32,19 +32,22 @@ def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
     assert job.run.durable.last_end_reason == "rank 3 on node n2 hung in round 1"
 
 
-def test_of_two_sides_that_wait_for_each_other_both_are_named() -> None:
+@pytest.mark.parametrize(
+    ("shown", "hang", "ranks", "reason"),
+    [
+        ("waits skipped", HangKind.MISMATCHED, (0, 1), "ranks 0, 1 hung in round 1"),
+        ("waits waits", HangKind.NETWORK, (), "a collective did not complete in round 1"),
+    ],
+)
+def test_of_a_hang_all_culprits_are_named_or_none(
+    shown: str, hang: HangKind, ranks: tuple[int, ...], reason: str
+) -> None:
     job = Job()
-    job.play("advance 10s", "seen waits skipped", "advance 1s", "seen waits skipped", "stopped n1 n2")
-    assert job.run.durable.last_end_reason == "ranks 0, 1 hung in round 1"
+    job.play("advance 10s", f"seen {shown}", "advance 1s", f"seen {shown}", "stopped n1 n2")
+    assert job.run.durable.last_end_reason == reason
     assert job.run.durable.report is not None
     failure = job.run.durable.report.failure
-    assert (failure.rank, failure.hang, failure.hang_ranks) == (0, HangKind.MISMATCHED, (0, 1))
-
-
-def test_a_hang_of_all_is_of_no_worker() -> None:
-    job = Job()
-    job.play("advance 10s", "seen waits waits", "advance 1s", "seen waits waits", "stopped n1 n2")
-    assert job.run.durable.last_end_reason == "a collective did not complete in round 1"
+    assert (failure.rank, failure.hang, failure.hang_ranks) == (0, hang, ranks)
 
 
 @pytest.mark.parametrize(
@@ -145,12 +148,6 @@ def test_a_disk_that_answers_now_and_then_is_borne_for_longer() -> None:
     assert job.stops == []
 
 
-def test_who_says_how_long_it_may_take_has_said_so_for_a_disk_too() -> None:
-    job = Job("hang=30")
-    job.play("advance 30s", "seen saves waits", "advance 1s", "seen saves waits")
-    assert job.stops == ["hung"]
-
-
 @pytest.mark.parametrize("shown", ["moves moves", "stands stands", "unknown waits", "silent waits", "debugged waits"])
 def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
     job = Job()
@@ -166,24 +163,28 @@ def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
     assert job.stops == []
 
 
-def test_workers_whose_torch_tells_of_no_collectives_are_said_to_do_so() -> None:
-    job = Job()
-    job.play("advance 10s", "seen untold untold")
-    assert job.reason.endswith(
-        "; no worker reports a collective, so a hang cannot be seen: "
-        "none has come to one yet, or torch has no flight recorder, or it is off"
-    )
-    job.play("advance 60s", "seen untold moves")
-    assert "flight recorder" not in job.reason, "one tells, and the other has begun none"
+NOBODY_WAITS = "; no worker waits in a collective, so none is named: see nodeclient stacks"
+
+NO_COLLECTIVES = (
+    "; no worker reports a collective, so a hang cannot be seen: "
+    "none has come to one yet, or torch has no flight recorder, or it is off"
+)
 
 
-@pytest.mark.parametrize("shown", ["stands stands", "stands ended", "stands computes", "held stopped"])
-def test_where_no_worker_waits_nobody_is_named_and_status_says_so(shown: str) -> None:
+@pytest.mark.parametrize(
+    ("shown", "notice", "then"),
+    [
+        *((shown, NOBODY_WAITS, "moves stands") for shown in ("stands stands", "stands ended", "stands computes")),
+        ("held stopped", NOBODY_WAITS, "moves stands"),
+        ("untold untold", NO_COLLECTIVES, "untold moves"),
+    ],
+)
+def test_where_no_worker_waits_nobody_is_named_and_status_says_so(shown: str, notice: str, then: str) -> None:
     job = Job()
     job.play("advance 10s", f"seen {shown}")
-    assert job.reason.endswith("; no worker waits in a collective, so none is named: see nodeclient stacks")
-    job.play("advance 60s", "seen moves stands")
-    assert "none is named" not in job.reason, "one gets on"
+    assert job.reason.endswith(notice)
+    job.play("advance 60s", f"seen {then}")
+    assert notice not in job.reason, "one makes progress"
 
 
 def test_a_look_that_never_comes_back_is_given_up() -> None:
@@ -210,6 +211,17 @@ def test_an_answer_to_an_old_look_is_dropped() -> None:
     assert job.stops == ["hung"]
 
 
+@pytest.mark.parametrize("between", ["step n1 11", "trouble 30s"])
+def test_after_a_step_and_while_nothing_can_be_recorded_a_second_look_shows_nothing(between: str) -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    look = job.stage.look
+    job.play(between)
+    job.stage.look = look
+    job.play("seen waits stands")
+    assert (job.stops, job.looks("advance 5s")) == ([], 0)
+
+
 def test_a_round_that_ends_between_two_looks_takes_its_look_along() -> None:
     job = Job()
     job.play("advance 10s", "seen waits stands", "advance 1s")
@@ -219,16 +231,6 @@ def test_a_round_that_ends_between_two_looks_takes_its_look_along() -> None:
     job.play("seen waits stands")
     assert (job.stops, job.run.durable.state) == (["worker_failed"], State.RUNNING)
     assert job.looks("advance 9s") == 0
-
-
-def test_a_step_between_two_looks_ends_the_alarm() -> None:
-    job = Job()
-    job.play("advance 10s", "seen waits stands", "advance 1s")
-    look = job.stage.look
-    job.play("step n1 11")
-    job.stage.look = look
-    job.play("seen waits stands")
-    assert (job.stops, job.looks("advance 5s")) == ([], 0)
 
 
 def test_a_coordinator_that_starts_between_two_looks_looks_twice_again_and_restarts_once() -> None:
@@ -245,16 +247,6 @@ def test_a_coordinator_that_starts_between_two_looks_looks_twice_again_and_resta
     assert job.stops == ["hung"]
 
 
-def test_nothing_is_concluded_while_nothing_can_be_recorded() -> None:
-    job = Job()
-    job.play("advance 10s", "seen waits stands", "advance 1s")
-    look = job.stage.look
-    job.play("trouble 30s")
-    job.stage.look = look
-    job.play("seen waits stands")
-    assert job.stops == []
-
-
 def test_nobody_is_looked_at_while_a_node_is_not_connected() -> None:
     job = Job()
     job.play("advance 9.5s", "drop n2")
@@ -262,24 +254,26 @@ def test_nobody_is_looked_at_while_a_node_is_not_connected() -> None:
     assert job.looks("reconnect n2") == 1
 
 
-def test_who_wants_no_alarm_gets_none() -> None:
-    job = Job("hang=0")
+@pytest.mark.parametrize("settings", ["hang=0", "launcher=torchrun"])
+def test_without_an_alarm_and_with_torchrun_nobody_is_looked_at(settings: str) -> None:
+    job = Job(settings)
     assert job.looks("advance 3000s") == 0
-    assert job.reason.endswith("; hangs are not looked for (--hang-timeout off): see nodeclient stacks")
+    says = job.reason.endswith("; hangs are not looked for (--hang-timeout off): see nodeclient stacks")
+    assert says is (settings == "hang=0")
 
 
-def test_workers_of_torchrun_are_not_looked_at() -> None:
-    job = Job("launcher=torchrun")
-    assert job.looks("advance 3000s") == 0
-
-
-def test_who_says_how_long_it_may_take_wants_a_restart_for_whatever_reason() -> None:
+@pytest.mark.parametrize(("doing", "hang"), [("computes", HangKind.BUSY), ("saves", HangKind.STUCK)])
+def test_who_says_how_long_it_may_take_wants_a_restart_for_whatever_reason(doing: str, hang: HangKind) -> None:
     job = Job("hang=30")
     assert job.looks("advance 29s") == 0
-    job.play("advance 1s", "seen computes waits", "advance 1s", "seen computes waits", "stopped n1 n2")
+    job.play("advance 1s", f"seen {doing} waits", "advance 1s", f"seen {doing} waits", "stopped n1 n2")
     assert job.stops == ["hung"]
     assert job.run.durable.report is not None
-    assert job.run.durable.report.failure.hang is HangKind.BUSY
+    assert job.run.durable.report.failure.hang is hang
+    fresh = Job("hang=30", trained_s=0)
+    fresh.play("advance 30s", "seen computes waits", "advance 30s", "seen computes waits")
+    assert fresh.stops == [], "before the first step a worker may compute for any time"
+    assert fresh.reason.endswith("; waiting for rank 0 on node n1, which computes in evaluate (train.py:50)")
 
 
 def test_a_round_without_a_step_is_looked_at_where_its_user_has_said_how_long_it_may_take() -> None:
@@ -295,13 +289,6 @@ def test_a_round_without_a_step_is_looked_at_where_its_user_has_said_how_long_it
     assert job.run.durable.report is not None
     assert job.run.durable.report.failure.rank == 1
     assert Job(trained_s=0).looks("advance 3000s") == 0, "otherwise nobody is looked at"
-
-
-def test_before_its_first_step_a_worker_may_compute_for_as_long_as_it_wants() -> None:
-    job = Job("hang=30", trained_s=0)
-    job.play("advance 30s", "seen computes waits", "advance 30s", "seen computes waits")
-    assert job.stops == []
-    assert job.reason.endswith("; waiting for rank 0 on node n1, which computes in evaluate (train.py:50)")
 
 
 def test_a_round_without_a_step_whose_workers_cannot_be_seen_says_so() -> None:
