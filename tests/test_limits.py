@@ -58,7 +58,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((Policy().nodes_max,), SESSIONS, "test_more_nodes_than_the_limit_are_asked_to_come_later"),
     ((), CONNECTIONS, "test_a_node_beyond_the_descriptors_is_refused_for_now"),
     ((Policy().jobs_max,), CONNECTIONS, "test_a_job_too_many_is_refused_and_the_others_go_on"),
-    ((WORKERS_MAX,), CODEC, "test_a_node_with_more_workers_than_a_host_can_have_is_refused"),
+    ((WORKERS_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
     ((_NAME_MAX,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
     ((DURATION_S_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
     ((VIEWERS_MAX,), f"{SERVER}/page/test_stream.py", "test_one_viewer_too_many_is_refused_until_another_one_goes"),
