@@ -1,4 +1,4 @@
-"""What a user sees of a node: log lines, reports, and on a terminal one live line with what it waits for.
+"""Shows the user what a node does: log lines, reports, and on a terminal a live line with what the node waits for.
 
 With `--log-format json` there are only log lines.
 """
@@ -21,13 +21,13 @@ from nodeclient.diagnosis import report_text
 log = logging.getLogger("nodeclient")
 
 REDRAW_S = 1.0
-"""The live line counts down seconds."""
+"""How often the live line is drawn, which counts down seconds."""
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
 
 class TerminalLines(Protocol):
-    """Where lines are written; `nodeclient.output.output` has one that shares the terminal with workers."""
+    """A terminal or a file; `nodeclient.output.output` has one that workers write to as well."""
 
     @property
     def is_live(self) -> bool:
@@ -44,29 +44,32 @@ class TerminalLines(Protocol):
 
 
 class Console:
-    """One node's terminal. Off a terminal every line carries the fields that `context` returns: job, round, node."""
+    """Shows one node to its user."""
 
     def __init__(
         self, level: str, form: str, context: Callable[[], dict[str, object]], terminal: TerminalLines
     ) -> None:
-        """Write to a terminal; `form` is the `--log-format`."""
+        """Write to a terminal or a file; `form` is the `--log-format`.
+
+        Log lines that do not go to a terminal carry the fields that `context` returns: job, node and round.
+        """
         self._terminal = terminal
         self._for_machines = form == "json"
         self._context = context
         self._waiting: Waiting | None = None
-        """What the live line shows, if there is one."""
+        """The wait that the live line shows; None without a live line."""
         self._redrawing: asyncio.TimerHandle | None = None
         self.waiting_for = notices.LOOKING
-        """What was last waited for."""
+        """The last reason to wait."""
         install(_Handler(terminal, self._forget_wait), level, "nodeclient", form)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
     def notify(self, level: Level, text: str, event: str, **more: object) -> None:
-        """Write one log line, and erase the live line; `more` is for machines only."""
+        """Write one log line, and erase the live line; `more` are fields for machines only."""
         self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
 
     def show(self, report: Report, seen_at: datetime) -> None:
-        """Write why a round failed: a block of lines, or one log line for machines."""
+        """Show why a round failed, in a block of lines, or in one log line for machines."""
         if self._for_machines:
             facts = report_text.log_fields(report)
             self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **facts)
@@ -76,7 +79,7 @@ class Console:
             self._terminal.write_lines(prioritized(text, logging.ERROR) if leads_to_journal(STDERR) else text)
 
     def follow(self, waiting: Waiting) -> None:
-        """Show what is waited for, and keep the live line up to date."""
+        """Show what the node waits for, and keep the live line up to date."""
         self.waiting_for = waiting.reason
         self.wait(waiting, asyncio.get_running_loop().time())
         self._redraw_later()
@@ -93,7 +96,7 @@ class Console:
         self._redrawing = loop.call_later(REDRAW_S, redraw)
 
     def wait(self, waiting: Waiting, now: float) -> None:
-        """Show what is waited for, and until when in the clock of `now`: live on a terminal, else as a log line."""
+        """Show what the node waits for, in the live line or in a log line; `now` is the agent's clock."""
         if self._terminal.is_live and not self._for_machines:
             self._waiting = waiting
             self.redraw(now)
@@ -127,7 +130,7 @@ class Console:
 
 
 class _Handler(logging.Handler):
-    """Passes log lines to the terminal and removes the live line."""
+    """Writes log lines to the terminal, and erases the live line."""
 
     def __init__(self, terminal: TerminalLines, forget_wait: Callable[[], None]) -> None:
         super().__init__()

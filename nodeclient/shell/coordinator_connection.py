@@ -1,9 +1,9 @@
-"""The node's session with the coordinator: connects, connects again, and carries messages. It decides nothing.
+"""The node's session with the coordinator: connects, reconnects, and carries messages. It decides nothing.
 
-After a session, the next attempt follows a pause that grows and is random: when a coordinator is back, a thousand nodes
-must not connect at the same moment. The first attempt goes to the same coordinator if it had let the node in, unless it
-fell silent. Each further attempt goes to the next coordinator in the list. Only a leader that a standby names is tried
-at once.
+Attempts are separated by pauses that grow and are random, so that a thousand nodes do not connect at the moment when a
+coordinator is back. After a session, the first attempt goes to the same coordinator, unless it fell silent or had not
+let the node in. Each further attempt goes to the next coordinator in the list. Only a leader that a standby names is
+tried at once.
 """
 
 from __future__ import annotations
@@ -56,40 +56,40 @@ from nodeclient.shell.join_attempts import JoinAttempts
 log = logging.getLogger(__name__)
 
 CONNECT_WITHIN_S = 5.0
-"""One lease: a node whose attempt takes longer would be lost before its session began."""
+"""The timeout of an attempt: one lease, since a node that takes longer would be lost before its session began."""
 
 REACH_WITHIN_S = 1.0
-"""How long to wait for a host's kernel where another coordinator may be tried: a host that is gone does not answer, and
-the kernel of a busy one still accepts connections."""
+"""The timeout of a TCP connection if there is another coordinator to try. A host that is gone does not answer, and the
+kernel of a busy one still accepts connections."""
 
 CLOSE_WITHIN_S = 0.5
-"""How long to wait for the other side's close frame. A silent coordinator sends none, and the next attempt must not
-wait."""
+"""How long to wait for the other side's close frame. A silent coordinator sends none, and must not delay the next
+attempt."""
 
 PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 1.0
-"""The longest pause between attempts. The first pause fits a restart of the daemon; with this one nodes are back within
-about a second."""
+"""The longest pause between attempts: nodes are back within about a second after the coordinator. The first pause fits
+a restart of the daemon."""
 
 NEXT_ADDRESS_S = 0.25
-"""Where a name has several addresses, the next one is tried after this time as well (RFC 8305, 5)."""
+"""If a name has several addresses, each is tried so much later than the one before (RFC 8305, 5)."""
 
 TURNED_AWAY_MOST_S = 10.0
-"""The longest pause where the coordinator has no place for this node: until a person makes one, which takes minutes."""
+"""The longest pause if the coordinator has no place for this node until a person makes one, which takes minutes."""
 
 WRONG_FOR_S = 3.0
-"""How long coordinators have to find a token wrong, and to do nothing else, until it is wrong for good. It takes one a
-second to know of a new token, and those that share a store two."""
+"""How long all attempts must fail because of a wrong token before that is final. A coordinator knows of a new token
+within a second, and those that share a store within two."""
 
 
 Request = ReadLog | AskStacks | AskArrivals
 
 Answer = Callable[..., None]
-"""Sends the answer to a request, a `LogChunk`, `Stacks` or `Arrivals`, and then makes a call if it is given one."""
+"""Sends the answer to a request: a `LogChunk`, `Stacks` or `Arrivals`, and optionally a function to call afterwards."""
 
 
-def read_nothing(wanted: Request, answer: Answer) -> None:
-    """Answer as the node of a torchrun, which keeps no log files and cannot ask its workers."""
+def refuse_request(wanted: Request, answer: Answer) -> None:
+    """Refuse a request, as the node of a torchrun does: it keeps no log files and cannot ask its workers."""
     problem = "this node cannot ask its workers: torchrun has started them"
     match wanted:
         case ReadLog():
@@ -110,7 +110,7 @@ UNPROVEN = (
 
 
 class CoordinatorConnection:
-    """The connection to whichever coordinator answers, while `run` runs."""
+    """Keeps a connection to one of several coordinators, while `run` runs."""
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class CoordinatorConnection:
         *,
         make_join: Callable[[], Join],
         submit: Callable[[Event], None],
-        read: Callable[[Request, Answer], None] = read_nothing,
+        read: Callable[[Request, Answer], None] = refuse_request,
     ) -> None:
         """Begin unconnected.
 
-        `access` says where a token may be. `make_join` returns the node's present `Join`. The coordinator's messages go
-        to `submit`, and its requests for logs, stacks and arrivals to `read`.
+        `access` says where tokens may be. `make_join` returns the node's present `Join`. `submit` gets the messages of
+        the coordinator, and `read` its requests for logs, stacks and arrivals.
         """
         self._contacts = ContactPoints(coordinators)
         self._attempts = JoinAttempts(access)
@@ -133,24 +133,24 @@ class CoordinatorConnection:
         self._read = read
         self._session: _CoordinatorSession | None = None
         self._why_closed = ""
-        self._welcome = False
-        """Whether the coordinator has let the node in. One that only accepts and closes is not tried again at once."""
+        self._let_in = False
+        """Whether the coordinator has let the node in. If not, the next attempt does not follow at once."""
         self._turned_away = False
         """Whether the coordinator has no place for this node until a person or another node makes one."""
         self._leader: Endpoint | None = None
-        """The leader that a standby has named, if one has."""
-        self._unanswered = False
-        """Whether the coordinator has not answered in time."""
+        """The leader that a standby has named; None if none has."""
+        self._timed_out = False
+        """Whether the last attempt got no answer in time."""
         self._wrong_since: float | None = None
-        """The time from which on all attempts have ended because the token is wrong; None if the last one has not."""
+        """The first of the last attempts that all failed because of a wrong token; None if the last one did not."""
 
     def send(self, observed: Observed) -> None:
-        """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
+        """Send the state of the node if there is a connection. Otherwise the next `Join` carries it."""
         if self._session is not None:
             self._session.put(encode(observed, self._session.version))
 
     def close(self, reason: str) -> None:
-        """End the present connection; another follows."""
+        """End the present connection for this reason, and reconnect."""
         self._why_closed = reason
         if self._session is not None:
             self._session.close()
@@ -163,20 +163,20 @@ class CoordinatorConnection:
             contact = self._contacts.current
             reason = await self._attend(contact, parting)
             self._submit(SessionClosed(reason))
-            silent = self._unanswered or bool(self._why_closed)
-            by_name = contact.address is None and self._leader is None and (silent or not self._welcome)
+            silent = self._timed_out or bool(self._why_closed)
+            by_name = contact.address is None and self._leader is None and (silent or not self._let_in)
             addresses = await asyncio.to_thread(addresses_of, contact.coordinator) if by_name else ()
             now = asyncio.get_running_loop().time()
             if self._contacts.record_attempt(
-                now, served=self._welcome, silent=silent, leader=self._leader, addresses=addresses
+                now, served=self._let_in, silent=silent, leader=self._leader, addresses=addresses
             ):
                 continue
-            pause = pause_after(pause, welcome=self._welcome, turned_away=self._turned_away)
+            pause = pause_after(pause, let_in=self._let_in, turned_away=self._turned_away)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _attend(self, contact: ContactPoint, parting: Patience[WebSocket]) -> str:
-        """Hold a session in the newest version that both sides know; return why it ended or did not begin."""
-        self._welcome = self._turned_away = self._unanswered = False
+        """Attempt a session in the newest version that both sides know; return why it ended or did not begin."""
+        self._let_in = self._turned_away = self._timed_out = False
         self._leader, self._why_closed = None, ""
         wrong_since, self._wrong_since = self._wrong_since, None
         coordinator = contact.coordinator
@@ -195,16 +195,16 @@ class CoordinatorConnection:
                 return self._deny(reason, wrong_since, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
             if isinstance(error, HandshakeError) and status == STANDBY_STATUS:
                 self._leader, self._wrong_since = leader_in(error.location), wrong_since
-            self._unanswered = isinstance(error, TimeoutError)
+            self._timed_out = isinstance(error, TimeoutError)
             return reason
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))
         return refused.message
 
     def _deny(self, reason: str, since: float | None, *, wrong: bool) -> str:
-        """Report that a coordinator does not let this node in, and return the reason.
+        """Report that a coordinator denies access, and return the reason.
 
-        A `wrong` token has been found wrong in all attempts since then; None if the attempt before ended otherwise.
+        If the token is `wrong`, it has been so in all attempts `since` then; None if this is the first one.
         """
         now = asyncio.get_running_loop().time()
         since = now if since is None else since
@@ -215,9 +215,10 @@ class CoordinatorConnection:
         return reason
 
     async def _carry(self, contact: ContactPoint, version: int, parting: Patience[WebSocket]) -> str | Refused:
-        """Carry messages both ways until the session ends; return why, or the refusal of the version.
+        """Hold a session in one version until it ends; return why, or the refusal of the version.
 
-        Raises `AccessError` where this node must not hold a session there, and errors of connections.
+        If access with the token fails, try again without it where that is allowed. Raises `AccessError`, and errors of
+        connections.
         """
         coordinator = contact.coordinator
         attempts = self._attempts
@@ -246,7 +247,7 @@ class CoordinatorConnection:
     ) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version.
 
-        A node that `has_token`, and holds the session without it, logs a warning.
+        With `has_token`, warn the user that the session is in the clear although the node has a token.
         """
         loop, tls = asyncio.get_running_loop(), session.attempt.context
         host = session.coordinator.host
@@ -287,7 +288,7 @@ class CoordinatorConnection:
         self._submit(SessionOpened(str(coordinator)))
 
     def receive(self, session: _CoordinatorSession, kind: int, message: bytes) -> str | Refused | None:
-        """Carry a message to the node; return why the session ends by it, if it does."""
+        """Hand a message to the node; return why it ends the session, None if it does not."""
         if kind != BINARY:
             return "the coordinator sent a text frame"
         try:
@@ -305,7 +306,7 @@ class CoordinatorConnection:
             case ReadLog() | AskStacks() | AskArrivals():
                 self._read(received, session.answer)
             case Desired() | Degraded():
-                self._welcome, self._attempts.proven = True, session.attempt.sent_token
+                self._let_in, self._attempts.proven = True, session.attempt.sent_token
                 self._submit(
                     DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received)
                 )
@@ -330,45 +331,45 @@ class _CoordinatorSession(WebSocketClient):
         self.version = version
         """The protocol version of this session."""
         self.ending: str | Refused | None = None
-        """Why this side has ended the connection; None if it has not."""
+        """Why this side has closed the connection; None if it has not."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         retransmit_steadily(transport.get_extra_info("socket"))
         super().connection_made(transport)
 
     def headers(self) -> Mapping[str, str]:
-        """Return the header with the token. Only the coordinator that the token is for receives it."""
+        """Return the header with the token, which only the coordinator of that token receives."""
         return self.attempt.headers
 
     def opened(self) -> None:
         self._owner.begin(self, self.coordinator)
 
     def received(self, kind: int, message: bytes) -> None:
-        """Carry one message to the node; end the session if it ends by that."""
+        """Hand a message to the node, and close the connection if the message ends the session."""
         self.ending = self._owner.receive(self, kind, message)
         if self.ending is not None:
             self.close()
 
     def answer(self, answer: LogChunk | Stacks | Arrivals, sent: Callable[[], None] = lambda: None) -> None:
-        """Answer a request in the session in which it came; call `sent` when the answer is on its way."""
+        """Answer a request of this session; call `sent` when the answer is on its way."""
         self.put_beside(encode(answer, self.version), sent)
 
 
-def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:
-    """Return the longest pause, in seconds, after an attempt that followed a pause of `pause_s`."""
-    if welcome:
+def pause_after(pause_s: float, *, let_in: bool, turned_away: bool) -> float:
+    """Return the longest pause after an attempt, in seconds; `pause_s` was the longest one before it."""
+    if let_in:
         return PAUSE_FIRST_S
     return min(2 * pause_s, TURNED_AWAY_MOST_S if turned_away else PAUSE_MOST_S)
 
 
 DENIALS = frozenset({401, 403, 429})
-"""The HTTP statuses for a node that is not let in."""
+"""The HTTP statuses by which a coordinator denies access."""
 
 DESCRIPTION = re.compile(r'error_description="([^"]*)"')
 """The reason in the header of a denial (RFC 6750, section 3)."""
 
 ERRNO = re.compile(r"\[Errno (\d+)\]")
-"""An error number in the text that asyncio makes of the errors of several addresses: the first one counts."""
+"""An error number in the text that asyncio makes of the errors of several addresses. The first one counts."""
 
 
 def _explain(coordinator: Endpoint, error: BaseException) -> str:
@@ -388,7 +389,7 @@ def _explain(coordinator: Endpoint, error: BaseException) -> str:
 
 
 def _describe(error: HandshakeError) -> str:
-    """Return a text about an answer that opens no session, to follow the coordinator's name."""
+    """Describe an answer that opens no session, in words that follow the coordinator's name."""
     if error.status is None:
         return " does not answer in HTTP: is it a coordinatord?"
     if error.status == STANDBY_STATUS and (leader := leader_in(error.location)) is not None:

@@ -1,8 +1,8 @@
-"""A coordinator that a node starts as its child.
+"""A coordinator that a node starts as its child, so that the user need not start one.
 
-With `--standalone` it serves this host alone, at a port that the kernel chooses, and ends with the node. Where the
-coordinator's endpoint takes the place of torchrun's, it serves at that endpoint, on the one host that has this address.
-Other nodes and jobs may use that one, so it ends when none of them needs it any more.
+With `--standalone` it serves only this host, at a port that the kernel chooses, and ends with the node. Where the user
+has named an endpoint as for torchrun's own store, it serves there, on the host that has this address. That one may be
+used by other nodes and jobs, so it ends when none of them needs it any more.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from nodeclient.workers.syscalls import pidfd_open
 log = logging.getLogger(__name__)
 
 START_WITHIN_S = 120.0
-"""A start takes a quarter of a second; this leaves room for an overloaded host. A start that fails ends at once."""
+"""The timeout of a start, which takes a quarter of a second; the rest is for an overloaded host."""
 
 PATIENCE_S = 5.0
-"""How long a node without workers looks for its standalone coordinator, which answers at once or has ended."""
+"""How long a node without workers looks for its standalone coordinator, which answers at once unless it has ended."""
 
 FAREWELL_S = 10.0
-"""How long this node waits for the others to receive the end of the job: two leases, for bad links. It waits because in
-a container the coordinator ends with this node."""
+"""How long this node waits for the others to receive the end of the job: two leases, for bad links. In a container the
+coordinator ends with this node."""
 
 KILL_AFTER_S = 8.0
-"""A coordinator that is asked to end takes at most 5 s, whatever is in progress."""
+"""When a coordinator that was asked to end is killed. It takes at most 5 s."""
 
 ALWAYS = ("--ephemeral", "--insecure", "--log-level", "warning")
-"""The flags of every embedded coordinator. Its state ends with it, and the node's log is enough to read. It cannot hand
-a token to nodes on other hosts, and one for this host alone cannot be reached from others."""
+"""The flags of every embedded coordinator. Its state ends with it. It cannot hand a token to nodes on other hosts, and
+one for this host only cannot be reached from others."""
 
 STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
-"""The further flags of a coordinator for this host alone. Only this node can be silent, and it may be stopped for long,
-as by Ctrl-Z: that costs nothing. The coordinator's end is noticed at once, so workers never wait for it."""
+"""The further flags of a coordinator for this host only. This node may be stopped for long, as by Ctrl-Z, and goes on
+afterwards. It notices the coordinator's end at once, so workers never wait for one that is gone."""
 
 _PROGRAM = "from coordinatord.cli import main\nmain()"
 
@@ -81,19 +81,19 @@ class EmbeddedCoordinator(Struct, frozen=True):
 
     pid: int | None = None
     ended: asyncio.Future[str] | None = None
-    """The future whose result is how the coordinator ended; None for one that another coordinator may replace."""
+    """How the coordinator ended, when it has; None for one that another coordinator may replace."""
 
 
-ALONE = EmbeddedCoordinator()
+NO_COORDINATOR = EmbeddedCoordinator()
 """No coordinator was started."""
 
 
 @asynccontextmanager
 async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, EmbeddedCoordinator]]:
-    """Start a coordinator where one is wanted; yield the config to join with, and the coordinator.
+    """Start a coordinator if the config asks for one; yield the config to join with, and the coordinator.
 
-    One for this host alone lives as long as the context. One that others can reach serves on for as long as they need
-    it. Raises `EmbeddedCoordinatorError`.
+    One for this host only lives as long as the context. One that others can reach lives for as long as they need it.
+    Raises `EmbeddedCoordinatorError`.
     """
     child = _Child(config.log_format)
     try:
@@ -105,7 +105,7 @@ async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig,
 
 
 async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
-    """Start a coordinator where one is wanted; return the config to join with."""
+    """Start a coordinator if the config asks for one; return the config to join with."""
     if config.standalone:
         await child.start(*STANDALONE, shared=False)
         endpoint = Endpoint("127.0.0.1", child.port)
@@ -122,7 +122,7 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
 
 
 async def _is_here(host: str) -> bool:
-    """Whether all addresses of `host` are this host's own. A name of several hosts is no place for one coordinator."""
+    """Whether all addresses of `host` are this host's own. A name of several hosts names no single coordinator."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # the session reports it
@@ -173,7 +173,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _environ() -> dict[str, str]:
-    """Return this process's environment without the settings of a coordinatord that its user starts."""
+    """Return this process's environment without settings that are meant for another coordinatord."""
     ours = {name for name in os.environ if name.startswith("COORDINATORD_")} - {MARK_VARIABLE}
     return {name: value for name, value in os.environ.items() if name not in ours}
 
@@ -186,14 +186,14 @@ class _Child:
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._shared = False
-        """Whether other nodes may use it. It then ends by itself some time after its stdin has ended."""
+        """Whether other nodes may use it. Then it ends by itself some time after its stdin has ended."""
         self._pidfd = -1
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
     def embedded(self) -> EmbeddedCoordinator:
         if self._process is None:
-            return ALONE
+            return NO_COORDINATOR
         return EmbeddedCoordinator(self._process.pid, None if self._shared else self._ended)
 
     async def start(self, *flags: str, shared: bool) -> None:
@@ -216,9 +216,9 @@ class _Child:
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         self._pidfd = pidfd_open(process.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._note_end, process)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._record_end, process)
 
-    def _note_end(self, process: subprocess.Popen[bytes]) -> None:
+    def _record_end(self, process: subprocess.Popen[bytes]) -> None:
         self._unwatch()
         self._ended.set_result(describe_exit(process.wait()))
 
@@ -227,7 +227,7 @@ class _Child:
         os.close(self._pidfd)
 
     async def _read_line(self, within_s: float) -> str:
-        """Return its next line on stdout; empty if it ends or writes none in time."""
+        """Return its next line on stdout; empty if there is none in time."""
         assert self._process is not None  # noqa: S101 - only called while it runs
         assert self._process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
         reader = asyncio.StreamReader()
@@ -243,7 +243,7 @@ class _Child:
             transport.close()
 
     async def hand_over(self) -> None:
-        """Let a shared coordinator serve on for as long as other nodes use it, without waiting for that."""
+        """Leave a shared coordinator running for as long as other nodes use it, without waiting for that."""
         process = self._process
         if process is None or not self._shared or self._ended.done():
             return

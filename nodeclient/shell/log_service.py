@@ -1,7 +1,7 @@
-"""Sends pieces of a node's log files to the coordinator, which requests them for readers, and deletes old files.
+"""Sends pieces of a node's log files to the coordinator, which requests them for its users, and deletes old files.
 
-`core/logged_rounds` decides what may be read or deleted. Reading and deleting happen in threads of their own: a disk
-that hangs holds up neither the event loop nor a round, and to delete holds up no reader.
+`core/logged_rounds` selects the files. One thread reads and another one deletes, so a disk that hangs delays neither
+the event loop nor a round, and deleting delays no reader.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell.coordinator_connection import Answer
 
 FOLLOWED_WITHIN_S = 3.0
-"""A log counts as followed if it was read so recently: a follower reads each second."""
+"""A log counts as followed for so long after it was last read: a follower reads each second."""
 
 FOLLOWERS_WITHIN_S = 2.0
-"""The limit for followers to read to the end before this process ends."""
+"""How long the exit of this process waits for followers to read to the end."""
 
 SETTLE_S = 2.0
-"""The limit for the notes about rounds to be written before this process ends."""
+"""How long the exit of this process waits for the catalogue to be written."""
 
 READERS_MAX = 8
 """How many logs may hang in a read before those of others are refused as well: each takes a thread."""
@@ -46,19 +46,19 @@ Key = tuple[str, int, int, LogStream]
 
 
 class LogFollowers:
-    """Who reads a node's logs while they are written; times in seconds of the event loop's clock."""
+    """The logs of a node that users read while they are written; times in seconds of the event loop's clock."""
 
     def __init__(self) -> None:
         self._read_at: dict[Key, float] = {}
         """When each log was last read by a follower."""
         self._unread: set[Key] = set()
-        """The logs whose followers have not come to the end yet, while this node ends."""
+        """While this node ends: the logs whose followers have not read to the end yet."""
         self._all_read = asyncio.Event()
         self._ends_at = math.inf
-        """When this node began to end."""
+        """When this node began to end; infinity before."""
 
     def forget(self) -> None:
-        """Forget all followers: those that read on are recorded again."""
+        """Forget all followers. Those that go on reading are recorded again."""
         self._read_at.clear()
 
     def followed(self, now: float) -> set[Key]:
@@ -66,15 +66,15 @@ class LogFollowers:
         return {key for key, at in self._read_at.items() if at >= now - FOLLOWED_WITHIN_S}
 
     def record(self, key: Key, asked_at: float, now: float, *, more: bool) -> None:
-        """Record that a piece was sent to a follower who asked for it at `asked_at`, and whether there is more."""
+        """Record that a piece was sent to a follower that requested it at `asked_at`, and whether there is more."""
         self._read_at[key] = now
         if asked_at >= self._ends_at and not more:
             self._unread.discard(key)
             if not self._unread:
                 self._all_read.set()
 
-    async def finish(self, now: float) -> None:
-        """Wait until followers have read what is written by now; return at once if there are none."""
+    async def await_end(self, now: float) -> None:
+        """Wait until all followers have read everything that was written until `now`, if there are any."""
         self._ends_at, self._unread = now, self.followed(now)
         self._all_read.clear()
         if self._unread:
@@ -132,13 +132,13 @@ class LogService:
         return path if path.isprintable() and len(path) <= LOG_MAX else ""
 
     def start(self) -> None:
-        """Look for what nodes of this host have written before."""
+        """Find the log files that nodes of this host have written before."""
         if self._catalogue is not None:
             scan = self._catalogue.scan
             self._writer.post(lambda: self._in_loop(self._add_older, scan()))
 
     def begin_round(self, place: LogPaths, ranks: range) -> None:
-        """Record that the workers of this node write into a round's files."""
+        """Record that the workers of this node begin to write a round's files."""
         if self._catalogue is None:
             return
         begun_at = now().timestamp()
@@ -156,7 +156,7 @@ class LogService:
             self._update(methodcaller("write", ended, create=True))
 
     async def settle(self) -> None:
-        """Wait until the notes are written, for `SETTLE_S` at most: the disk may hang."""
+        """Wait until the catalogue is written, for at most `SETTLE_S` because the disk may hang."""
         settled = asyncio.Event()
         if self._catalogue is not None and self._writer.post(partial(self._in_loop, settled.set)):
             with suppress(TimeoutError):
@@ -164,7 +164,7 @@ class LogService:
                     await settled.wait()
 
     def fail_round(self, number: int) -> None:
-        """Record that a round of the present run has failed: its files are kept until another one fails."""
+        """Record that a round of the present run has failed. Its files are kept until another one fails."""
         run = next((round_.run for round_ in reversed(self._rounds) if round_.node == self._node), None)
         for round_ in self._rounds:
             if (round_.node, round_.run, round_.round, round_.failed) == (self._node, run, number, False):
@@ -173,7 +173,7 @@ class LogService:
                 self._update(methodcaller("write", failed, create=False))
 
     def read(self, wanted: ReadLog, answer: Answer) -> None:
-        """Answer a request for a piece of a log; `answer` takes the piece, and a function to call when it was sent."""
+        """Answer a request for a piece of a log; `answer` gets the piece, and a function to call when it was sent."""
         asked_at = self._loop.time()
         key = wanted.run, wanted.round, wanted.rank, wanted.stream
 
@@ -214,8 +214,8 @@ class LogService:
         return self._followers.followed(self._loop.time())
 
     async def await_followers(self) -> None:
-        """Wait until followers have read what is written by now; return at once if there are none."""
-        await self._followers.finish(self._loop.time())
+        """Wait until all followers have read everything that was written until now, if there are any."""
+        await self._followers.await_end(self._loop.time())
 
     def _add_older(self, rounds: list[LoggedRound]) -> None:
         known = set(map(_place_of, self._rounds))
@@ -223,7 +223,7 @@ class LogService:
         self.delete_old()
 
     def delete_old(self) -> None:
-        """Delete the files of rounds that are not kept any more. No worker may still write into them."""
+        """Delete the files of old rounds. Call it only when no worker writes into them any more."""
         if self._keep is None:
             return
         for old in rounds_to_delete(self._rounds, self._keep, self._present):

@@ -1,7 +1,7 @@
-"""Finds out whether the master of a round can be reached at its address, before any worker relies on that.
+"""Finds out whether the master of a round can be reached at its address, before any worker is started.
 
-Each node answers at a port of its own with its node id, and nothing else. So a node also notices that it has connected
-to another program, or to an address that every host has, such as a bridge's. The agent decides what follows.
+Each node listens at a port for probes, and answers with its node id. So a node notices if it has connected to another
+program, or to an address that every host has, such as a bridge's. The agent decides what follows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAUSE_S = 1.0
 """The pause between attempts, while the master's node may still be coming up."""
 
 BACKLOG = 4_096
-"""All nodes of a large round connect within a second. Linux's own limit, somaxconn, is the same."""
+"""The backlog: all nodes of a large round connect within a second. Linux's own limit, somaxconn, is the same."""
 
 ACCEPTS_MAX = 256
 """How many connections are answered in one go, so that heartbeats get their turn."""
@@ -37,9 +37,10 @@ def _greeting(node: str) -> bytes:
 
 
 class ProbeListener:
-    """Answers each connection with this node's id, until `close`. Must be made in the running loop.
+    """Answers each connection with this node's id, until `close`. Create it in the running loop.
 
-    It reads nothing and keeps no connection, so strangers cost next to nothing. Raises `OSError` if there is no port.
+    It reads nothing and closes each connection at once, so strangers cost next to nothing. Raises `OSError` without a
+    free port.
     """
 
     def __init__(self, node: str, address: str = "") -> None:
@@ -90,7 +91,7 @@ async def probe_master(probe: Probe) -> Reached | Unreached:
 
 
 async def find_obstacle(assignment: Assignment, patience_s: float) -> str | None:
-    """Return None if the master's node answers at the address of the round, else a text that says what is wrong."""
+    """Return what is wrong, for the user; None if the master's node answers at the address of the round."""
     problem = f"{assignment.master_address}, offered by node {assignment.master_node} as its address, cannot be reached"
     remedy = f"see --advertise-addr of node {assignment.master_node}"
     why = ""

@@ -58,7 +58,7 @@ from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
 from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import Answer, CoordinatorConnection, Request
-from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
+from nodeclient.shell.embedded_coordinator import NO_COORDINATOR, EmbeddedCoordinator
 from nodeclient.shell.log_service import LogService
 from nodeclient.shell.master_probe import ProbeListener, probe_master
 from nodeclient.shell.participation import Participation
@@ -79,17 +79,17 @@ class Node:
     """One nodeclient, from joining to its exit code."""
 
     def __init__(self, config: JoinConfig) -> None:
-        """Prepare a node, in the running loop. Raises `OSError` if no port is free."""
+        """Connect the parts of a node, in the running loop. Raises `OSError` if no port is free."""
         self._config = config
         self._tasks = Tasks()
         launcher, mark = CommandBuilder(config, os.environ), secrets.token_hex(16)
         self._leftovers = LeftoverProcesses(config.stop_timeout_s, self._tasks, self._remark)
         self._exit_reporter = ExitReporter(self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
-        self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
+        self._console = Console(config.log_level, config.log_format, self._log_fields, self._output.terminal)
         guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
         self._setup = RoundSetup(config, launcher, guard, stacks, remark=self._remark, complain=self._complain)
-        self._workers = LocalWorkers(mark, self._note_exit, self._leftovers.watch, self._setup.starter.spawn)
+        self._workers = LocalWorkers(mark, self._record_exit, self._leftovers.watch, self._setup.starter.spawn)
         address = listening_address(config.advertise_address, alone=config.standalone)
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
         submit, notify, tasks = self.submit, self._console.notify, self._tasks
@@ -125,7 +125,7 @@ class Node:
         )
         command, keeper = command_digest(config.command), self._keeper.offer
         join = partial(Join, job=config.job, node=config.node, spec=config.spec, command=command, keeper=keeper)
-        self._part = Participation(
+        self._participation = Participation(
             config.agent_settings,
             join,
             offer,
@@ -136,7 +136,7 @@ class Node:
             self._completed,
         )
 
-    async def run(self, embedded: EmbeddedCoordinator = ALONE, systemd: SystemdNotifier | None = None) -> int:
+    async def run(self, embedded: EmbeddedCoordinator = NO_COORDINATOR, systemd: SystemdNotifier | None = None) -> int:
         """Take part in the job until it is over for this node; return the exit code.
 
         `embedded` is the coordinator that this node has started, if any; `systemd` is notified of the node's status.
@@ -163,15 +163,15 @@ class Node:
                 systemd.notify("READY=1", status_of(self._status()))  # ready means that the node tries to join
                 self._tasks.spawn(systemd.keep_alive(), name="watchdog")
                 self._tasks.spawn(systemd.report_status(self._status), name="status")
-                session = self._tasks.spawn(self._attend(), name="session")
-                self._tasks.spawn(self._attend_embedded(embedded), name="embedded coordinator")
+                session = self._tasks.spawn(self._run_session(), name="session")
+                self._tasks.spawn(self._watch_embedded(embedded), name="embedded coordinator")
                 self._tasks.spawn(self._output.watch(), name="output")
-                ending = await self._tasks.guard(self._part.ended)
+                ending = await self._tasks.guard(self._participation.ended)
                 systemd.notify("STOPPING=1", status_of(ending.message))
-                await self._settle_followed()
+                await self._flush_followed_logs()
                 await self._logs.await_followers()
                 await self._reusable.dismissals.await_or_give_up()
-                session.cancel()  # the node is out of the job; silent, it would be let in again and told to end again
+                session.cancel()  # otherwise the node, which is out of the job, would join again and be told to exit
                 await self._leftovers.end()
                 self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
                 return ending.code
@@ -182,27 +182,27 @@ class Node:
                 self._setup.close()
                 await self._output.close()
                 await self._logs.settle()
-                self._part.close()
+                self._participation.close()
 
-    async def _settle_followed(self) -> None:
-        """Wait until the log files have all worker output, if anyone follows them."""
+    async def _flush_followed_logs(self) -> None:
+        """Wait until the log files have all output of the workers, if anyone follows them."""
         if self._logs.followed:
             for local_rank in range(self._config.workers):
                 await self._output.end_of_stderr(local_rank)
 
-    async def _attend(self) -> None:
+    async def _run_session(self) -> None:
         gpus, _ = await asyncio.gather(sample_gpus(os.environ), self._setup.guard.await_ready_in_loop())
         self._tasks.spawn(self._setup.guard.watch(self._complain), name="guard")
         await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         self.submit(GpusInUse(gpus))
-        await self._part.session.run()
+        await self._participation.session.run()
 
     async def _prepare(self) -> None:
         await self._setup.starter.settled()
         self.submit(Prepared())
 
-    async def _attend_embedded(self, embedded: EmbeddedCoordinator) -> None:
+    async def _watch_embedded(self, embedded: EmbeddedCoordinator) -> None:
         if embedded.ended is not None:
             self.submit(EmbeddedCoordinatorEnded(await asyncio.shield(embedded.ended)))
 
@@ -214,7 +214,7 @@ class Node:
 
     def submit(self, event: Event) -> None:
         """Hand an event to the agent."""
-        self._part.events.submit(event)
+        self._participation.events.submit(event)
 
     def _leave(self, signum: int, counted: LeaveSignals, extension: StopExtension) -> None:
         if not counted.counts(signum, self._now):
@@ -249,9 +249,9 @@ class Node:
                 self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")
             case SendObserved(observed):
                 self._send(self._completed(observed))
-                self._end_lingering()
+                self._kill_lingering()
             case Reconnect(reason):
-                self._part.session.close(reason)
+                self._participation.session.close(reason)
             case Notice(level, text, event):
                 self._console.notify(level, text, event)
             case Show(report):
@@ -311,15 +311,15 @@ class Node:
     def _send(self, observed: Observed) -> None:
         if (text := self._setup.first_step(observed, self._now)) is not None:
             self._console.notify(Level.INFO, text, "first_step")
-        self._part.session.send(observed)
+        self._participation.session.send(observed)
 
-    def _end_lingering(self) -> None:
+    def _kill_lingering(self) -> None:
         for local_rank, exit_code in self._setup.overdue(self._now):
             if self._workers.end_as(local_rank, exit_code):
                 rank, pid = self._setup.ranks[local_rank], self._pid_of(local_rank)
                 self._complain(leftover_stages.linger_notice(rank, pid, exit_code))
 
-    def _note_exit(self, local_rank: int, exit_code: int) -> None:
+    def _record_exit(self, local_rank: int, exit_code: int) -> None:
         self._keeper.note_exit(local_rank)
         self._output.note_exit(local_rank, exit_code)
         self._exit_reporter.record_exit(local_rank, exit_code, self._workers.pid_of(local_rank))
@@ -329,7 +329,7 @@ class Node:
             obstacle = error_file.write(self._config.error_file, ending.report, now().timestamp())
             if obstacle is not None:
                 self._console.notify(Level.WARNING, obstacle, "error_file_failed")
-        self._part.end(ending)
+        self._participation.end(ending)
 
     def _complain(self, text: str) -> None:
         self._console.notify(Level.WARNING, text, "trouble")
@@ -351,9 +351,9 @@ class Node:
             return
         await self._keeper.note_end()
         await self._exit_reporter.settled()
-        await self._settle_followed()  # followers read the next round once it is formed
+        await self._flush_followed_logs()  # followers read the next round once it is formed
         self._logs.end_round()
-        self.submit(Swept(self._part.renew_port()))
+        self.submit(Swept(self._participation.renew_port()))
 
     # Texts about the node itself
 
@@ -369,10 +369,10 @@ class Node:
 
     def _status(self) -> str:
         """Return a line for `systemctl status` about the state of this node."""
-        observed = self._part.agent.observed(self._now, beat=False)
+        observed = self._participation.agent.observed(self._now, beat=False)
         return notices.status(
             observed, self._setup.assignment_in(observed.round), self._config.workers, self._console.waiting_for
         )
 
-    def _context(self) -> dict[str, object]:
-        return {"job": self._config.job, "node": self._config.node, "round": self._part.agent.round or None}
+    def _log_fields(self) -> dict[str, object]:
+        return {"job": self._config.job, "node": self._config.node, "round": self._participation.agent.round or None}

@@ -1,7 +1,7 @@
-"""One process's part in a job: its agent, its session, its ports and its end.
+"""One process's part in a job: its agent, its session, its ports and its exit.
 
-The pure agent runs in an event loop: events go in one at a time, effects come out, and its timer is kept. `node`
-carries the effects out for nodeclient's own workers, and `torchrun` for torchrun's.
+`AgentLoop` runs the pure agent in an event loop: it hands over events one at a time, has the effects carried out, and
+keeps the agent's timer. `node` carries effects out for nodeclient's own workers, and `torchrun` for torchrun's.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.master_probe import ProbeListener
 
 ROUNDS_RESERVED = 2
-"""How many rounds' ports are reserved at once: the present or next round, and the one before."""
+"""How many rounds' ports are reserved at once: that of the present or next round, and the one before."""
+
 RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "signal"), code=())
 """The agent as the flight recorder sees it."""
 
 
-def crashes(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder for crash files; None where the environment names no place for state."""
+def crash_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder for crash files; None if the environment names no directory for state."""
     base, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
     if base.startswith("/"):
         return Path(base, "nodeclient", "crashes")
@@ -44,12 +45,12 @@ def crashes(environ: Mapping[str, str]) -> Path | None:
 
 
 class AgentLoop:
-    """An agent in the running loop. An event that an effect causes waits until the present event's effects are done."""
+    """Runs an agent in the running loop. An event that an effect causes waits until all effects are carried out."""
 
     def __init__(
         self, agent: Agent, carry_out: Callable[[Effect, Event], None], fail: Callable[[Exception], None]
     ) -> None:
-        """Drive `agent`; `carry_out` takes an effect and its event, `fail` the error of a bug, which ends the node."""
+        """Run `agent`; `carry_out` gets an effect and its event, and `fail` the error of a bug, which ends the node."""
         self._agent = agent
         self._carry_out = carry_out
         self._fail = fail
@@ -87,12 +88,12 @@ class AgentLoop:
         try:
             return self._agent.handle(event, now)
         except Exception as error:
-            self._fail(self._recorder.explain(error, crashes(os.environ)))
+            self._fail(self._recorder.explain(error, crash_folder(os.environ)))
             raise
 
 
 class Participation:
-    """One process's part in a job. Must be made in the running loop. Raises `OSError` if no port is free."""
+    """One process's part in a job. Create it in the running loop. Raises `OSError` if no port is free."""
 
     def __init__(
         self,
@@ -105,12 +106,11 @@ class Participation:
         fail: Callable[[Exception], None],
         complete: Callable[[Observed], Observed] = lambda observed: observed,
     ) -> None:
-        """Begin now, outside the job.
+        """Begin outside the job.
 
-        `join` and `offer` make these messages from the fields that change, and that follow from the process and its
-        host. `listener` answers other nodes. `connect` makes a connection from `make_join`. `carry_out` takes an effect
-        of the agent and its event, `fail` the error of a bug. `complete` adds to the agent's report what the agent does
-        not know.
+        `join` and `offer` make these messages, and lack only the fields that this class adds. `listener` answers probes
+        of other nodes. `connect` makes a connection, given `make_join`. `carry_out` gets an effect of the agent and its
+        event, `fail` the error of a bug. `complete` adds the shell's part to a report of the agent.
         """
         loop = asyncio.get_running_loop()
         self._make_join = partial(join, version=PROTOCOL_VERSION, incarnation=time.time_ns(), release=__version__)
@@ -123,18 +123,18 @@ class Participation:
         self.events = AgentLoop(self.agent, carry_out, fail)
         self.session = connect(make_join=self._join)
         self.ended: asyncio.Future[Exit] = loop.create_future()
-        """Ends as the agent's part in the job does."""
+        """The exit that the agent has decided on, when it has."""
 
     def end(self, ending: Exit) -> None:
-        """End the part in the job; further calls do nothing."""
+        """Record the exit; further calls do nothing."""
         if not self.ended.done():
             self.ended.set_result(ending)
 
     def renew_port(self) -> int:
         """Reserve a port for the next round, and return it.
 
-        Each round has a fresh one, so that nothing of an old round can connect to the new one by mistake. The port of
-        the round before stays reserved: torchrun's store there may still be open, for the workers of other nodes.
+        Each round has a new one, so that no process of an old round connects to it by mistake. The port of the round
+        before stays reserved, because torchrun's store there may still be open for the workers of other nodes.
         """
         self._ports.append(PortReservation())
         if len(self._ports) > ROUNDS_RESERVED:

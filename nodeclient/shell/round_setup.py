@@ -1,7 +1,4 @@
-"""Sets up each round of a node: the workers' commands, and their resources shared with this process.
-
-It knows the workers of the present round for as long as the round lasts.
-"""
+"""Sets up each round of a node: the workers' commands, and the resources that they share with this process."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from nodeclient.workers.step_slots import Slots
 
 
 class RoundSetup:
-    """The set-up of one round at a time."""
+    """Sets up one round at a time, and has the facts about it until the next one."""
 
     def __init__(
         self,
@@ -37,10 +34,10 @@ class RoundSetup:
         remark: Callable[[Level, str], None],
         complain: Callable[[str], None],
     ) -> None:
-        """Begin before the first round; `remark` and `complain` take texts for the user."""
+        """Begin before the first round; `remark` and `complain` show texts to the user."""
         self._launcher = launcher
         self.remarks = launcher.remarks
-        """Decisions about the workers' commands that a user may want to know."""
+        """Texts about decisions that a user may want to know of."""
         self._stacks = stacks
         self._lingering = Lingering()
         self._workers = config.workers
@@ -64,9 +61,9 @@ class RoundSetup:
     def commands(
         self, start: Start, streams: Sequence[WorkerStreams], private: Path, sockets: Mapping[str, str]
     ) -> list[WorkerCommand]:
-        """Return the commands of the workers; the guard must be ready.
+        """Return the commands of the workers; the guard must be ready. Raises `OSError`.
 
-        The workers also get the variables of `sockets`, and files in a `private` folder. Raises `OSError`.
+        The workers get the variables of `sockets`, and connect to a further socket in the `private` folder.
         """
         self._lingering, port = Lingering(), start.assignment.master_port
         stacks = self._stacks.listen(private, start.run, start.round, self.ranks, port)
@@ -80,7 +77,7 @@ class RoundSetup:
         return self.assigned[1] if self.assigned is not None and self.assigned[0] == number else None
 
     def first_step(self, observed: Observed, now: float) -> str | None:
-        """Return the notice that the workers have done the first step of their round; None if this is no news."""
+        """Return the notice of the workers' first step in their round; None before it, and after the first call."""
         step = next((step for step in observed.steps if step is not None), None)
         if step is None or self.started_at is None:
             return None
@@ -92,8 +89,8 @@ class RoundSetup:
 
         Each is a local rank with the exit code of its program.
         """
-        over = self.slots.exit_codes()
-        return [(local_rank, over[local_rank]) for local_rank in self._lingering.overdue(over, now)]
+        exit_codes = self.slots.exit_codes()
+        return [(local_rank, exit_codes[local_rank]) for local_rank in self._lingering.overdue(exit_codes, now)]
 
     def close(self) -> None:
         """Release the resources shared with the last round's workers, and end the guard."""

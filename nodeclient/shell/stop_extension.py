@@ -1,4 +1,4 @@
-"""Asks systemd for the time that a leaving node needs, as long as it writes more of its state to the disk."""
+"""Asks systemd for more time to stop, as long as a leaving node writes its state to the disk."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable
 from coordinatord.protocol.kept_state import PersistReport
 
 LEAVE_MARGIN_S = 30.0
-"""The time to request beyond the workers' time to save: for the coordinator's decision, for leftovers of the workers,
-for their last output, and until the first bytes of kept state are on the disk."""
+"""The time to request beyond the workers' time to save: for the coordinator's decision, the workers' leftovers and last
+output, and the first bytes of kept state on the disk."""
 
 WRITE_MARGIN_S = 45.0
-"""The time to request whenever more is written. The coordinator lets a node go that writes nothing for 40 s, and any
-node after 120 s, so the requests come to an end."""
+"""The time to request whenever more is written. The coordinator releases a node that writes nothing for 40 s, and any
+node after 120 s, so the requests end."""
 
-LOOK_EVERY_S = 5.0
+POLL_EVERY_S = 5.0
 """The pause between two checks of the bytes written."""
 
 
 class StopExtension:
-    """Extends the end of a service whose unit may allow less time than it takes."""
+    """Extends the stop of a systemd service, whose unit may allow less time than the stop takes."""
 
     def __init__(self, notify: Callable[..., None], save_s: float) -> None:
-        """Begin with a service that goes on; its workers have `save_s` seconds to save in the end."""
+        """Begin with a running service, whose workers have `save_s` seconds to save when it stops."""
         self._notify = notify
         self._first_s = save_s + LEAVE_MARGIN_S
         self._stops = asyncio.Event()
@@ -31,19 +31,19 @@ class StopExtension:
         """The round, the step and the bytes written as of the last check."""
 
     def begin(self) -> None:
-        """Ask for the time of a usual end."""
+        """Begin the stop: ask for the time that a usual one takes."""
         self._stops.set()
         self._notify("STOPPING=1", _extension(self._first_s))
 
-    async def watch(self, look: Callable[[], PersistReport | None]) -> None:
-        """Check the bytes written every few seconds, once the service ends."""
+    async def watch(self, report: Callable[[], PersistReport | None]) -> None:
+        """Call `report` every few seconds, once the service stops, until cancelled."""
         await self._stops.wait()
         while True:
-            self.note(look())
-            await asyncio.sleep(LOOK_EVERY_S)
+            self.record_progress(report())
+            await asyncio.sleep(POLL_EVERY_S)
 
-    def note(self, report: PersistReport | None) -> None:
-        """Ask for more time if the service ends and more is on the disk than at the last check."""
+    def record_progress(self, report: PersistReport | None) -> None:
+        """Ask for more time if the service stops and more is on the disk than at the last check."""
         before, self._written = self._written, None if report is None else (report.round, report.step, report.bytes)
         if self._stops.is_set() and self._written not in {None, before}:
             self._notify(_extension(WRITE_MARGIN_S))

@@ -1,4 +1,4 @@
-"""What each worker of a round runs: its command line, its whole environment and its CPUs."""
+"""Builds the command of each worker of a round: its command line, its whole environment and its CPUs."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from nodeclient.workers.spawn import WorkerCommand
 from workerlib.contract.env import DEFAULTS, KEEP, PROGRESS, ROUNDS, STACKS, WorkerEnvironment
 
 LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
-"""The same as torchrun's `python -u`: the last lines of a worker that dies are not lost."""
+"""The same as torchrun's `python -u`: the last lines of a dying worker are not lost."""
 
 LOCAL_RANK_MACRO = "${local_rank}"
 """The placeholder for the local rank in the arguments of a command, as in torch (`macros.local_rank`). Any other `$`
 stays as it is; torch turns `$$` into `$`, which would break `sh -c 'echo $$'`."""
 
 OMP = "OMP_NUM_THREADS"
-"""How many threads OpenMP starts, and torch with it, for operators on the CPU."""
+"""The variable for how many threads OpenMP, and so torch, starts for operators on the CPU."""
 
 VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that limit a process to some of the GPUs. HIP reads the first as well, where the second is not set."""
 
 _NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS, KEEP, ROUNDS, STACKS)
-"""Variables that nodeclient may have itself, from its scheduler or as the worker of another node. No worker may write
-to the places that they name."""
+"""Variables that nodeclient may have itself, as the worker of another node. Its workers must not write to the places
+that they name."""
 
 
 class LaunchError(OperationalError):
-    """Workers cannot be started on this host as was asked for."""
+    """Workers cannot be started on this host as requested."""
 
     exit_code = ExitCode.USAGE
 
 
 class CommandBuilder:
-    """Builds the commands of one node's workers; much is the same in each round."""
+    """Builds the commands of one node's workers in each round."""
 
     def __init__(self, config: JoinConfig, inherited: Mapping[str, str], host: Host | None = None) -> None:
-        """Find out what this host gives to each worker; `inherited` is the environment. Raises `LaunchError`."""
+        """Divide the host's GPUs and CPUs among the workers; `inherited` is the environment. Raises `LaunchError`."""
         host = host or Host()
         self._config = config
         self._inherited = {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
@@ -63,10 +63,10 @@ class CommandBuilder:
             self._threads = _threads(cores, quota)
             remarks.append(_threads_in_words(self._threads, len(set(core.values())), quota))
         self.remarks: tuple[str, ...] = tuple(remarks)
-        """Decisions made here that a user may want to know, for one notice."""
+        """Texts about decisions that a user may want to know of."""
 
     def common_command(self) -> WorkerCommand:
-        """Return what the commands of all workers have in common in every round, with `LOCAL_RANK_MACRO` in place."""
+        """Return the part of the command that all workers share in every round, with `LOCAL_RANK_MACRO` in place."""
         environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **_interface(self._config.interface), **self._inherited}
         if self._threads is not None:
             environ[OMP] = str(max(self._threads))
@@ -80,7 +80,7 @@ class CommandBuilder:
         slots: Sequence[Mapping[str, str]],
         screens: Sequence[Mapping[str, str]],
     ) -> list[WorkerCommand]:
-        """Return the command of each worker, in the order of the local ranks, which the other lists have too.
+        """Return the command of each worker. All lists are in the order of the local ranks.
 
         `slots` has the variables of each worker's slot and of its sockets, and `screens` those of its terminal.
 
@@ -102,7 +102,7 @@ class CommandBuilder:
         if self._threads is not None:
             environ[OMP] = str(self._threads[local_rank])
         environ |= {
-            name: _as_locale_has_it(value)
+            name: _escape_for_locale(value)
             for name, value in _environment(config, start, local_rank).to_environ().items()
         }
         environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(signum.name for signum in config.signals)
@@ -145,10 +145,10 @@ def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnv
     )
 
 
-def _as_locale_has_it(text: str) -> str:
-    """Return a text for an environment variable on this host; characters that its locale lacks are escaped.
+def _escape_for_locale(text: str) -> str:
+    """Escape the characters that this host's locale lacks, for an environment variable.
 
-    Other hosts have other locales, and the text of an exception or of an operator goes to all of them.
+    The text of an exception or of an operator may come from a host with another locale.
     """
     try:
         os.fsencode(text)
@@ -159,9 +159,9 @@ def _as_locale_has_it(text: str) -> str:
 
 
 def _own_gpu(inherited: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Return the variables that leave a worker one GPU, its own, out of those that are listed or of all.
+    """Return the variables that leave a worker one GPU, out of those that the variables list, or of all.
 
-    Raises `LaunchError` if too few are listed; an empty list stays empty.
+    Raises `LaunchError` if too few are listed. An empty list stays empty.
     """
     own = {}
     for variable in VISIBLE_GPUS:

@@ -55,7 +55,7 @@ class CoordinatorSearch:
         """
         leader, self._leader = self._leader, None
         silent, self._silent = self._silent, False
-        self._pause_s = pause_after(self._pause_s, welcome=welcome, turned_away=False)
+        self._pause_s = pause_after(self._pause_s, let_in=welcome, turned_away=False)
         return self._contacts.record_attempt(now, served=welcome, silent=silent, leader=leader)
 
     def draw_pause(self) -> float:

@@ -38,7 +38,7 @@ def refusals(heard: Sequence[Event]) -> list[Refused]:
     return [event.refused for event in heard if isinstance(event, TurnedAway)]
 
 
-async def welcome(socket: web.WebSocketResponse) -> None:
+async def let_in(socket: web.WebSocketResponse) -> None:
     """Let a node in, and lose the connection."""
     await socket.send_bytes(encode(WAIT))
 
@@ -65,8 +65,8 @@ async def attending(
 
 async def test_a_coordinator_that_had_let_the_node_in_is_the_first_to_be_tried_again() -> None:
     async with (
-        strange_coordinator(welcome) as (first, joins_of_first),
-        strange_coordinator(welcome) as (second, joins_of_second),
+        strange_coordinator(let_in) as (first, joins_of_first),
+        strange_coordinator(let_in) as (second, joins_of_second),
         attending([first, second]),
     ):
         await until(lambda: len(joins_of_first) == 3)
@@ -84,7 +84,7 @@ async def test_one_that_did_not_is_followed_by_the_others_in_turn() -> None:
 
 
 async def test_the_leader_that_a_standby_names_is_joined_at_once() -> None:
-    async with strange_coordinator(welcome) as (leader, joins):
+    async with strange_coordinator(let_in) as (leader, joins):
         with canned(stands_by(leader)) as (standby, asked):
             async with attending([standby]) as heard:
                 await until(lambda: len(joins) == 2)
@@ -101,7 +101,7 @@ async def test_one_that_falls_silent_is_followed_by_the_next() -> None:
         await silent.wait()
 
     heard: list[Event] = []
-    async with strange_coordinator(fall_silent) as (first, _), strange_coordinator(welcome) as (second, joins):
+    async with strange_coordinator(fall_silent) as (first, _), strange_coordinator(let_in) as (second, joins):
         session = CoordinatorConnection(
             endpoints(f"{first},{second}"), INSECURE_ACCESS, make_join=a_join, submit=heard.append
         )
@@ -172,11 +172,11 @@ async def test_a_proxy_that_is_not_set_up_for_websockets_is_named(old: bytes, ne
 async def test_pauses_grow_up_to_a_bound_and_further_where_there_is_no_place(turned_away: bool, most_s: float) -> None:
     pauses = [0.1]
     for _ in range(10):
-        pauses.append(pause_after(pauses[-1], welcome=False, turned_away=turned_away))
+        pauses.append(pause_after(pauses[-1], let_in=False, turned_away=turned_away))
     assert pauses[:3] == [0.1, 0.2, 0.4]
     assert pauses[-1] == most_s
-    assert pause_after(most_s, welcome=True, turned_away=False) == 0.1
-    assert pause_after(10.0, welcome=False, turned_away=False) == 1.0
+    assert pause_after(most_s, let_in=True, turned_away=False) == 0.1
+    assert pause_after(10.0, let_in=False, turned_away=False) == 1.0
 
 
 async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
@@ -222,7 +222,7 @@ async def test_a_token_that_was_accepted_outlives_its_file(tmp_path: Path) -> No
 async def test_a_token_on_a_file_system_that_hangs_holds_up_one_thread_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join_attempts, "LOOK_WITHIN_S", 0.01)
+    monkeypatch.setattr(join_attempts, "READ_WITHIN_S", 0.01)
     hangs = tmp_path / "token"
     os.mkfifo(hangs)  # whoever opens it waits for somebody who writes
     async with attending(["127.0.0.1:1"], access=AccessSettings(token_file=hangs)) as heard:
@@ -295,7 +295,7 @@ async def test_that_nobody_has_proven_who_answers_is_said_at_each_session(
     """A node may have brought a coordinator along, which has no way to hand out tokens."""
     secured(tmp_path)
     access = AccessSettings(config_home=str(tmp_path / "config"), plaintext_allowed=True)
-    async with strange_coordinator(welcome) as (address, joins), attending([address], access=access):
+    async with strange_coordinator(let_in) as (address, joins), attending([address], access=access):
         await until(lambda: len(joins) == 3)
     said = [record for record in caplog.records if record.__dict__.get("event") == "unproven_coordinator"]
     assert len(said) in {2, 3}
@@ -311,7 +311,7 @@ async def test_a_node_that_was_given_a_token_joins_nobody_in_the_clear(tmp_path:
         AccessSettings(token=file.read_text(), plaintext_allowed=True),
         AccessSettings(config_home=str(tmp_path / "config")),
     ):
-        async with strange_coordinator(welcome) as (address, joins), attending([address], access=access) as heard:
+        async with strange_coordinator(let_in) as (address, joins), attending([address], access=access) as heard:
             await until(lambda: len(heard) >= 2)
             assert joins == []
             [reason, *_] = [event.reason for event in heard if isinstance(event, SessionClosed)]
