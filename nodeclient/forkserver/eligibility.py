@@ -1,6 +1,6 @@
 """Decides which command lines can be started warm: those that begin with a Python that runs `sitecustomize`.
 
-It starts nothing. The grammar is that of Python's command line (`config_parse_cmdline` in initconfig.c).
+It starts no process, but parses Python's command line (`config_parse_cmdline` in initconfig.c).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _PYTHON = re.compile(r"python[0-9.]*[a-z]?")
 """The file names of interpreters: python, python3, python3.13t."""
 
 _ELF = b"\x7fELF"
-"""The first bytes of a binary program. A script begins with `#!`, and may do anything before Python starts."""
+"""The first bytes of a binary program. A script, which begins with `#!`, may do anything before it starts Python."""
 
 _MAIN = "cm"
-"""The options after which the program follows."""
+"""The options whose value is the program."""
 
 _WITH_VALUE = "WX"
+"""The other options with a value."""
 
 _WITHOUT_HOOK = {"I": "isolated", "E": "set to ignore PYTHONPATH", "S": "set not to import site"}
 """Options that prevent Python from finding the hook."""
@@ -40,8 +41,8 @@ class ColdError(OperationalError):
 def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[str, ...]:
     """Check that this command line can be started warm; return its interpreter and the interpreter's options.
 
-    `macro` stands for a value that differs between workers. Only arguments of the program may have it: up to them, the
-    command line must be the same for all workers. Raises `ColdError`.
+    `macro` is the placeholder for a value that differs between workers. Only the program's own arguments may contain
+    it. Raises `ColdError`.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
@@ -56,7 +57,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[
 
 
 def script_of(argv: Sequence[str]) -> str | None:
-    """Return the file that a Python would run; None for a module, `-c`, standard input, or another program."""
+    """Return the script that a Python command runs; None for a module, `-c`, standard input, or another program."""
     try:
         options, main = _split(argv)
     except ColdError:
@@ -66,7 +67,7 @@ def script_of(argv: Sequence[str]) -> str | None:
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
-    """Return the options of the interpreter, and the index of the program: the script, the module, or the text of -c.
+    """Return the interpreter's options, and the index of the program: the script, the module, or the text of -c.
 
     Raises `ColdError`.
     """

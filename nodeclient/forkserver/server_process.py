@@ -1,6 +1,6 @@
-"""One parent interpreter, on the node's side: its start, its progress, its forks and its end.
+"""The node's side of a parent interpreter: its start, its progress, its forks and its end.
 
-`starter` decides when to run one, and starts workers cold without one. `hook` is the code that runs inside it.
+`starter` decides when to run one. `hook` has the code that runs inside it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,47 @@ FORKED = b"forked"
 
 ANSWER_BYTES_MAX = 1_024
 
+HOOK = Path(__file__).parent / "hook"
+"""The directory with our `sitecustomize`."""
+
+SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
+"""The same name as in `hook/preload_parent.py`."""
+
+CHECKS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TRITON_NVML_BASED_CUDA_CHECK": "1"}
+"""Variables that make torch and Triton find GPUs without initialising CUDA. Some modules do so at their import, and
+after that no fork could use a GPU. Workers have these variables only if the user has set them."""
+
+IMPORT_WITHIN_S = 300.0
+"""The timeout of all imports. They take seconds, or a minute or two on a network file system under the load of a whole
+cluster."""
+
+FORK_WITHIN_S = 2.0
+"""The timeout of a fork, which takes 10 ms with torch. The node blocks meanwhile, which costs two heartbeats of the
+five in its lease."""
+
+ROOM_BYTES = 16_384
+"""The extra room in /proc for a worker's environment, which has more variables than the parent's."""
+
+END_WITHIN_S = 5.0
+"""How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, such as on a
+dead network file system."""
+
+AHEAD_AFTER_S = 0.5
+"""How long after the start of the last worker the next round's forks are made: with torch a fork takes 20 ms of CPU
+time, which the new workers need."""
+
+LINE_BYTES_MAX = 65_536
+
 
 class ForkServerError(OperationalError):
     """The parent interpreter has failed; the text says why."""
 
 
 class WaitingFork:
-    """A fork that was requested over `link`, the connection to the parent interpreter; closing this ends it.
+    """A fork that waits to become a worker; closing this object ends it.
 
-    Its process id and any error arrive over a socket of its own, so nobody has to wait for them meanwhile.
+    It was requested over `link`, the connection to the parent interpreter. Its process id and any error arrive over a
+    socket of its own, so they can be read later.
     """
 
     def __init__(self, link: socket.socket) -> None:
@@ -59,12 +91,12 @@ class WaitingFork:
     def become(self, command: WorkerCommand, streams: Sequence[int], until: float) -> int:
         """Turn the fork into a worker; return its process id, as that of a child.
 
-        `streams` are its stdin, stdout and stderr. `until`, in the monotonic clock, is the deadline. Raises `OSError`,
-        `EOFError` and `ForkServerError`; close this object then, and there is no worker.
+        `streams` are its stdin, stdout and stderr. `until` is the deadline in the monotonic clock. Raises `OSError`,
+        `EOFError` and `ForkServerError`. After an error, close this object, and there is no worker.
         """
         pid = self._await_pid(until)
-        look = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        if os.waitid(os.P_PID, pid, look) is not None:  # raises unless it is our child
+        peek = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, pid, peek) is not None:  # raises unless it is our child
             # A frozen fork would accept the request, and never begin. It would not end with its socket either.
             os.kill(pid, signal.SIGKILL)
             raise EOFError("it ended or is frozen")
@@ -77,12 +109,12 @@ class WaitingFork:
         text = json.dumps(request).encode() + b"\n"
         self._socket.settimeout(_left(until))
         sent = socket.send_fds(self._socket, [text], list(streams))
-        if sent < len(text):  # a fork that has it all is the worker: not even an empty send may fail then
+        if sent < len(text):  # a fork that has all of it is the worker, so not even an empty send may fail then
             self._socket.sendall(text[sent:])
         return pid
 
     def close(self) -> None:
-        """Close the socket: a fork without its whole request ends."""
+        """Close the socket. A fork that has not received its whole request ends."""
         self._socket.close()
 
     def _await_pid(self, until: float) -> int:
@@ -112,66 +144,31 @@ def _left(until: float) -> float:
     return max(0.001, until - time.monotonic())
 
 
-HOOK = Path(__file__).parent / "hook"
-"""The directory with our `sitecustomize`."""
-
-SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
-"""The same name as in `hook/preload_parent.py`."""
-
-CHECKS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TRITON_NVML_BASED_CUDA_CHECK": "1"}
-"""Variables that make torch and Triton look for GPUs without CUDA. Some modules do so at their import, and after CUDA
-no fork could use a GPU. Workers have these variables only if the user has set them."""
-
-IMPORT_WITHIN_S = 300.0
-"""The timeout of all imports. They take seconds, or a minute or two on a network file system under the load of a whole
-cluster."""
-
-FORK_WITHIN_S = 2.0
-"""The timeout of a fork, which takes 10 ms with torch. The node blocks meanwhile: two heartbeats of the five of its
-lease."""
-
-ROOM_BYTES = 16_384
-"""The extra room for a worker's environment in /proc: a worker also has ranks, addresses, and the reason of its
-round."""
-
-END_WITHIN_S = 5.0
-"""How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, such as on a
-dead network file system."""
-
-AHEAD_AFTER_S = 0.5
-"""How long after the start of the last worker the forks for the next round are made. A round that begins needs the
-processors itself: with torch, a fork takes 20 ms."""
-
-LINE_BYTES_MAX = 65_536
-
-
 class ForkServer:
     """A running parent interpreter. All methods are for the main thread, in the running event loop."""
 
-    def __init__(self, command: WorkerCommand, modules: Sequence[str] | None, along: Sequence[str] = ()) -> None:
-        """Start the interpreter with the command line of a worker.
+    def __init__(self, command: WorkerCommand, modules: Sequence[str] | None, optional: Sequence[str] = ()) -> None:
+        """Start the interpreter with the command line of a worker, to import `modules`, and `optional` ones that exist.
 
-        If `modules` is None, the interpreter only reports that Python has found the hook. It also imports existing
-        modules of `along`.
-
-        Raises `OSError`, `SubprocessError` and `ValueError` if no process can be started.
+        If `modules` is None, it only reports that Python has found the hook. Raises `OSError`, `SubprocessError` and
+        `ValueError` if no process can be started.
         """
         self._loop = asyncio.get_running_loop()
         self._unread = b""
-        """The received bytes of an incomplete line."""
+        """The bytes of an incomplete line."""
         self._mark = secrets.token_hex(16)
         self._ended = asyncio.Event()
         self.usable = False
         """Whether the interpreter has imported everything, and nothing has failed since."""
         self._waiting: deque[WaitingFork] = deque()
-        """The forks that wait for the next round, including requested ones."""
+        """The forks for the next round, including those that were only requested so far."""
         self._ahead: asyncio.TimerHandle | None = None
         """The timer for the forks of the next round."""
         self._link, theirs = socket.socketpair()
         self._link.setblocking(False)
         try:
             with theirs:
-                settings = {"socket": theirs.fileno(), "modules": modules, "along": along}
+                settings = {"socket": theirs.fileno(), "modules": modules, "optional": optional}
                 self._process = _start(command, self._mark, settings)
         except BaseException:
             self._link.close()
@@ -185,14 +182,14 @@ class ForkServer:
         return self._process.pid
 
     async def end(self) -> None:
-        """Wait for the end of the interpreter. Raises `ForkServerError`, which says how it ended."""
+        """Wait for the end of the interpreter, then raise `ForkServerError`, which says how it ended."""
         await self._ended.wait()
         raise ForkServerError(f"the interpreter {await self._await_end()}")
 
     async def prepare(self) -> int:
-        """Wait until the interpreter has imported everything; return its number of modules.
+        """Wait until the interpreter has imported everything; return how many modules it has.
 
-        Raises `ForkServerError`, or `ColdError` if another interpreter would fail as well.
+        Raises `ForkServerError`, or `ColdError` if another interpreter would fail too.
         """
         importing = "site"
         try:
@@ -216,8 +213,8 @@ class ForkServer:
     def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
         """Turn a waiting or a new fork into a worker; return its process id, as that of a child.
 
-        `streams` are its stdin, stdout and stderr. Raises `ForkServerError`; then there is no worker, and the
-        interpreter is ended.
+        `streams` are its stdin, stdout and stderr. Raises `ForkServerError` after ending the interpreter; then there is
+        no worker.
         """
         until = time.monotonic() + FORK_WITHIN_S
         while self._waiting:
@@ -232,24 +229,24 @@ class ForkServer:
             raise ForkServerError(f"the interpreter of --preload has not forked it: {problem}") from error
 
     def fork_ahead(self, number: int) -> None:
-        """Request `number` forks for the next round, without waiting for them; ignore a failure."""
+        """Request forks for the next round, until `number` of them wait; ignore a failure."""
         with suppress(OSError):
             while self.usable and len(self._waiting) < number:
                 self._waiting.append(WaitingFork(self._link))
 
     def fork_ahead_later(self, number: int) -> None:
-        """Have so many forks wait for the next round, once the round that begins leaves the processors to them."""
+        """Call `fork_ahead` once the workers of the present round have started."""
         if self._ahead is not None:
             self._ahead.cancel()
         self._ahead = self._loop.call_later(AHEAD_AFTER_S, self.fork_ahead, number)
 
     async def close(self) -> None:
-        """End the interpreter, waiting forks, and processes that modules started at their import; workers live on."""
+        """End the interpreter, waiting forks, and processes that modules have started. Workers live on."""
         self._kill()
         while self._waiting:
             self._waiting.popleft().close()
         try:
-            # A thread does that: it reads all of /proc, which takes milliseconds, and a large process dies slowly.
+            # In a thread, because it reads all of /proc, and a large process takes seconds to die.
             await asyncio.to_thread(kill_marked, self._mark, timeout_s=END_WITHIN_S)
             await self._ended.wait()
             self._process.wait()
@@ -260,7 +257,7 @@ class ForkServer:
         self._link.close()
 
     async def _await_end(self) -> str:
-        """Wait for the end of an interpreter that has closed its connection; return how it ended."""
+        """Wait until an interpreter that has closed its connection ends; return how it ended."""
         try:
             async with asyncio.timeout(END_WITHIN_S):
                 await self._ended.wait()

@@ -1,7 +1,7 @@
-"""Starts workers: warm while there is a parent interpreter for them, cold otherwise.
+"""Starts workers: warm if there is a parent interpreter to fork them, cold otherwise.
 
-`server_process` is a parent interpreter. The first one starts with the node. If it ends, the next round starts cold,
-and another parent is prepared for later rounds.
+The first parent (`server_process`) starts with the node. If it ends, the next round starts cold, and another parent is
+prepared for later rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 LAZY_IMPORTS = {
     "torch": ("torch._dynamo", "workerlib.keeping.keeper", "torch.distributed.checkpoint.default_planner"),
 }
-"""Modules that are imported with a named one.
+"""Modules that are imported after a module that the user names, because training imports them later.
 
 Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is constructed (torch/_compile.py). That
 takes as long as the import of torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole
@@ -32,21 +32,20 @@ modules.
 """
 
 
-def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules to import with the named ones."""
-    return tuple(late for name in modules for late in LAZY_IMPORTS.get(name, ()))
-
-
 Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
-"""How many parents in a row may fail before they fork a worker; then no other is started. Each costs a round the time
+"""No further parent is started after so many in a row that failed before they had forked a worker. Each costs the time
 of an import."""
 
 HEAD_START_S = 0.03
-"""How much earlier the worker of rank 0 starts, so that it listens before others connect to it. A TCPStore retries a
-refused connection only after 0.25 to 0.75 s. When all workers were forked at the same time, this delayed one warm round
-in three. A fork with torch takes 10 to 20 ms."""
+"""How much earlier the worker of rank 0 starts, so that it listens before others connect. A TCPStore retries a refused
+connection only after 0.25 to 0.75 s, which delayed one warm round in three. A fork with torch takes 10 to 20 ms."""
+
+
+def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
+    """Return the further modules to import after the named ones."""
+    return tuple(late for name in modules for late in LAZY_IMPORTS.get(name, ()))
 
 
 class WorkerStarter:
@@ -55,7 +54,7 @@ class WorkerStarter:
     def __init__(
         self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify, *, workers: int
     ) -> None:
-        """Prepare to start workers with this `command`, in which `macro` is the placeholder for the local rank."""
+        """Prepare to start so many workers by `command`, in which `macro` is the placeholder for the local rank."""
         self._modules = tuple(modules)
         self._workers = workers
         self._command = command
@@ -63,53 +62,54 @@ class WorkerStarter:
         self._notify = notify
         self._parent: ForkServer | None = None
         self._failures = 0
-        """The parents that ended, or could not fork, since the last fork of a worker."""
+        """How many parents have failed since a worker was last forked."""
         self.forked = 0
         """The number of forked workers."""
         ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
         self._obstacle = ended if self._modules else None
-        """Why there is no parent; None if there is one, or none is wanted."""
+        """Why there is no parent; None if none is wanted."""
         self.why_cold: WhyCold | None = None
         """Why the last started worker is cold; None if it is warm, or need not be."""
         self._settled = asyncio.Event()
-        self._missed = asyncio.Event()
+        """Set once the first parent is ready, or there can be none."""
+        self._parent_missed = asyncio.Event()
         """Set when a worker was started cold for lack of a parent."""
 
     @property
     def pids(self) -> frozenset[int]:
-        """The ids of child processes that this object reaps itself."""
+        """The process ids of the children that this object reaps."""
         return frozenset() if self._parent is None else frozenset({self._parent.pid})
 
-    async def settled(self) -> None:
+    async def await_settled(self) -> None:
         """Wait until the first parent is ready, or there can be none."""
         await self._settled.wait()
 
-    async def give_way(self, *, needed: bool) -> None:
-        """Let the node of rank 0 start its workers first, if `needed` and if the workers of this node are warm.
+    async def delay_start(self, *, needed: bool) -> None:
+        """Give the node of rank 0 a head start, if `needed` and if the workers of this node are warm.
 
-        The start times of cold workers differ by more than this head start.
+        The start times of cold workers differ by more than the head start.
         """
         if needed and self._parent is not None and self._parent.usable:
             await asyncio.sleep(HEAD_START_S)
 
     async def run(self) -> None:
-        """Run one parent after the other, while the node lives and parents are possible."""
+        """Run one parent after the other, until cancelled or no further parent is possible."""
         try:
             if self._modules:
                 await self._find_hook()
             while self._modules and self._failures < FAILURES_MAX:
-                self._missed.clear()
+                self._parent_missed.clear()
                 try:
                     await self._run_parent()
                 except ForkServerError as error:
                     self._failures += 1
                     until = "" if self._failures == FAILURES_MAX else " until there is another one"
-                    self._obstacle = _obstacle(error)
+                    self._obstacle = _why_cold(error)
                     self._notify(Level.WARNING, f"--preload: {error}: workers start cold{until}")
                 self._settled.set()
-                await self._missed.wait()
+                await self._parent_missed.wait()
         except (ColdError, OSError, SubprocessError, ValueError) as error:
-            self._obstacle = _obstacle(error)
+            self._obstacle = _why_cold(error)
             self._notify(Level.WARNING, f"--preload: workers start cold: {error}")
         finally:
             self._settled.set()
@@ -130,7 +130,7 @@ class WorkerStarter:
             self._parent = None
 
     async def _run_parent(self) -> None:
-        """Run a parent from its start to its end. Raises `ForkServerError` at that end, or `ColdError`."""
+        """Run a parent until it ends. Raises `ForkServerError` then, or `ColdError`."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         names = ", ".join(self._modules)
@@ -159,16 +159,16 @@ class WorkerStarter:
                     pid = parent.fork(command, (stdin, *outputs))
             except ForkServerError as error:
                 self._notify(Level.WARNING, f"worker {local_rank} starts cold: {error}")
-                self.why_cold = _obstacle(error)
+                self.why_cold = _why_cold(error)
             else:
                 self._failures, self.why_cold = 0, None
                 self.forked += 1
                 parent.fork_ahead_later(self._workers)
                 return pid
-        self._missed.set()
+        self._parent_missed.set()
         return spawn(command, local_rank, stdout, stderr, with_stdin)
 
 
-def _obstacle(error: Exception) -> WhyCold:
+def _why_cold(error: Exception) -> WhyCold:
     cause = error.cause if isinstance(error, ColdError) else ColdCause.PARENT
     return WhyCold(cause, clip(str(error), MESSAGE_MAX))

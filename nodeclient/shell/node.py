@@ -199,7 +199,7 @@ class Node:
         await self._participation.session.run()
 
     async def _prepare(self) -> None:
-        await self._setup.starter.settled()
+        await self._setup.starter.await_settled()
         self.submit(Prepared())
 
     async def _watch_embedded(self, embedded: EmbeddedCoordinator) -> None:
@@ -264,8 +264,8 @@ class Node:
 
     async def _probe(self, probe: Probe) -> None:
         # Both begin now: the node of rank 0 got the round at about the same time.
-        result, _ = await asyncio.gather(probe_master(probe), self._setup.starter.give_way(needed=probe.gives_way))
-        await self._reusable.dismissals.await_all(self._exit_reporter.settled)
+        result, _ = await asyncio.gather(probe_master(probe), self._setup.starter.delay_start(needed=probe.gives_way))
+        await self._reusable.dismissals.await_all(self._exit_reporter.await_reported)
         try:
             await self._leftovers.free_resources()
         except UnkillableError as error:
@@ -350,7 +350,7 @@ class Node:
             self.submit(GpusInUse(gpus))
             return
         await self._keeper.note_end()
-        await self._exit_reporter.settled()
+        await self._exit_reporter.await_reported()
         await self._flush_followed_logs()  # followers read the next round once it is formed
         self._logs.end_round()
         self.submit(Swept(self._participation.renew_port()))

@@ -64,7 +64,7 @@ class ExitReporter:
         """
         self._loop.call_soon(self._queue.put_nowait, (report, self._loop.time(), None))
 
-    async def settled(self) -> None:
+    async def await_reported(self) -> None:
         """Wait until all exits so far have been reported."""
         await self._queue.join()
 

@@ -1,12 +1,12 @@
 """Ends a warm worker safely when its program is over, whatever the program did with its process groups.
 
-A warm worker gets from its last collective to the end of its script faster than a cold one, because the modules that
-the end needs are imported. gloo's threads have often not finished that collective by then. `workerlib/gloo.py` explains
-the consequence, and prevents it. This module calls it at the right moments.
+A warm worker is fast from its last collective to the end of its script, since the modules that it needs there are
+imported. So gloo's threads have often not finished that collective by then. `workerlib/gloo.py` says what follows, and
+waits for them. This module calls it at the right moments.
 
-After an uncaught error a worker ends early: it destroys the objects of the script, but no other modules. With torch
-these would take up to a second on a busy host, while the peers wait. The end of this worker may be its node's first
-sign of the loss of another one.
+After an uncaught error a worker ends early: it destroys the objects of the script, and no other modules. With torch
+these would take up to a second on a busy host, while the peers wait. The end of this worker may be the node's first
+sign that another worker is lost.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _NEVER_S = 1e6
 
 
 class Ending:
-    """The end of a worker; made in the parent before any other module can register a function with atexit.
+    """The end of a worker. Create it in the parent, before any other module registers a function with atexit.
 
-    The function that is registered first is called last, when the program is over, with its threads and children.
+    The function that is registered first is called last, after the program, its threads and children have ended.
     """
 
     def __init__(self, gloo: str) -> None:
@@ -56,7 +56,7 @@ class Ending:
     def prepare(self) -> None:
         """Patch torch.distributed, now or at its import. Call it in the parent once everything is imported.
 
-        In a worker it would write to the page of every module, and so copy thousands of pages.
+        In a worker, it would write to a page of each module, and so copy thousands of pages.
         """
         self._preloaded = frozenset(sys.modules)
         self._is_script = sys.argv[0] not in {"", "-", "-c", "-m"}
@@ -90,12 +90,12 @@ class Ending:
             return
         if DISTRIBUTED in sys.modules:
             self._gloo.let_threads_finish()  # threads of groups that were not destroyed
-        code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # a worker that stays has another slot in each round
+        code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # a reused worker has another slot in each round
         if slot and self._is_script and code is not None:
             _write_end(slot, code)
         if code == 1:
             _end_early(self._preloaded)
-        if _leaks_are_looked_for():
+        if _leaks_are_reported():
             gc.unfreeze()
 
 
@@ -139,7 +139,7 @@ def _exit_code() -> int | None:
 
 
 def _write_end(slot: str, code: int) -> None:
-    """Record in the slot that the program is over, so that the node does not wait for the process for ever."""
+    """Record in the slot that the program is over, so that the node kills a process that then lingers."""
     path, _, begin = slot.rpartition(":")
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -153,11 +153,11 @@ def _write_end(slot: str, code: int) -> None:
         return
 
 
-def _leaks_are_looked_for() -> bool:
-    """Return whether a library with nanobind bindings, such as triton, is loaded.
+def _leaks_are_reported() -> bool:
+    """Return whether a library with nanobind bindings is loaded, such as triton.
 
-    At the end of Python, such a library writes a page of warnings about its live objects. Frozen objects are never
-    freed; `_thaw_globals` in `preload_worker` says why they stay frozen otherwise.
+    At the end of Python it warns of all objects that still live, as frozen objects do. `_thaw_globals` in
+    `preload_worker` says why they stay frozen otherwise.
     """
     return any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type))
 

@@ -1,8 +1,8 @@
 """The parent interpreter of `--preload`: imports modules, and then forks a process for each request.
 
-`nodeclient.forkserver.server_process` has the other end of its socket. It reports its imports as JSON objects, one a
-line. Then it receives requests for forks: a byte each, with a socket. Over that socket the node tells the fork which
-worker it is, at once or much later, and `preload_worker` turns the fork into that worker.
+`nodeclient.forkserver.server_process` has the other end of its socket. The parent reports its imports as JSON objects,
+one a line. Then it receives requests for forks: a byte each, with a socket. Over that socket the node tells the fork,
+at once or much later, which worker it is, and `preload_worker` turns the fork into that worker.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from preload_worker import StartSocket, become_worker, decoded
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The variable with the settings of this process as JSON: `socket` (a descriptor), `modules` (null: only report that
-Python runs the hook), `along` (modules that are imported as well, if they exist), `hook` (our directory on PYTHONPATH),
-`pythonpath` (its value without that directory, or null), `gloo`, `responder` and `recorder` (the paths of workerlib's
-`gloo`, `responder` and `recorders`), and `room`, which only makes room for a worker's environment in /proc.
+Python runs the hook), `optional` (modules that are imported as well, if they exist), `hook` (our directory on
+PYTHONPATH), `pythonpath` (its value without that directory, or null), `gloo`, `responder` and `recorder` (the paths of
+workerlib's `gloo`, `responder` and `recorders`), and `room`, which only makes room for a worker's environment in /proc.
 
 Paths, arguments and variables may be invalid text. They come as bytes, each as one character of Latin-1, because the
 node may decode them in another way than the user's interpreter."""
@@ -38,8 +38,8 @@ RARELY = 1_000_003
 garbage, and collections would take a sixth of the time of an import of torch."""
 
 DRIVERS = {"/dev/nvidia-uvm": "CUDA", "/dev/kfd": "ROCm"}
-"""The devices that a process has open if it has initialised CUDA (cuInit opens it, NVML does not) or ROCm. Its forks
-cannot use a GPU."""
+"""Devices that a process has open once it has initialised CUDA (cuInit opens it, NVML does not) or ROCm. After that its
+forks cannot use a GPU."""
 
 REASON_MAX = 200
 """The limit of an exception's text in characters: one line."""
@@ -47,11 +47,11 @@ REASON_MAX = 200
 HOOK_MODULES = ("preload_end", "preload_parent", "preload_worker")
 
 FORKS_WELL = frozenset({"jemalloc_bg_thd"})
-"""The kernel's names of native threads that a fork may lose: jemalloc, which comes with pyarrow (and so with pandas and
-transformers), takes its locks for a fork, and restarts its thread in the child on demand."""
+"""The kernel's names of native threads that a fork may lose. jemalloc, which comes with pyarrow (and so with pandas and
+transformers), is prepared for a fork, and restarts its thread in the child on demand."""
 
 NAMED_WITHIN_S = 0.2
-"""How long to wait for the name of a native thread: until it runs, it has the name of its process."""
+"""How long to wait for the name of a native thread, which has its process's name until it runs."""
 
 
 class PreloadError(Exception):
@@ -75,7 +75,7 @@ def serve(before: frozenset[str], path: list[str]) -> bool:
     link.set_inheritable(False)
     inherited = _inherited()
     for environ in inherited, os.environ:
-        _leave_no_trace(environ, settings["pythonpath"])
+        _remove_settings(environ, settings["pythonpath"])
     if settings["modules"] is None:  # the node only checks that Python runs the hook
         _send(link, {"ready": 0})
         os._exit(0)
@@ -89,7 +89,7 @@ def serve(before: frozenset[str], path: list[str]) -> bool:
     gc.set_threshold(RARELY, *usual[1:])
     try:
         _refuse_namesakes([*_path_of_program(), *_entries(settings["pythonpath"])], needed)
-        _preload(link, settings["modules"], settings["along"])
+        _preload(link, settings["modules"], settings["optional"])
     except PreloadError as error:
         _send(link, {"refused": str(error), "cause": error.cause})
         os._exit(0)
@@ -119,7 +119,7 @@ def _inherited() -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in variables if name}
 
 
-def _leave_no_trace(environ: MutableMapping[str, str], pythonpath: str | None) -> None:
+def _remove_settings(environ: MutableMapping[str, str], pythonpath: str | None) -> None:
     """Remove all traces of the hook from an environment."""
     del environ[SETTINGS_VARIABLE]
     if pythonpath is None:
@@ -145,8 +145,8 @@ def _customize() -> bool:
 # Import
 
 
-def _preload(link: socket.socket, modules: list[str], along: list[str]) -> None:
-    """Import `modules`, and those of `along` that exist. Raises `PreloadError`."""
+def _preload(link: socket.socket, modules: list[str], optional: list[str]) -> None:
+    """Import `modules`, and those of `optional` that exist. Raises `PreloadError`."""
     entries = _path_of_program()
     sys.path[:0] = entries
     for name in modules:
@@ -158,7 +158,7 @@ def _preload(link: socket.socket, modules: list[str], along: list[str]) -> None:
             text = f"module {name} cannot be imported: {type(error).__name__}: {reason}"
             raise PreloadError("import", text) from error
         _check(name)
-    for name in along:
+    for name in optional:
         _send(link, {"importing": name})
         try:
             importlib.import_module(name)
@@ -192,7 +192,7 @@ def _entries(pythonpath: str | None) -> list[str]:
 
 
 def _refuse_namesakes(entries: list[str], needed: frozenset[str]) -> None:
-    """Raise `PreloadError` if a module of the user's hides one of Python's that is already imported."""
+    """Raise `PreloadError` if a user's module has the name of one of Python's that is already imported."""
     for directory in entries:
         for name in needed:
             path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
@@ -226,10 +226,10 @@ def _check(name: str) -> None:
 
 
 def _threads_lost() -> list[str]:
-    """Return the names of the threads that every fork would lack.
+    """Return the names of the threads that a fork would lack.
 
-    OpenBLAS ends its threads before a fork, and restarts them on demand. OpenMP, which starts its threads at the first
-    parallel operation, does not: the next such operation in a fork would wait for them for ever.
+    OpenBLAS ends its threads before a fork and restarts them on demand, so threads are listed after a fork. OpenMP does
+    not do that: the next parallel operation in a fork would wait for its threads for ever.
     """
     names_in_python = {str(thread.native_id): thread.name for thread in threading.enumerate()}
     if len(_tasks()) > 1:
@@ -289,11 +289,10 @@ def _target(descriptor: str) -> str:
 
 
 def _fork(link: socket.socket, descriptor: int) -> bool:
-    """Fork a worker, which has a socket to the node; return whether this process is the worker.
+    """Fork a worker, which gets a socket to the node; return whether this process is the worker.
 
-    An intermediate process forks it and ends at once. The kernel then makes the worker a child of the node, which is a
-    subreaper and gets its exit code like any other worker's. The node reads from the socket when that is done, or the
-    error.
+    An intermediate process forks it and ends at once. Then the kernel makes the worker a child of the node, which is a
+    subreaper and so gets its exit code. The parent writes to the socket when that is done, or if it has failed.
     """
     try:
         between = _quiet_fork()

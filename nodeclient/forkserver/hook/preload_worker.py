@@ -1,6 +1,6 @@
 """Turns a fork of the parent interpreter into a worker like one that was started cold.
 
-A fork inherits much that a new process would not have. All of that is renewed here.
+A fork inherits identity, environment, streams and caches that a new process would not have. They are renewed here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENV_START = 47
 
 
 class StartSocket:
-    """A socket to the node, over which a fork reports its existence, and learns which worker it is."""
+    """A fork's socket to the node, over which it reports its process id and is told which worker it is."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -74,15 +74,15 @@ def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
     _thaw_globals()
     request, streams = start_socket.await_request()
     given = {decoded(name): decoded(value) for name, value in request["environ"].items()}
-    _take_environment(_as_imports_left_it(given, inherited), request["cpus"])
-    _show_environment(given)
+    _replace_environment(_with_changes_of_imports(given, inherited), request["cpus"])
+    _rewrite_proc_environ(given)
     # The kernel is asked to kill this process when its parent ends. Only now is that surely the node, and no longer the
     # intermediate process.
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["node"]:
         os._exit(1)
-    _take_streams(streams)
-    _take_arguments([decoded(word) for word in request["argv"]])
+    _replace_streams(streams)
+    _replace_arguments([decoded(word) for word in request["argv"]])
     _forget_directories()
 
 
@@ -91,10 +91,10 @@ def decoded(encoded: str) -> str:
     return os.fsdecode(encoded.encode("latin-1"))
 
 
-def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
-    """Return the `given` environment of a worker with the changes that the imports have made to the parent's.
+def _with_changes_of_imports(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
+    """Return the `given` environment of a worker with the changes that imports have made in the parent.
 
-    A variable that had another value in the parent keeps the given one: imports might have changed that differently.
+    A variable whose value the parent did not share keeps the given one, which imports might have changed differently.
     """
     environ = dict(given)
     for name in inherited.keys() | os.environ.keys():
@@ -108,14 +108,14 @@ def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dic
     return environ
 
 
-def _take_arguments(argv: list[str]) -> None:
-    """Replace the program's arguments by the worker's own; the words before them are the same in all workers."""
+def _replace_arguments(argv: list[str]) -> None:
+    """Replace the program's arguments. The words before them are the same in all workers."""
     own = len(sys.argv) - 1
     sys.argv[1:] = argv[len(argv) - own :]
     sys.orig_argv[:] = argv
 
 
-def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
+def _replace_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
     threads_before = _threads()
     os.environ.clear()
     os.environ.update(environ)
@@ -126,11 +126,11 @@ def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
         sys.modules["torch"].set_num_threads(_threads())
 
 
-def _show_environment(given: dict[str, str]) -> None:
+def _rewrite_proc_environ(given: dict[str, str]) -> None:
     """Overwrite the environment that /proc shows: first the mark, then as many variables as fit.
 
-    There is no system call for that. The setting `room` has enlarged the parent's environment. Nothing else reads this
-    memory, because `os.environ` has copied all variables.
+    No system call does that, so the memory is overwritten. The setting `room` has enlarged it. Nothing else reads it,
+    because `os.environ` has copied all variables.
     """
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - see `preload_parent`
         fields = file.read().rpartition(b")")[2].split()
@@ -149,7 +149,7 @@ def _threads() -> int:
     return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
 
 
-def _take_streams(descriptors: list[int]) -> None:
+def _replace_streams(descriptors: list[int]) -> None:
     """Replace the parent's standard streams by the worker's own."""
     for target, descriptor in enumerate(descriptors):
         was_terminal = os.isatty(target)
@@ -159,10 +159,10 @@ def _take_streams(descriptors: list[int]) -> None:
 
 
 def _initialise_again(stream: Any, descriptor: int, was_terminal: bool) -> None:
-    """Initialise a standard stream again, because it leads to another file, pipe or terminal now.
+    """Initialise a standard stream again, because its descriptor is another file, pipe or terminal now.
 
-    Python chose its buffering at its start (`create_stdio` in pylifecycle.c). The stream must stay the same object,
-    with the settings of modules, because modules may have a reference to it.
+    Python chose the buffering at its start (`create_stdio` in pylifecycle.c). The stream must stay the same object and
+    keep the settings that modules have made, because modules may refer to it.
     """
     binary = stream.buffer
     unbuffered = isinstance(sys.__stdout__.buffer, io.FileIO)  # type: ignore[union-attr]  # there is a stdout
@@ -221,8 +221,8 @@ def _renew_identity() -> None:
 def _thaw_globals() -> None:
     """Unfreeze the globals of the program for the garbage collector; the parent has frozen all objects.
 
-    Otherwise their objects would survive to the end of Python, and their destructors would not be called. Unfreezing
-    all objects would make the end of a worker as slow as a cold worker's: with torch three times as long.
+    Otherwise their objects would survive the end of Python without a call of their destructors. To unfreeze all objects
+    would make the end of a worker, with torch, three times as long.
     """
     for name in ("PyObject_GC_UnTrack", "PyObject_GC_Track"):  # from the frozen generation to the youngest one
         function = getattr(ctypes.pythonapi, name)

@@ -48,7 +48,7 @@ async def test_only_failures_are_worth_a_diagnosis_and_no_more_of_them_than_are_
         kept.record_exit(0, 0, pid=7)
         for local_rank in range(1, 12):
             kept.record_exit(local_rank, 3, pid=7)
-        await kept.settled()
+        await kept.await_reported()
     assert facts(events)[0] == (0, 0, "")
     assert [event.diagnosis.error for event in events[1:]] == ["error 3"] * 9 + [""] * 2
     assert [event.diagnosis.pid for event in events[:2]] == [7, 9]
@@ -62,7 +62,7 @@ async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
         await asyncio.sleep(0)
         assert events == []
         ready.set()
-        await kept.settled()
+        await kept.await_reported()
     assert facts(events) == [(0, 3, "error 3"), (1, 0, "")]
 
 
@@ -71,7 +71,7 @@ async def test_what_ends_because_it_is_asked_to_gives_no_account_but_what_had_en
         kept.record_exit(0, 3, pid=7)
         kept.expect_exits()
         kept.record_exit(1, -15, pid=8)
-        await kept.settled()
+        await kept.await_reported()
     assert facts(events) == [(0, 3, "error 3"), (1, -15, "")]
 
 
@@ -81,7 +81,7 @@ async def test_what_fails_by_itself_right_after_the_first_failure_is_diagnosed_t
         kept.expect_exits()
         kept.record_exit(1, 3, pid=8)
         kept.record_exit(2, -9, pid=9)
-        await kept.settled()
+        await kept.await_reported()
     assert facts(events) == [(0, 3, "error 3"), (1, 3, "error 3"), (2, -9, "")]
 
 
@@ -89,7 +89,7 @@ async def test_in_a_stop_without_a_failure_nothing_is_worth_a_diagnosis() -> Non
     async with reporting(giving("error")) as (kept, events):
         kept.expect_exits()
         kept.record_exit(0, 3, pid=7)
-        await kept.settled()
+        await kept.await_reported()
     assert facts(events) == [(0, 3, "")]
 
 
@@ -97,6 +97,6 @@ async def test_a_diagnosis_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(exit_reporter, "DIAGNOSED_WITHIN_S", 0.05)
     async with reporting(giving("error", asyncio.Event().wait)) as (kept, events):
         kept.record_exit(0, 3, pid=7)
-        await kept.settled()
+        await kept.await_reported()
     assert facts(events) == [(0, 3, "")]
     assert events[0].age_s >= 0.05
