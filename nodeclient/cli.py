@@ -1,7 +1,7 @@
 """The program `nodeclient`: from the command line to an exit code.
 
-A subcommand's modules are imported when it is chosen, so that `nodeclient --help` answers at once. Signal handling is
-settled before almost anything is imported, since a user may press Ctrl-C during imports.
+A subcommand's modules are imported when it is chosen, so that `nodeclient --help` answers at once. The handling of
+signals is set before almost anything is imported, since a user may press Ctrl-C during imports.
 """
 
 from __future__ import annotations
@@ -82,5 +82,5 @@ def _replay(config: CrashReplayConfig) -> int:
     from nodeclient.core.agent_settings import Settings  # noqa: PLC0415
     from nodeclient.shell.participation import RECORDED  # noqa: PLC0415
 
-    any_agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # it takes its initial state from the recording
-    return flight_recorder.replay(config.crash, RECORDED, any_agent)
+    agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # any: the recording replaces its state
+    return flight_recorder.replay(config.crash, RECORDED, agent)

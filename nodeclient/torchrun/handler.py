@@ -80,18 +80,18 @@ class CoordinatordHandler(RendezvousHandler):
         self._membership.begin()
         while True:
             try:
-                return self._enter(self._membership.await_round())
+                return self._enter_round(self._membership.await_round())
             except RoundOverError:
                 continue
             except AgentStoreError as error:
                 self._membership.give_up(str(error))
                 raise RendezvousConnectionError(f"job {self._config.job}: {error}") from None
             except EndedError as ended:
-                raise self._explain(ended) from None
+                raise self._exception_for(ended) from None
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if torchrun should ask for another round, for any reason, else 0. Never waits."""
-        return int(self._membership.over)
+        """Return 1 if torchrun should ask for another round, whatever the reason, else 0. Never waits."""
+        return int(self._membership.round_over)
 
     def is_closed(self) -> bool:
         """Whether there will be no further round for this process."""
@@ -116,13 +116,13 @@ class CoordinatordHandler(RendezvousHandler):
         self._served = None
         return True
 
-    def _enter(self, start: Start) -> RendezvousInfo:
+    def _enter_round(self, start: Start) -> RendezvousInfo:
         assignment = start.assignment
         # The store of the last round has served its workers until now: they are all dead, on every node.
         self._served = None
         if assignment.group_rank == 0:
             self._served = serve(assignment.master_port)
-        # The agent keeps its client, even on this host, and the served store must go when its time is over.
+        # Even on this host, torchrun's agent gets a client: it keeps it, and the served store must end with the round.
         address = "localhost" if self._served else assignment.master_address
         store = connect(address, assignment.master_port, self._membership)
         if self._membership.wait_until_over(0):
@@ -148,7 +148,7 @@ class CoordinatordHandler(RendezvousHandler):
             "COORDINATORD_REASON": start.reason,
         }
 
-    def _explain(self, ended: EndedError) -> BaseException:
+    def _exception_for(self, ended: EndedError) -> BaseException:
         text = f"job {self._config.job}: {with_torchrun_names(str(ended))}"
         match ended.exit_code:
             case ExitCode.OK:

@@ -1,7 +1,7 @@
-"""This torchrun process's membership in the job, for torchrun's threads; its node runs in another thread.
+"""This torchrun process's membership in the job: connects torchrun's threads with the node, which runs in its own.
 
-torchrun's worker group counts as one worker: it lives from when torchrun gets a round until torchrun asks for the next
-one. torchrun reports nothing else about its workers. The only request to torchrun is `over`: to end the round.
+torchrun's worker group counts as one worker. It lives from when torchrun gets a round until torchrun asks for the next
+one: torchrun reports nothing else about it. The only request to torchrun is `round_over`: to end its round.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ class Membership:
         """Guards the fields below, which both threads change."""
         self._round: Start | None = None
         """The round that torchrun has, or is about to get."""
-        self.over = False
+        self.round_over = False
         """Whether torchrun's round is over, so that it should ask for another."""
         self.succeeded = False
         """Whether all workers of this torchrun have exited with 0."""
-        self._gone = False
+        self._is_finished = False
         """Whether torchrun's workers are dead, and it will not ask for another round."""
         self._ending: Exit | None = None
+        """How the membership ended."""
         self._waiting_for = "the coordinator"
+        """Why there is no round yet, for people."""
 
     @property
     def ended(self) -> bool:
@@ -70,8 +72,8 @@ class Membership:
             self._ready.wait()
 
     def await_round(self) -> Start:
-        """Give back torchrun's last round, if any, and wait for the next. Raises `EndedError`."""
-        self._give_back("a worker of this torchrun failed, see its own output")
+        """Wait for a round. torchrun's last one, if any, is over by now. Raises `EndedError`."""
+        self._report_dead_workers("a worker of this torchrun failed, see its own output")
         with self._changed:
             while self._round is None:
                 if self._ending is not None:
@@ -88,19 +90,19 @@ class Membership:
         """Record that all workers of this torchrun have exited with 0, and that it will start no more."""
         with self._changed:
             round_, self._round = self._round, None
-            self.succeeded = self._gone = True
+            self.succeeded = self._is_finished = True
         if round_ is not None:
             self._post(lambda node: node.on_succeeded())
 
     def wait_until_over(self, timeout_s: float) -> bool:
         """Wait until the round or the membership is over; return whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.over or self.ended, timeout_s)
+            return self._changed.wait_for(lambda: self.round_over or self.ended, timeout_s)
 
     def give_up(self, why: str) -> None:
         """Leave the job, because this torchrun cannot take part in its round."""
         with self._changed:
-            round_, self._round, self._gone = self._round, None, True
+            round_, self._round, self._is_finished = self._round, None, True
         if round_ is not None:
             self._post(lambda node: node.give_up(why))
 
@@ -110,9 +112,9 @@ class Membership:
         `failed` says that torchrun ends because of its workers. A second call does nothing.
         """
         if failed:
-            self._give_back("the workers of this torchrun failed for good, see its own output")
+            self._report_dead_workers("the workers of this torchrun failed for good, see its own output")
         with self._changed:
-            self._gone = True
+            self._is_finished = True
         self._post(lambda node: node.leave())
         self.wait_until_ended(within_s)
 
@@ -127,10 +129,10 @@ class Membership:
             self._post(lambda node: node.end())
             self._thread.join(within_s)
 
-    def _give_back(self, why_failed: str) -> None:
-        """End torchrun's round, if it has one, because its workers are dead."""
+    def _report_dead_workers(self, why_failed: str) -> None:
+        """Report that the workers of torchrun's round are dead, if it has a round."""
         with self._changed:
-            round_, self._round, self.over = self._round, None, False
+            round_, self._round, self.round_over = self._round, None, False
         if round_ is not None:
             self._post(lambda node: node.on_ended(why_failed))
 
@@ -144,18 +146,18 @@ class Membership:
     def begin_round(self, start: Start) -> None:
         """Give torchrun a round."""
         with self._changed:
-            self._round, self.over = start, False
+            self._round, self.round_over = start, False
             self._changed.notify_all()
 
     def end_round(self) -> bool:
         """Make torchrun end its round; return whether its workers are already dead."""
         with self._changed:
-            has_round, gone = self._round is not None, self._gone
-            if gone:
+            has_round, is_finished = self._round is not None, self._is_finished
+            if is_finished:
                 self._round = None
-            self.over = has_round or gone
+            self.round_over = has_round or is_finished
             self._changed.notify_all()
-            return has_round and gone
+            return has_round and is_finished
 
     def on_waiting(self, reason: str) -> None:
         """Record why the node waits."""
@@ -169,7 +171,7 @@ class Membership:
         self._ready.set()
         with self._changed:
             self._ending = ending
-            self.over = self._round is not None
+            self.round_over = self._round is not None
             self._changed.notify_all()
 
     async def _run_node(self) -> Exit:

@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 BACKEND = "coordinatord"
 """The name for `--rdzv-backend`, which the entry point must have as well."""
 
-INJECTED = "timeout"
+ALWAYS_ADDED = "timeout"
 """The parameter that torchrun always adds; its own c10d backend ignores it as well."""
 
 _QUOTES = "'\""
@@ -73,7 +73,7 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
         raise ValueError("--rdzv-endpoint: give HOST[:PORT], where coordinatord listens (port: 29400)")
     # torchrun keeps quotes that a shell has left around the whole value of --rdzv-conf.
     config = {key.strip(_QUOTES): str(value).strip(_QUOTES) for key, value in parameters.config.items()}
-    settings = {key: value for key, value in config.items() if key != INJECTED}
+    settings = {key: value for key, value in config.items() if key != ALWAYS_ADDED}
     join_timeout = settings.pop("join_timeout", str(JOIN_TIMEOUT_S))
     known = [key for key in settings if key in CONF_KEYS]
     remarks = [f"not used by {BACKEND}: {', '.join(known)}"] if known else []
@@ -124,18 +124,18 @@ logger = get_logger("torch.distributed.elastic.rendezvous.coordinatord")
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
 
-def write_found(job: str, text: str) -> None:
-    """Log at INFO which coordinator was found, even without LOGLEVEL, when torch logs only warnings.
+def log_coordinator(job: str, text: str) -> None:
+    """Log at INFO which coordinator was found, also without LOGLEVEL, when torch logs only warnings.
 
-    Otherwise nothing would distinguish jobs of this backend from those of another.
+    Otherwise nothing would distinguish a job of this backend from that of another.
     """
     if "LOGLEVEL" in os.environ:
-        write(job, Level.INFO, text)
+        log(job, Level.INFO, text)
     else:
         logger.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, "job %s: %s", (job, text), None))
 
 
-def write(job: str, level: Level, text: str) -> None:
+def log(job: str, level: Level, text: str) -> None:
     """Log a text of the node, with torchrun's names of flags."""
     logger.log(_LEVELS[level], "job %s: %s", job, with_torchrun_names(text))
 

@@ -1,8 +1,7 @@
-"""Serves and reaches the store of a round, in which all waits end with the round.
+"""Serves a store for each round, and connects to it, so that every wait in it ends with the round.
 
-Group rank 0's torchrun serves a new one for each round. torchrun's agents distribute ranks through the store, and wait
-in it for each other at the end. The workers are its clients too (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their
-own.
+Group rank 0's torchrun serves the store. torchrun's agents distribute ranks through it, and wait in it for each other
+at the end. The workers are its clients too (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their own.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ store's address: 10 s if no name server answers, by the defaults of resolv.conf(
 TIMEOUT = timedelta(seconds=300)
 """The limit of the agents' waits for each other; torch's default."""
 
-LOOK_FIRST_S = 0.002
-LOOK_LAST_S = 0.5
+POLL_FIRST_S = 0.002
+POLL_LAST_S = 0.5
 """The first and the longest interval of polling a key. torch's own wait cannot be interrupted from here."""
 
 ACCEPT_WITHIN_S = 2.0
@@ -68,12 +67,12 @@ def serve(port: int) -> TCPStore:
 
 def connect(address: str, port: int, membership: Membership) -> TCPStore:
     """Connect to the store of the round, as soon as it is served. Raises `RoundOverError` and `AgentStoreError`."""
-    deadline, pause_s = time.monotonic() + SERVE_WITHIN_S, LOOK_FIRST_S
+    deadline, pause_s = time.monotonic() + SERVE_WITHIN_S, POLL_FIRST_S
     # torch's own attempts cannot be interrupted when the round is over, and write pages about each that fails.
     while not _accepts(address, port):
         if membership.wait_until_over(pause_s):
             raise RoundOverError
-        pause_s = min(2 * pause_s, LOOK_LAST_S)
+        pause_s = min(2 * pause_s, POLL_LAST_S)
         if time.monotonic() >= deadline:
             raise AgentStoreError(
                 f"cannot reach the store of the round at {address}:{port}: see --local-addr of its node"
@@ -105,8 +104,8 @@ class AgentStore(PrefixStore):
 
     If the agent enters the exit barrier, its workers have succeeded; the coordinator then decides how the round ends.
 
-    If another agent dies before it has written its number of workers, this store returns that of its own agent instead,
-    which cannot be interrupted there, and soon learns that the round is over.
+    Where torchrun's agent waits for the others' numbers of workers, it cannot be interrupted. So if another agent dies
+    before it has written its number, `get` returns a plausible one, and the agent soon learns that the round is over.
     """
 
     def __init__(self, store: TCPStore, membership: Membership, rank: int, nodes: int) -> None:
@@ -115,6 +114,7 @@ class AgentStore(PrefixStore):
         self._rank = rank
         self._nodes = nodes
         self._own: dict[str, Any] = {}
+        """What this agent has written under `ROLE_INFO`, such as its number of workers."""
 
     def set(self, key: str, value: str) -> None:
         """Set a value; once the round is over, do nothing."""
@@ -124,9 +124,9 @@ class AgentStore(PrefixStore):
 
     def get(self, key: str) -> bytes:
         """Return a value as soon as it exists; once the round is over, return a plausible one."""
-        self._await([key], LOOK_FIRST_S)
+        self._wait_for([key], POLL_FIRST_S)
         is_there = not self._membership.wait_until_over(0)
-        return (is_there and self._unless_over(partial(super().get, key), b"")) or self._guess(key)
+        return (is_there and self._unless_over(partial(super().get, key), b"")) or self._plausible_value(key)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Return several values, each as `get` does."""
@@ -141,17 +141,18 @@ class AgentStore(PrefixStore):
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until the keys exist or the round is over. Raises `DistStoreError` after the timeout."""
         del timeout  # torchrun's agent sets the store's own
-        self._await(list(keys), LOOK_LAST_S)
+        self._wait_for(list(keys), POLL_LAST_S)
 
-    def _await(self, keys: list[str], pause_s: float) -> None:
+    def _wait_for(self, keys: list[str], pause_s: float) -> None:
         timeout = self.timeout  # type: ignore[attr-defined]  # torch's stubs do not know it
         deadline = time.monotonic() + timeout.total_seconds()
         while not self._membership.wait_until_over(pause_s) and not self._unless_over(partial(self.check, keys), True):
             if time.monotonic() >= deadline:
-                raise DistStoreError(f"waited {timeout} in vain for {', '.join(keys)}")
-            pause_s = min(2 * pause_s, LOOK_LAST_S)
+                raise DistStoreError(f"no value of {', '.join(keys)} within {timeout}")
+            pause_s = min(2 * pause_s, POLL_LAST_S)
 
     def _unless_over(self, operation: Callable[[], Result], otherwise: Result) -> Result:
+        """Return the result of an operation of the store; return `otherwise` if it fails and the round then ends."""
         try:
             return operation()
         except DistError:
@@ -160,7 +161,8 @@ class AgentStore(PrefixStore):
                 return otherwise
             raise
 
-    def _guess(self, key: str) -> bytes:
+    def _plausible_value(self, key: str) -> bytes:
+        """Return a value that torchrun's agent accepts, as if all agents had as many workers as this one."""
         workers = self._own["local_world_size"]
         if key.startswith(ROLE_INFO):
             return json.dumps(self._own | {"rank": int(key.removeprefix(ROLE_INFO))}).encode()

@@ -1,6 +1,6 @@
-"""The shell of the pure agent for a torchrun process, as `nodeclient.shell.node` is for nodeclient's own workers.
+"""The node of a torchrun process: carries out what the pure agent decides, as `nodeclient.shell.node` does elsewhere.
 
-Everything here runs in one thread, the membership's; `Membership` connects it with torchrun's threads.
+Everything here runs in one thread, which `Membership` connects with torchrun's threads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from nodeclient.host.ports import listening_address
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.master_probe import ProbeListener, probe_master
 from nodeclient.shell.participation import Participation
-from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names, write, write_found
+from nodeclient.torchrun.parameters import TorchrunConfig, log, log_coordinator, with_torchrun_names
 
 STOP_TIMEOUT_S = 35.0
 """How long torchrun may take to end its workers: it kills them 30 s after SIGTERM, and has to poll first."""
@@ -82,7 +82,7 @@ class TorchrunNode:
             join_timeout_s=config.join_timeout_s,
             stop_timeout_s=STOP_TIMEOUT_S,
         )
-        self._part = Participation(
+        self._participation = Participation(
             Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False),
             partial(Join, job=config.job, node=config.node, spec=config.spec),
             offer,
@@ -95,40 +95,40 @@ class TorchrunNode:
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
         self._exit_reason: Exit | None = None
-        """Why this node leaves by itself."""
+        """How this node ends if it leaves by itself."""
 
     async def run(self) -> Exit:
         """Take part in the job until it is over for this node."""
         if self._config.remark:
-            write(self._config.job, Level.INFO, self._config.remark)
+            log(self._config.job, Level.INFO, self._config.remark)
         try:
-            self._part.events.start()
-            self._tasks.spawn(self._part.session.run(), name="session")
-            return await self._tasks.guard(self._part.ended)
+            self._participation.events.start()
+            self._tasks.spawn(self._participation.session.run(), name="session")
+            return await self._tasks.guard(self._participation.ended)
         finally:
             await self._tasks.cancel()
-            self._part.close()
+            self._participation.close()
 
     # Requests of torchrun
 
     def on_started(self) -> None:
-        """Note that torchrun starts the workers of its round."""
-        if self._part.agent.phase is Phase.STARTING:  # otherwise it is over already
+        """Record that torchrun starts the workers of its round."""
+        if self._participation.agent.phase is Phase.STARTING:  # otherwise it is over already
             self._submit(WorkersStarted())
 
     def on_ended(self, why_failed: str) -> None:
-        """Note that torchrun's workers are dead. If the round was not to be ended, one has failed, for `why_failed`."""
-        exit_code = 0 if self._part.agent.phase is Phase.STOPPING else 1
+        """Record that torchrun's workers are dead. If nobody asked for that, one has failed, for `why_failed`."""
+        exit_code = 0 if self._participation.agent.phase is Phase.STOPPING else 1
         self._submit(WorkerExited(0, exit_code, Diagnosis(pid=os.getpid(), message=why_failed)))
 
     def on_succeeded(self) -> None:
-        """Note that torchrun's workers all succeeded."""
-        is_in_time = self._part.agent.phase is not Phase.STOPPING
+        """Record that torchrun's workers all succeeded."""
+        is_in_time = self._participation.agent.phase is not Phase.STOPPING
         self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
         if is_in_time:
-            self._succeeded = (self._part.agent.run, self._part.agent.round)
+            self._succeeded = (self._participation.agent.run, self._participation.agent.round)
         else:
-            self._leave_by_itself()  # the round is over all the same, and torchrun will not be in the next
+            self._leave_by_itself()  # the round ends anyway, and torchrun cannot take part in the next one
 
     def give_up(self, why: str) -> None:
         """Leave because torchrun cannot take part in its round."""
@@ -142,12 +142,12 @@ class TorchrunNode:
 
     def end(self) -> None:
         """End `run` in any case."""
-        self._part.end(Exit(ExitCode.OK, "this torchrun has left the job"))
+        self._participation.end(Exit(ExitCode.OK, "this torchrun has left the job"))
 
     # Events
 
     def _submit(self, event: Event) -> None:
-        self._part.events.submit(event)
+        self._participation.events.submit(event)
 
     def _receive(self, event: Event) -> None:
         self._submit(event)
@@ -177,29 +177,29 @@ class TorchrunNode:
                 if self._torchrun.end_round():
                     self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
             case Kill():
-                write(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
+                log(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
             case Sweep():
-                self._submit(Swept(self._part.renew_port()))
+                self._submit(Swept(self._participation.renew_port()))
             case SendObserved(observed):
-                self._part.session.send(observed)
+                self._participation.session.send(observed)
             case Reconnect(reason):
-                self._part.session.close(reason)
+                self._participation.session.close(reason)
             case Notice(_, text, "connected"):
-                write_found(job, text)
+                log_coordinator(job, text)
             case Notice(level, text, _):
                 # torchrun itself has reported already that its workers ended.
-                write(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
+                log(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
             case Show(report):
                 self._show(report)
             case Waiting(reason):
                 self._torchrun.on_waiting(with_torchrun_names(reason))
-                write(job, Level.INFO, reason)
+                log(job, Level.INFO, reason)
             case Exit():
-                self._part.end(self._exit_reason or effect)
+                self._participation.end(self._exit_reason or effect)
 
     async def _probe(self, probe: Probe) -> None:
         event = await probe_master(probe)
-        agent = self._part.agent
+        agent = self._participation.agent
         is_current = (probe.run, probe.round, Phase.STARTING) == (agent.run, agent.round, agent.phase)
         if isinstance(event, Unreached) and is_current:
             # The probe would fail again in the next round, and torchrun has no budget to end that.
@@ -210,7 +210,7 @@ class TorchrunNode:
     def _show(self, report: Report) -> None:
         if report.node != self._config.node:
             text = f"round {report.round} failed first on node {report.node}: {report.failure.message}"
-            write(self._config.job, Level.WARNING, text)
+            log(self._config.job, Level.WARNING, text)
 
     def _give_up(self, event: Event, why: str) -> None:
         self._exit_reason = Exit(ExitCode.UNAVAILABLE, why)
