@@ -50,11 +50,11 @@ class FileThread:
     def post(self, call: Callable[[], object], size: int = 0) -> bool:
         """Queue a call with `size` bytes, and wait until there is room for them.
 
-        Return False if the disk hangs and the call is dropped. A call without bytes is always made.
+        Return False if the disk is hung and the call is dropped. A call without bytes is always made.
         """
         with self._changed:
             while size and self._queued_bytes and self._queued_bytes + size > WAITING_BYTES_MAX:
-                if self.hangs:
+                if self.is_hung:
                     return False
                 self._changed.wait(HANGS_AFTER_S)
             if self._thread is None:
@@ -69,7 +69,7 @@ class FileThread:
         return True
 
     @property
-    def hangs(self) -> bool:
+    def is_hung(self) -> bool:
         """Whether a call takes so long that the disk seems to hang."""
         return bool(self._calls) and time.monotonic() >= self._first_since + HANGS_AFTER_S
 
@@ -124,7 +124,7 @@ class FileSink(Sink):
             self._lost = 0
         else:
             self._lost += len(chunk)
-        if self._thread.hangs:
+        if self._thread.is_hung:
             self._errors.add(self._path, "the file system does not answer")
 
     def end(self) -> None:

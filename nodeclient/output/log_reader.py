@@ -33,7 +33,7 @@ IDENTIFYING_BYTES = 1024
 _INCOMPLETE_BYTES_MAX = 3
 """The most bytes of an incomplete character in UTF-8."""
 
-NOWHERE = LogPlace(0, 0)
+LOG_START = LogPlace(0, 0)
 """The place in a log without a file yet: its beginning."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -55,12 +55,12 @@ def read_chunk(log_dir: Path, parts: Sequence[str], wanted: ReadLog) -> LogChunk
         with open_folder(log_dir, *parts) as folder:
             return _read(folder, wanted)
     except FileNotFoundError:
-        return refusal(wanted, f"the files of round {wanted.round} were deleted")
+        return refused_chunk(wanted, f"the files of round {wanted.round} were deleted")
     except OSError as error:
-        return refusal(wanted, f"the log cannot be read: {error.strerror}")
+        return refused_chunk(wanted, f"the log cannot be read: {error.strerror}")
 
 
-def refusal(wanted: ReadLog, problem: str) -> LogChunk:
+def refused_chunk(wanted: ReadLog, problem: str) -> LogChunk:
     """Return an answer without data, with the reason."""
     return LogChunk(wanted.request, b"", None, more=False, gap=False, problem=clip(problem, 512))
 
@@ -68,7 +68,7 @@ def refusal(wanted: ReadLog, problem: str) -> LogChunk:
 def _read(folder: int, wanted: ReadLog) -> LogChunk:
     with _files(folder, str(wanted.rank), wanted.stream) as files:
         if not files:
-            return LogChunk(wanted.request, b"", NOWHERE, more=False, gap=False, problem="")
+            return LogChunk(wanted.request, b"", LOG_START, more=False, gap=False, problem="")
         start, gap = _start_of_last(files, wanted) if wanted.after is None else _resume(files, wanted.after)
         found = _bytes(files, start, LOG_CHUNK_BYTES_MAX)
         more = start + len(found) < files[-1].start + files[-1].size
@@ -149,7 +149,7 @@ def _resume(files: Sequence[_OpenLogFile], after: LogPlace) -> tuple[int, bool]:
     for file in files:
         if _file_id(file, after.offset) == after.file:
             return file.start + (after.offset if after.offset <= file.size else 0), False
-    return 0, after != NOWHERE
+    return 0, after != LOG_START
 
 
 def _place(files: Sequence[_OpenLogFile], at: int) -> LogPlace:

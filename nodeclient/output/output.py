@@ -37,7 +37,7 @@ class WorkerStreams(Struct, frozen=True):
     stderr: int
     error_file: Path
     """The file for its error (TORCHELASTIC_ERROR_FILE)."""
-    screen: Mapping[str, str]
+    terminal_variables: Mapping[str, str]
     """Variables that describe the terminal of its output, which goes through a pipe; the user's own values win."""
 
 
@@ -119,7 +119,7 @@ class Output:
             for had, has in zip(before, round_streams.streams_of, strict=False):
                 for stream, successor in zip(had, has, strict=True):
                     self._pump.post(partial(self._pump.hand_over, stream, successor))
-            screens = map(round_streams.screen, labels)
+            screens = map(round_streams.terminal_variables, labels)
             own = zip(children_fds, error_files, screens, strict=True)
             yield [WorkerStreams(*fds, file, screen) for fds, file, screen in own]
 
@@ -153,7 +153,7 @@ class Output:
         if self._round is not None:
             self._round.interrupts.set()
 
-    def note_exit(self, local_rank: int, exit_code: int) -> None:
+    def on_worker_exit(self, local_rank: int, exit_code: int) -> None:
         """Record how a worker of this round has ended, after which the rest of its output is shown."""
         if self._round is None or (interrupt_filter := self._round.interrupt_filters.get(local_rank)) is None:
             return
@@ -166,7 +166,7 @@ class Output:
 
         self._pump.post(settle)
 
-    def when_settled(self, call: Callable[[], None]) -> None:
+    def call_when_written(self, call: Callable[[], None]) -> None:
         """Make a call in the loop once all output of earlier rounds is in its files."""
         self._pump.post(lambda: self._files.post(lambda: self._in_loop(call)))
 

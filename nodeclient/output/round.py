@@ -95,7 +95,7 @@ class RoundStreams:
         """All streams, in the order of the workers."""
         return [stream for streams in self.streams_of for stream in streams]
 
-    def screen(self, label: WorkerLabel) -> dict[str, str]:
+    def terminal_variables(self, label: WorkerLabel) -> dict[str, str]:
         """Return the variables that describe the terminal to a worker that shares it, and so writes to pipes.
 
         The width is the room beside the prefix. Colours are switched on, unless the user wants none.

@@ -50,7 +50,7 @@ from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.access.secured_attempt import AccessError, PlaintextError, SecuredAttempt, WrongTokenError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
-from nodeclient.output.log_reader import refusal
+from nodeclient.output.log_reader import refused_chunk
 from nodeclient.shell.join_attempts import JoinAttempts
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def refuse_request(wanted: Request, answer: Answer) -> None:
     problem = "this node cannot ask its workers: torchrun has started them"
     match wanted:
         case ReadLog():
-            answer(refusal(wanted, "this node keeps no log files"))
+            answer(refused_chunk(wanted, "this node keeps no log files"))
         case AskStacks():
             answer(Stacks(wanted.request, (), problem))
         case AskArrivals():

@@ -25,7 +25,7 @@ from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_
 from nodeclient.output.file_thread import FileThread
 from nodeclient.output.log_catalogue import LogCatalogue
 from nodeclient.output.log_paths import LogPaths, quoted
-from nodeclient.output.log_reader import NOWHERE, read_chunk, refusal
+from nodeclient.output.log_reader import LOG_START, read_chunk, refused_chunk
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell.coordinator_connection import Answer
 
@@ -92,7 +92,7 @@ class LogReader(Struct, frozen=True):
 
     def hangs_in(self, key: Key) -> bool:
         """Whether the disk seems to hang in a read of this log."""
-        return bool(self.wanted) and self.wanted[0] == key and self.thread.hangs
+        return bool(self.wanted) and self.wanted[0] == key and self.thread.is_hung
 
 
 def _place_of(kept: LoggedRound) -> tuple[str, str, int]:
@@ -184,20 +184,20 @@ class LogService:
             answer(chunk, partial(record, chunk.more) if wanted.follow else lambda: None)
 
         if self._log_dir is None or self._catalogue is None:
-            respond(refusal(wanted, f"node {self._node} keeps no log files: see --log-dir"))
+            respond(refused_chunk(wanted, f"node {self._node} keeps no log files: see --log-dir"))
             return
         if is_in_future(wanted, self._rounds):
-            respond(LogChunk(wanted.request, b"", wanted.after or NOWHERE, more=False, gap=False, problem=""))
+            respond(LogChunk(wanted.request, b"", wanted.after or LOG_START, more=False, gap=False, problem=""))
             return
         try:
             kept = find(wanted, self._rounds)
         except NotLoggedError as error:
-            respond(refusal(wanted, str(error)))
+            respond(refused_chunk(wanted, str(error)))
             return
         log_dir, parts = self._log_dir, self._catalogue.parts(kept)
-        able = [reader for reader in self._readers if not reader.thread.hangs]
+        able = [reader for reader in self._readers if not reader.thread.is_hung]
         if not able or any(reader.hangs_in(key) for reader in self._readers):
-            respond(refusal(wanted, "the disk does not answer"))
+            respond(refused_chunk(wanted, "the disk does not answer"))
             return
         reader = min(able, key=lambda reader: len(reader.wanted))
 

@@ -302,7 +302,7 @@ class Node:
             setup.started_at = self._now
             pids = tuple(map(self._pid_of, range(self._config.workers)))
             self.submit(WorkersStarted(setup.starter.forked - forked_before, setup.starter.why_cold, pids))
-            self._output.when_settled(self._logs.delete_old)
+            self._output.call_when_written(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:
         self._workers.release_parked()
@@ -321,7 +321,7 @@ class Node:
 
     def _record_exit(self, local_rank: int, exit_code: int) -> None:
         self._keeper.note_exit(local_rank)
-        self._output.note_exit(local_rank, exit_code)
+        self._output.on_worker_exit(local_rank, exit_code)
         self._exit_reporter.record_exit(local_rank, exit_code, self._workers.pid_of(local_rank))
 
     def _end(self, ending: Exit) -> None:

@@ -114,7 +114,7 @@ class Stage:
         ]
         with self.output.begin(LogPaths("job", "run", self.round), ranks, several_hosts=several_hosts) as streams:
             self.streams = streams
-            screens = [stream.screen for stream in streams]
+            screens = [stream.terminal_variables for stream in streams]
             specs = [
                 replace(command, environ={**command.environ, **screen})
                 for command, screen in zip(commands, screens, strict=True)

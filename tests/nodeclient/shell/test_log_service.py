@@ -13,7 +13,7 @@ from msgspec import structs
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from nodeclient.output import file_thread
 from nodeclient.output.log_paths import LogPaths
-from nodeclient.output.log_reader import NOWHERE
+from nodeclient.output.log_reader import LOG_START
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell import log_service
 from nodeclient.shell.log_service import LogService
@@ -72,11 +72,11 @@ async def test_who_follows_into_a_round_that_this_node_is_about_to_begin_gets_al
     service = a_service(tmp_path)
     follows = structs.replace(WANTED, follow=True)
     begins = await read(service, follows)
-    assert (begins.data, begins.place, begins.problem) == (b"", NOWHERE, "")
+    assert (begins.data, begins.place, begins.problem) == (b"", LOG_START, "")
     service.begin_round(ROUND, range(1))
     write(tmp_path, "one\n")
     assert (await read(service, structs.replace(follows, after=begins.place))).data == b"one\n"
-    later = structs.replace(follows, round=2, after=NOWHERE)
+    later = structs.replace(follows, round=2, after=LOG_START)
     assert (await read(service, later)).problem == ""
     service.begin_round(structs.replace(ROUND, round=2), range(1))
     write(tmp_path, "two\n", structs.replace(ROUND, round=2))
