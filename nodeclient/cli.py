@@ -14,7 +14,7 @@ from coordinatord.runtime.own_python import prefer_standard_library
 
 if TYPE_CHECKING:
     from nodeclient.config.join_config import JoinConfig
-    from nodeclient.config.operate import CrashReplayConfig
+    from nodeclient.config.operate import CrashReplayConfig, OperateConfig
 
 
 def main() -> None:
@@ -43,13 +43,21 @@ def _run() -> int:
             return _replay(config)
         if config.PROGRAM == "node":
             return _join(config)
-        from nodeclient.operate.cli import run  # noqa: PLC0415
-
-        return run(config)
+        return operate(config)
     except KeyboardInterrupt:  # after the node has handled its signals
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last resort, which logs the whole error
         return logs.explain_end("nodeclient", error)
+
+
+def operate(config: OperateConfig) -> int:
+    """Run an operator's command, and return the exit code. Raises `RequestError` and `OutputError`."""
+    import io  # noqa: PLC0415
+    from importlib import import_module  # noqa: PLC0415
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a limited encoding still shows the other letters
+    return int(import_module(f"nodeclient.operate.{config.MODULE}").run(config))
 
 
 def _join(config: JoinConfig) -> int:

@@ -201,7 +201,10 @@ class Client:
                 connection, token = stack.enter_context(self._connected(contact, Role.READ, SILENT_S_MAX))
                 connection.request(HTTPMethod.GET, path, headers={**headers, **token})
                 answer = connection.getresponse()
-                _check_stream(answer)
+                if answer.status != HTTPStatus.OK:
+                    _decode(answer)
+                if not (answer.getheader("Content-Type") or "").startswith(STREAM):
+                    raise _WrongAnswerError("does not send a stream of events, as a coordinatord does")
                 return stack.pop_all(), answer  # the connection stays open, and `events` closes it
 
         connection, answer = self._with_failover(ask)
@@ -341,13 +344,6 @@ def _decode(answer: http.client.HTTPResponse) -> Any:
     if refusal.error in {"unknown_job", "unknown_node"}:
         raise UnknownNameError(refusal.message)
     raise RequestError(refusal.message, EXIT_CODES.get(answer.status, ExitCode.UNAVAILABLE))
-
-
-def _check_stream(answer: http.client.HTTPResponse) -> None:
-    if answer.status != HTTPStatus.OK:
-        _decode(answer)
-    if not (answer.getheader("Content-Type") or "").startswith(STREAM):
-        raise _WrongAnswerError("does not send a stream of events, as a coordinatord does")
 
 
 def _event_data(answer: http.client.HTTPResponse) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -61,13 +61,6 @@ def listed(names: Sequence[str], total: int | None = None) -> str:
     shown = names[:NAMES_MAX]
     more = total - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more and shown else "")
-
-
-def nearest(wrong: str, known: Collection[str]) -> str | None:
-    """Return the known name that is most similar to a wrong one, if any."""
-    import difflib  # noqa: PLC0415 - few names are wrong
-
-    return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)
 
 
 GAP = "  "

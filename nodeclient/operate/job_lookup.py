@@ -11,7 +11,7 @@ from msgspec import Struct
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import DrainedStatus, JobsAnswer, JobStatus, SharedStatus
 from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
-from nodeclient.operate.formatting import listed, nearest
+from nodeclient.operate.formatting import listed
 
 
 class Status(Struct, frozen=True):
@@ -83,8 +83,10 @@ def unknown_job(client: Client, job: str) -> UnknownNameError:
 def _suggestion(wrong: str, known: Collection[str]) -> str:
     if not known:
         return "; it knows none"
-    likely = nearest(wrong, known)
-    return f"; did you mean {likely!r}?" if likely else f"; it knows {listed(list(known))}"
+    from difflib import get_close_matches  # noqa: PLC0415 - few names are wrong
+
+    likely = get_close_matches(wrong, known, n=1)
+    return f"; did you mean {likely[0]!r}?" if likely else f"; it knows {listed(list(known))}"
 
 
 def _quoted(name: str) -> str:

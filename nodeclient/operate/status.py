@@ -158,7 +158,8 @@ def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint:
 
 
 def _facts(job: JobStatus) -> Iterable[str]:
-    nodes = "" if job.ended and not job.nodes else f", {_count_nodes(job)}"
+    spares = f", {count(job.spares, 'spare')}" if job.spares else ""
+    nodes = "" if job.ended and not job.nodes else f", {count(len(job.nodes), 'node')}{spares}"
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     if work := _progress(job):
         yield work
@@ -195,11 +196,6 @@ def _round(job: JobStatus) -> str:
     if job.ended:
         return f"last round {job.round}" if job.round else "no round"
     return f"no round now, the last was {job.round}" if job.round else "no round yet"
-
-
-def _count_nodes(job: JobStatus) -> str:
-    spares = f", {count(job.spares, 'spare')}" if job.spares else ""
-    return f"{count(len(job.nodes), 'node')}{spares}"
 
 
 def _progress(job: JobStatus) -> str:

@@ -99,15 +99,19 @@ class _LogParts:
         config = self._config
         # After the first round, each whole log is wanted, even if nothing of it was read yet.
         last = config.last if self._round == self._first_round else LogEnd()
-        query: list[tuple[str, object]] = [("stream", config.stream), ("follow", str(config.follow).lower())]
-        query += [("rank", config.ranks)] * bool(config.ranks)
-        query += [("node", node) for node in config.nodes]
-        query += [("run", self._run)] * bool(self._run)
-        query += [("round", config.round)] * (config.round is not None)
-        query += [("last_bytes", last.bytes)] if last.bytes is not None else []
-        query += [("last", "all" if last.lines is None else last.lines)] if last.bytes is None else []
-        query += [("after", place) for place in self._places.values()]
-        return urlencode(query, safe=":")
+        query = {
+            "stream": config.stream,
+            "follow": str(config.follow).lower(),
+            "rank": config.ranks or None,
+            "node": config.nodes,
+            "run": self._run or None,
+            "round": config.round,
+            "last_bytes": last.bytes,
+            "last": None if last.bytes is not None else "all" if last.lines is None else last.lines,
+            "after": list(self._places.values()),
+        }
+        given = {name: value for name, value in query.items() if value is not None}
+        return urlencode(given, doseq=True, safe=":")
 
 
 class _LogPrinter:

@@ -3,14 +3,14 @@
 import sys
 
 from coordinatord.protocol.errors import OperationalError
+from nodeclient.cli import operate
 from nodeclient.config.operate import OperateConfig
-from nodeclient.operate import cli
 
 
 def run_command(chosen: OperateConfig) -> int:
     """Run it; return the exit code. Errors are on standard error, as the program writes them."""
     try:
-        return cli.run(chosen)
+        return operate(chosen)
     except OperationalError as error:
         sys.stderr.write(f"nodeclient: {error}\n")
         return error.exit_code

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.operate.formatting import Column, count, duration, listed, nearest, table
+from nodeclient.operate.formatting import Column, count, duration, listed, table
 from nodeclient.operate.terminal_info import NARROW, TerminalInfo, cut, width
 
 PIPE = TerminalInfo(None, 0, is_terminal=False, coloured=False)
@@ -63,5 +63,3 @@ def test_many_names_are_counted() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed(["a", "b"], 5) == "a, b and 3 more"
     assert listed([str(number) for number in range(20)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
-    assert nearest("gpu71", ["gpu17", "mnist"]) == "gpu17"
-    assert nearest("x", ["gpu17", "mnist"]) is None
