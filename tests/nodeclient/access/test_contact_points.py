@@ -41,6 +41,7 @@ def test_a_single_one_is_asked_for_ever() -> None:
     for served, silent in ((False, False), (True, True), (True, False)):
         contacts.record_attempt(0.0, served=served, silent=silent)
         assert contacts.current == ContactPoint(H1)
+        assert not contacts.is_suspect
     assert contacts.is_only_one
 
 
@@ -52,20 +53,17 @@ def test_the_leader_that_a_standby_names_is_tried_at_once_and_kept() -> None:
     assert contacts.current == ContactPoint(H3)
 
 
-def test_when_such_a_leader_is_gone_the_one_that_stood_by_is_asked_first() -> None:
+@pytest.mark.parametrize("has_served", [True, False])
+def test_when_such_a_leader_is_gone_the_one_that_stood_by_is_asked_first_if_the_leader_has_served(
+    has_served: bool,
+) -> None:
     contacts = ContactPoints([H1, H2, H3])
-    contacts.record_attempt(0.0, served=False)
+    contacts.record_attempt(0.0, served=False, addresses=("10.0.0.1",))
     assert contacts.record_attempt(0.0, served=False, leader=H1)
-    contacts.record_attempt(0.0, served=True)
+    if has_served:
+        contacts.record_attempt(0.0, served=True)
     assert not contacts.record_attempt(0.0, served=False)
-    assert contacts.current == ContactPoint(H2)
-
-
-def test_when_such_a_leader_never_served_the_next_one_is_asked() -> None:
-    contacts = ContactPoints([H1, H2])
-    assert contacts.record_attempt(0.0, served=False, leader=H3)
-    assert not contacts.record_attempt(0.0, served=False)
-    assert contacts.current == ContactPoint(H2)
+    assert contacts.current == ContactPoint(H2 if has_served else H3)
 
 
 def test_a_leader_that_fell_silent_is_doubted_for_a_moment() -> None:
@@ -81,12 +79,6 @@ def test_a_leader_that_fell_silent_is_doubted_for_a_moment() -> None:
     assert contacts.current == ContactPoint(H2)
     contacts.record_attempt(12.1 + SUSPECT_S, served=False, leader=H1)
     assert (contacts.current, contacts.is_suspect) == (ContactPoint(H1), False)
-
-
-def test_the_only_coordinator_is_not_doubted() -> None:
-    contacts = ContactPoints([H1])
-    contacts.record_attempt(10.0, served=True, silent=True)
-    assert not contacts.is_suspect
 
 
 def test_when_a_named_leader_does_not_answer_the_standby_is_asked_again() -> None:
@@ -125,12 +117,6 @@ def test_of_a_name_each_address_is_tried_and_then_the_name_again() -> None:
         )
     assert seen == [ContactPoint(H1), ContactPoint(H1, "10.0.0.1"), ContactPoint(H1, "10.0.0.2"), ContactPoint(H1)]
     assert list(map(str, seen[:2])) == ["h1:29400", "h1:29400 (10.0.0.1)"]
-
-
-def test_a_name_with_one_address_is_asked_by_its_name() -> None:
-    contacts = ContactPoints([H1, H2])
-    contacts.record_attempt(0.0, served=False, addresses=("10.0.0.1",))
-    assert contacts.current == ContactPoint(H2)
 
 
 def test_no_more_than_a_few_addresses_are_tried() -> None:

@@ -107,13 +107,6 @@ def test_standalone_wins_over_an_endpoint_and_says_so() -> None:
     assert config.remarks == ("--standalone: h:1 is not used",)
 
 
-def test_c10d_is_served_by_a_coordinator_at_the_same_endpoint() -> None:
-    config = script(*AT, "--rdzv-backend", "c10d")
-    assert (config.coordinators, config.own_coordinator) == ((Endpoint("10.0.0.1", 29400),), True)
-    [remark] = config.remarks
-    assert remark.startswith("--rdzv-backend c10d: coordinatord at 10.0.0.1:29400 does it, the host with that address")
-
-
 def test_who_gives_a_token_gets_no_coordinator_in_the_clear(tmp_path: Path) -> None:
     c10d = (*AT, "--rdzv-backend", "c10d")
     (tmp_path / CREDENTIAL).touch()
@@ -132,11 +125,6 @@ def test_who_gives_a_token_gets_no_coordinator_in_the_clear(tmp_path: Path) -> N
     assert script(*c10d, CREDENTIALS_DIRECTORY=str(tmp_path / "none")).own_coordinator
 
 
-def test_c10d_meets_at_localhost_if_nobody_says_where() -> None:
-    config = script("--nnodes", "1:2", "--rdzv-backend", "c10d")
-    assert (config.coordinators, config.own_coordinator) == ((Endpoint("localhost", 29400),), True)
-
-
 @pytest.mark.parametrize(("is_host", "own"), [("1", True), ("true", True), ("0", False), ("No", False)])
 def test_who_may_bring_the_coordinator_along_can_be_said_as_for_c10d(is_host: str, own: bool) -> None:
     for backend in ("c10d", "coordinatord"):
@@ -144,32 +132,37 @@ def test_who_may_bring_the_coordinator_along_can_be_said_as_for_c10d(is_host: st
         assert config.own_coordinator is own
 
 
-@pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
-def test_etcd_is_not_used_and_that_is_said(backend: str) -> None:
-    config = script(*AT, "--rdzv-backend", backend)
-    assert (config.coordinators, config.own_coordinator) == ((Endpoint("10.0.0.1", 29400),), False)
-    assert config.remarks == (
-        f"--rdzv-backend {backend}: no etcd is used, but coordinatord, which is expected at 10.0.0.1:29400",
-    )
+STATIC = ("--nnodes", "2", "--rdzv-backend", "static")
+MASTER = ("--nnodes", "2", "--master-addr", "10.0.0.7")
 
 
-@pytest.mark.parametrize("backend", [(), ("--rdzv-backend", "static")])
-def test_static_meets_at_the_master_and_gives_ranks_by_hand(backend: tuple[str, ...]) -> None:
-    flags = ("--nnodes", "2", "--master-addr", "10.0.0.7", *backend)
-    first, second = script(*flags), script(*flags, "--master-port", "1234", "--node-rank", "1")
-    assert (first.coordinators, first.own_coordinator) == ((Endpoint("10.0.0.7", 29500),), True)
-    assert (second.coordinators, second.group_rank) == ((Endpoint("10.0.0.7", 1234),), 1)
-    assert first.group_rank == 0
-    assert first.job == second.job == "default"
-    [remark] = second.remarks
-    assert remark.startswith("--rdzv-backend static: coordinatord at 10.0.0.7:1234 does it")
-
-
-def test_static_goes_by_torchruns_defaults_and_by_an_endpoint_that_is_given() -> None:
-    static = ("--nnodes", "2", "--rdzv-backend", "static")
-    assert script(*static).coordinators == (Endpoint("127.0.0.1", 29500),)
-    assert script(*static, "--master-addr", "[::1]").coordinators == (Endpoint("::1", 29500),)
-    assert script(*static, "--rdzv-endpoint", "h:5", "--master-addr", "g").coordinators == (Endpoint("h", 5),)
+@pytest.mark.parametrize(
+    ("flags", "endpoint", "own", "remark"),
+    [
+        ((*AT, "--rdzv-backend", "c10d"), AT[3], True, f"c10d: coordinatord at {AT[3]} does it, the host with that"),
+        (("--nnodes", "1:2", "--rdzv-backend", "c10d"), "localhost:29400", True, "c10d: "),
+        (
+            (*AT, "--rdzv-backend", "etcd"),
+            AT[3],
+            False,
+            f"etcd: no etcd is used, but coordinatord, which is expected at {AT[3]}",
+        ),
+        ((*AT, "--rdzv-backend", "etcd-v2"), AT[3], False, "etcd-v2: no etcd is used, but coordinatord, which is"),
+        (MASTER, "10.0.0.7:29500", True, "static: coordinatord at 10.0.0.7:29500 does it"),
+        ((*MASTER, "--rdzv-backend", "static", "--master-port", "1234"), "10.0.0.7:1234", True, "static: "),
+        (STATIC, "127.0.0.1:29500", True, "static: "),
+        ((*STATIC, "--master-addr", "[::1]"), "[::1]:29500", True, "static: "),
+        ((*STATIC, "--rdzv-endpoint", "h:5", "--master-addr", "g"), "h:5", True, "static: "),
+    ],
+)
+def test_a_backend_of_torchrun_is_replaced_by_a_coordinator_at_its_place(
+    flags: tuple[str, ...], endpoint: str, own: bool, remark: str
+) -> None:
+    config = script(*flags, "--rdzv-id", "j")
+    assert (list(map(str, config.coordinators)), config.own_coordinator) == ([endpoint], own)
+    [said] = config.remarks
+    assert said.startswith(f"--rdzv-backend {remark}")
+    assert config.group_rank == (0 if remark.startswith("static") else None)
 
 
 def test_what_kubeflow_sets_is_enough() -> None:
@@ -209,16 +202,23 @@ def test_a_node_that_trains_alone_among_the_schedulers_many_says_so() -> None:
 # Rendezvous configuration
 
 
-def test_settings_of_torchruns_backends_are_explained_in_our_own_terms() -> None:
-    conf = "join_timeout=90,last_call_timeout=5,keep_alive_interval=2,read_timeout=9"
-    config = script(*AT, "--rdzv-conf", conf)
-    assert config.join_timeout_s == 90
-    own = "coordinatord's --"
-    [remark] = config.remarks
-    assert remark == (
-        f"--rdzv-conf: here last_call_timeout is {own}settle, keep_alive_interval is {own}heartbeat, "
-        "read_timeout is not needed"
-    )
+@pytest.mark.parametrize(
+    ("conf", "remarks"),
+    [
+        (
+            "join_timeout=90,last_call_timeout=5,keep_alive_interval=2,read_timeout=9",
+            (
+                "here last_call_timeout is coordinatord's --settle, keep_alive_interval is coordinatord's --heartbeat, "
+                "read_timeout is not needed"
+            ),
+        ),
+        ("timeout=5", "here timeout is forgotten, as by torchrun's c10d"),
+        ("join_timout=3", "no backend knows the key 'join_timout', it has no effect; did you mean join_timeout?"),
+        ("colour=red", "no backend knows the key 'colour', it has no effect"),
+    ],
+)
+def test_a_key_without_its_effect_in_torchrun_is_remarked_on(conf: str, remarks: str) -> None:
+    assert f"--rdzv-conf: {remarks}" in script(*AT, "--rdzv-backend", "c10d", "--rdzv-conf", conf).remarks
 
 
 @pytest.mark.parametrize(
@@ -234,11 +234,6 @@ def test_settings_of_torchruns_backends_are_explained_in_our_own_terms() -> None
 )
 def test_how_long_a_node_waits_is_said_in_one_of_three_ways(flags: tuple[str, ...], expected: float) -> None:
     assert script(*AT, *flags).join_timeout_s == expected
-
-
-def test_a_key_that_torchrun_forgets_is_said_to_be_forgotten() -> None:
-    remarks = script(*AT, "--rdzv-conf", "timeout=5", "--rdzv-backend", "c10d").remarks
-    assert "--rdzv-conf: here timeout is forgotten, as by torchrun's c10d" in remarks
 
 
 # Times, signals, levels
@@ -271,14 +266,8 @@ def test_loglevel_is_gone_by_unless_a_flag_says_more(said: str, level: str) -> N
     assert script(LOGLEVEL=said).log_level == level
     assert script("--log-level", "info", LOGLEVEL=said).log_level == "info"
     assert script(NODECLIENT_LOG_LEVEL="info", LOGLEVEL=said).log_level == "info"
-
-
-def test_a_loglevel_that_is_somebody_elses_is_remarked_on() -> None:
-    config = script(LOGLEVEL="trace")
-    assert (config.log_level, config.remarks) == (
-        "info",
-        ("LOGLEVEL is 'trace', which is not known here: see --log-level",),
-    )
+    remark = "LOGLEVEL is 'trace', which is not known here: see --log-level"
+    assert (script(LOGLEVEL="trace").log_level, script(LOGLEVEL="trace").remarks) == ("info", (remark,))
 
 
 # What is run
@@ -322,15 +311,6 @@ def test_launch_gives_the_local_rank_before_the_scripts_own_arguments() -> None:
     for flag in ("--use-env", "--use_env"):
         assert run(flag, SCRIPT, "a", front_end="launch").command == (PYTHON, "-u", SCRIPT, "a")
     assert run("--use-env", "--no-python", "true", front_end="launch").command == ("true",)
-
-
-def test_a_key_that_no_backend_knows_is_remarked_on_as_torchrun_ignores_it() -> None:
-    config = script(*AT, "--rdzv-conf", "join_timout=3,colour=red")
-    assert config.join_timeout_s == 600
-    assert {remark for remark in config.remarks if "no backend" in remark} == {
-        "--rdzv-conf: no backend knows the key 'join_timout', it has no effect; did you mean join_timeout?",
-        "--rdzv-conf: no backend knows the key 'colour', it has no effect",
-    }
 
 
 @pytest.mark.parametrize("quote", ["'", '"'])

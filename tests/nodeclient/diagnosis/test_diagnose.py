@@ -109,6 +109,22 @@ print("step 1", file=sys.stderr, flush=True)
 os.kill(os.getpid(), 9)
 """
 
+THREAD = """
+import sys, threading
+def load(): raise OSError("disk")
+thread = threading.Thread(target=load)
+thread.start()
+thread.join()
+sys.exit(4)
+"""
+
+SHUTDOWN = """
+class Model:
+    def __del__(self): raise AttributeError("gone")
+model = Model()
+raise ValueError("the cause")
+"""
+
 SAYS = 'import sys\nprint("step 1", file=sys.stderr)\n'
 
 PARSES = "import argparse, sys\nsys.argv[0] = 'train.py'\nargparse.ArgumentParser().parse_args(['--lr'])"
@@ -134,6 +150,15 @@ ENDS: dict[str, tuple[str, int, str, str]] = {
         "",
     ),
     "an abort": ("import os\nos.abort()", -6, "", ""),
+    "a fault handler": (
+        "import faulthandler, os\nfaulthandler.enable()\nos.abort()",
+        -6,
+        "Fatal Python error: Aborted",
+        "",
+    ),
+    "wrong syntax": ("def main(:\n    pass\n", 1, "SyntaxError: invalid syntax", ""),
+    "a thread": (THREAD, 4, "OSError: disk", ""),
+    "a shutdown": (SHUTDOWN, 1, "ValueError: the cause", ""),
 }
 
 
@@ -187,50 +212,11 @@ except OSError as error:
     assert not any("rank1" in line for line in found.last_lines)
 
 
-def test_a_script_that_does_not_compile(tmp_path: Path) -> None:
-    code, found = end(tmp_path, "def main(:\n    pass\n")
-    assert code == 1
-    assert found.error == "SyntaxError: invalid syntax"
-    assert found.last_lines[0] == f'  File "{tmp_path}/train.py", line 1'
-
-
-def test_a_thread_is_the_best_that_there_is(tmp_path: Path) -> None:
-    program = """
-import sys, threading
-def load(): raise OSError("disk")
-thread = threading.Thread(target=load)
-thread.start()
-thread.join()
-sys.exit(4)
-"""
-    code, found = end(tmp_path, program)
-    assert (code, found.error) == (4, "OSError: disk")
-    assert found.last_lines[0].startswith("Exception in thread")
-
-
-def test_what_is_said_while_python_shuts_down_is_not_the_cause(tmp_path: Path) -> None:
-    program = """
-class Model:
-    def __del__(self): raise AttributeError("gone")
-model = Model()
-raise ValueError("the cause")
-"""
-    _, found = end(tmp_path, program)
-    assert found.error == "ValueError: the cause"
-    assert found.last_lines[-1] == "AttributeError: gone"
-
-
 def test_killed(tmp_path: Path) -> None:
     code, found = end(tmp_path, 'import os, sys\nprint("step 1", file=sys.stderr, flush=True)\nos.kill(os.getpid(), 9)')
     assert (code, found.error, found.last_lines) == (-9, "", ("step 1",))
     known = oom.count_kills().cgroup is not None
     assert found.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
-
-
-def test_an_abort_with_a_fault_handler(tmp_path: Path) -> None:
-    code, found = end(tmp_path, "import faulthandler, os\nfaulthandler.enable()\nos.abort()")
-    assert (code, found.error) == (-6, "Fatal Python error: Aborted")
-    assert found.last_lines[-1] == f'  File "{tmp_path}/train.py", line 3 in <module>'
 
 
 def test_of_a_deep_stack_both_ends_are_shown(tmp_path: Path) -> None:

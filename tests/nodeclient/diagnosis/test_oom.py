@@ -60,13 +60,6 @@ def unified(host: Host) -> Host:
     return host
 
 
-def test_the_limit_of_its_own_cgroup(unified: Host) -> None:
-    before = count_kills(unified.root)
-    assert kill_since(before, unified.root) is None
-    unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
-    assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 64 GiB", certain=True)
-
-
 def test_the_limit_of_a_cgroup_above(unified: Host) -> None:
     before = count_kills(unified.root)
     unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))

@@ -78,13 +78,6 @@ def test_a_disk_that_is_slow_costs_nothing(tmp_path: Path, files: FileThread, mo
     assert warnings == []
 
 
-def test_a_disk_that_hangs_at_the_end_is_given_up(files: FileThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_thread, "END_WITHIN_S", 0.05)
-    disk = HeldDisk(files)
-    assert not files.stop()
-    disk.let_go()
-
-
 def test_a_filter_copies_whole_lines_with_the_prefix(tmp_path: Path, files: FileThread) -> None:
     path = tmp_path / "filtered_stdout.log"
     warnings: list[str] = []

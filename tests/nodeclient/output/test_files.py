@@ -145,13 +145,3 @@ def test_a_file_that_its_system_knows_no_more_is_opened_again(
     assert b"one\n" in path.read_bytes()
     assert path.read_bytes().endswith(b"two\n")
     assert len(complaints) == 1
-
-
-@pytest.mark.usefixtures("patience")
-def test_a_directory_that_cannot_be_made_is_said_once(
-    tmp_path: Path, errors: LogFileErrors, complaints: list[str]
-) -> None:
-    (tmp_path / "0").write_text("in the way")
-    LogFile(tmp_path / "0" / "stdout.log", errors).write(b"lost\n")
-    LogFile(tmp_path / "0" / "stderr.log", errors).write(b"lost\n")
-    assert len(complaints) == 1

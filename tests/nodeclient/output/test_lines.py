@@ -42,14 +42,6 @@ def test_lines_do_not_depend_on_how_they_arrive(chunks: list[bytes]) -> None:
     assert lines(chunks) == lines([bytes([byte]) for byte in whole]) == by_hand
 
 
-def test_a_carriage_return_waits_for_the_end_of_line_that_it_may_belong_to() -> None:
-    cutter = LineCutter()
-    assert cutter.feed(b"a\r") == b""
-    assert cutter.feed(b"\nb\r") == b"a\r\n"
-    assert cutter.feed(b"c") == b"b\r"
-    assert cutter.unfinished() == b"c"
-
-
 def test_a_line_without_end_is_cut_before_it_fills_the_memory() -> None:
     cutter = LineCutter()
     chunk = b"x" * 65_536
@@ -60,13 +52,6 @@ def test_a_line_without_end_is_cut_before_it_fills_the_memory() -> None:
     cut = [len(piece) for piece in out if piece]
     assert len(cut) == 2
     assert all(LINE_BYTES_MAX < size <= LINE_BYTES_MAX + len(chunk) + 1 for size in cut)
-
-
-def test_a_line_of_a_megabyte_stays_whole() -> None:
-    cutter = LineCutter()
-    line = b"y" * 1_000_000 + b"\n"
-    out = b"".join(cutter.feed(line[start : start + 4096]) for start in range(0, len(line), 4096))
-    assert out == line
 
 
 @pytest.mark.parametrize(

@@ -97,15 +97,6 @@ async def test_of_outputs_that_are_no_terminal_only_nothing_at_all_is_handed_dow
     assert path.read_text() == ("" if handed_down else "here")
 
 
-async def test_a_worker_is_not_given_the_pipe_that_could_kill_it() -> None:
-    async with on_stage() as stage:
-        os.close(stage.stderr.reading)
-        codes = await stage.run('for n in range(10_000): print("training goes on", n, flush=True)\nsys.exit(5)')
-        assert codes == {0: 5}
-        assert await stage.output.end_of_stderr(0) == b""
-    stage.stderr.leave()
-
-
 async def test_with_a_directory_it_is_all_in_files_and_on_the_terminal(tmp_path: Path) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path), is_terminal=True) as stage:
         stage.stderr.start_reading()
@@ -115,14 +106,6 @@ async def test_with_a_directory_it_is_all_in_files_and_on_the_terminal(tmp_path:
     assert log_file(tmp_path, 0, "stdout") == b"out True\n"
     assert log_file(tmp_path, 0, "stderr") == b"\rbar"
     assert log_file(tmp_path, 0, "stdout", 2) == b"second\n"
-
-
-async def test_what_goes_nowhere_does_not_disturb() -> None:
-    async with on_stage(OutputSettings(terminal_ranks=frozenset())) as stage:
-        stage.stderr.start_reading()
-        await stage.run('out("unseen\\n"); err("unseen\\n")')
-        assert await stage.output.end_of_stderr(0) == b"unseen\n"
-    assert stage.stderr.finish() == b""
 
 
 async def test_a_rank_that_is_shown_alone_is_raw() -> None:

@@ -83,13 +83,6 @@ async def test_binary_junk_goes_through_unchanged(tmp_path: Path) -> None:
     assert text.count(b"\xff\xfe\x00" * 1000 + b"\n") == 2
 
 
-async def test_a_line_without_end_is_written_at_the_end_of_its_stream() -> None:
-    async with on_stage() as stage:
-        stage.stderr.start_reading()
-        await stage.run('out("one\\nhalf")', 'err("other half")')
-    assert by_rank(stage.stderr.finish(), range(2)) == {0: [b"one", b"half"], 1: [b"other half"]}
-
-
 async def test_the_beginning_of_a_line_is_shown_when_nothing_more_comes_and_not_torn(tmp_path: Path) -> None:
     fifos = [tmp_path / str(rank) for rank in range(2)]
     for fifo in fifos:

@@ -140,20 +140,6 @@ async def test_a_reader_that_goes_away_ends_nothing(tmp_path: Path, workers: int
 # Files
 
 
-async def test_a_full_disk_under_the_log_files_costs_their_lines_only(tmp_path: Path) -> None:
-    folder = tmp_path / "job" / "run" / "round_1" / "0"
-    folder.mkdir(parents=True)
-    (folder / "stdout.log").symlink_to("/dev/full")
-    async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
-        stage.stderr.start_reading()
-        assert await stage.run(*['for n in range(1_000): out(f"{n}\\n")'] * 2) == {0: 0, 1: 0}
-    lines = [b"%d" % n for n in range(1_000)]
-    assert by_rank(stage.stderr.finish(), range(2)) == {0: lines, 1: lines}
-    assert log_file(tmp_path, 1, "stdout").splitlines() == lines
-    assert len(stage.complaints) == 1
-    assert "No space left on device" in stage.complaints[0]
-
-
 async def test_a_log_directory_that_hangs_stops_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No real file system hangs on demand, so its thread stands still."""
     monkeypatch.setattr(file_thread, "HANGS_AFTER_S", 0.05)
