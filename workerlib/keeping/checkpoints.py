@@ -1,7 +1,7 @@
-"""Checkpoints that a script writes by itself before a planned end.
+"""Tells a script that writes checkpoints of its own when to write the last one before a planned end.
 
-If nodeclient offers its channel, all ranks get the same step through it, see `planned_end`. Under another launcher
-they agree on a step by a collective, after the signal that asks them to stop.
+Under nodeclient, `planned_end` receives the step, which is the same on all ranks. Under another launcher, the ranks
+agree on a step by a collective, after the signal that asks them to stop.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CHECK_S = 0.05
 _planned_end: PlannedEnd | None = None
 """The connection to nodeclient; None if it offers none, and before the first call of a function below."""
 
-_keeps_by = ""
-"""What keeps state by this connection; empty if nothing does."""
+_used_by = ""
+"""Which function or classes keep state over this connection, for messages; empty if none do."""
 
 _by_collective: bool | None = None
 """Whether the ranks agree by a collective; None before the first call of `should_checkpoint`."""
@@ -38,12 +38,12 @@ _early_calls = 0
 
 
 def should_checkpoint() -> bool:
-    """Whether to write a checkpoint of the step that was just reported, because this round is about to end on purpose.
+    """Whether to write a checkpoint of the step that was just reported, because a planned end of this round comes.
 
     The answer is true on all ranks after the same step. Then write the checkpoint, and call `checkpointed` on each
-    rank: that ends this worker. Call this function on all ranks after each `step`, or after the same ones. It is no
-    collective and costs a microsecond. Only the first call is one: the ranks check that nodeclient has a channel for
-    each of them. Without channels, as under torchrun, each call is one all-reduce of four bytes, and the first one
+    rank: that ends this worker. Call this function on all ranks after each `step`, or after the same ones. The first
+    call is a collective, by which the ranks check that nodeclient has a channel for each of them. Each later call costs
+    a microsecond. Without channels, as under torchrun, each call is one all-reduce of four bytes, and the first one
     installs handlers of signals as `should_stop` does.
     """
     global _by_collective, _early_calls  # noqa: PLW0603 - one process is one worker
@@ -64,11 +64,11 @@ def should_checkpoint() -> bool:
 
 
 def checkpointed(step: int) -> None:
-    """Report that this rank has written its part of a checkpoint of a step, whether it was asked to or not.
+    """Report that this rank has written its part of a checkpoint of a step; call it after every checkpoint.
 
-    If it was asked to, the worker ends here: nodeclient ends it once all workers of its node have reported. Under
-    another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. Raises `ValueError` for
-    a number that is no step.
+    If `should_checkpoint` asked for it, the worker ends here: nodeclient ends it once all workers of its node have
+    reported. Under another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. Raises
+    `ValueError` for a number that is not a step.
     """
     responder.begin()
     whole = progress.whole_step(step)
@@ -83,15 +83,15 @@ def checkpointed(step: int) -> None:
         raise SystemExit
 
 
-def are_last() -> bool:
+def is_last() -> bool:
     """Whether a checkpoint that the script writes now is the last one of this round."""
     return REQUEST.agreed or (_planned_end is not None and _planned_end.is_writing_last)
 
 
-def connect(planned_end: PlannedEnd, of: str = "") -> None:
-    """Use a connection to nodeclient that this process has already; `of` is what keeps state by it, if anything."""
-    global _planned_end, _keeps_by
-    _planned_end, _keeps_by = planned_end, of
+def connect(planned_end: PlannedEnd, used_by: str = "") -> None:
+    """Use this connection to nodeclient; `used_by` names the function or classes that keep state over it, if any."""
+    global _planned_end, _used_by
+    _planned_end, _used_by = planned_end, used_by
 
 
 def end() -> None:
@@ -101,20 +101,20 @@ def end() -> None:
 
 
 def begin_round() -> None:
-    """Begin as a new process does: this one goes on in another round, with a new connection and other ranks."""
-    global _planned_end, _keeps_by, _by_collective, _early_calls
-    _planned_end, _keeps_by, _by_collective, _early_calls = None, "", None, 0
+    """Forget the connection and the ranks of the earlier round, as a new process would."""
+    global _planned_end, _used_by, _by_collective, _early_calls
+    _planned_end, _used_by, _by_collective, _early_calls = None, "", None, 0
 
 
-def are_asked_for_by_script() -> bool:
+def script_writes_checkpoints() -> bool:
     """Whether the script writes checkpoints by itself."""
     return _by_collective is not None
 
 
 def check_unused(what: str) -> None:
-    """Raise `KeptStateError` if the connection that `what` needs is in use: nodeclient takes one of each worker."""
-    if _keeps_by:
-        raise KeptStateError(f"{what} came after {_keeps_by}: keep state by ctx.keep, or by KeptReader and KeptWriter")
+    """Raise `KeptStateError` if the connection that `what` needs is in use: nodeclient accepts one of each worker."""
+    if _used_by:
+        raise KeptStateError(f"{what} came after {_used_by}: keep state by ctx.keep, or by KeptReader and KeptWriter")
     if _planned_end is not None or _by_collective is not None:
         raise KeptStateError(f"{what} came after should_checkpoint() or checkpointed(): it has to come before")
 

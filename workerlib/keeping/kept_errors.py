@@ -11,7 +11,7 @@ class UnreachableError(KeptStateError):
     """There is no connection to nodeclient, which has the memory for kept state."""
 
     def __init__(self, path: str, error: OSError) -> None:
-        """Take the path of the socket and the system's error."""
+        """Describe the system's error for the socket at a path."""
         super().__init__(
             f"nodeclient cannot be reached at {path} ({error.strerror}): run the script in the same container as"
             " nodeclient, or start nodeclient with --keep-memory 0"
@@ -22,7 +22,7 @@ class UnfitStateError(KeptStateError):
     """The kept state does not fit the objects of this script."""
 
     def __init__(self, problem: str) -> None:
-        """Take the `problem`, and add a remedy."""
+        """Add a remedy to the `problem`."""
         super().__init__(
             f"{problem}: if the script was changed, run the former one, or begin a new run of the job"
             " (with --persist in another directory)"
@@ -30,7 +30,7 @@ class UnfitStateError(KeptStateError):
 
 
 class LeftRoundError(BaseException):
-    """The round is over, and this process takes part in the next one. Only `workerlib.rounds` catches this.
+    """The round is over, and this process takes part in the next one. `workerlib.rounds` catches this.
 
-    It is no `Exception`, so that no script handles it as an error of its own.
+    It is not an `Exception`, so that no script handles it as an error of its own.
     """

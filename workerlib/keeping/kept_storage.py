@@ -1,4 +1,4 @@
-"""Kept state for scripts that call `torch.distributed.checkpoint`: a StorageWriter and a StorageReader.
+"""Keeps the state of scripts that call `torch.distributed.checkpoint`, by a StorageWriter and a StorageReader.
 
     dcp.save(state, storage_writer=workerlib.KeptWriter(step))
 
@@ -6,10 +6,10 @@
     if reader.step >= 0:
         dcp.load(state, storage_reader=reader)
 
-A writer puts all state of this rank into the memory of its node, by the rank's own plan. torch's global plan would
-leave only a single copy of state that several ranks have. A save that lacks memory is left out with a warning, and
-training goes on. The planner hands over as a pickle what is no tensor, and gets it back as a pickle. A pickle may have
-only types that torch takes for safe, numpy's, and a few of Python's.
+A writer saves all state of this rank into the memory of its node, by the rank's own plan, since torch's global plan
+saves state that several ranks have only once. A save that lacks memory is left out with a warning, and training goes
+on. torch pickles each value that is not a tensor; a pickle may have only types that torch trusts, numpy's, and a few of
+Python's.
 """
 
 from __future__ import annotations
@@ -30,13 +30,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import (
     LoadItemType,
     LoadPlan,
@@ -69,7 +63,7 @@ from workerlib.keeping import checkpoints, restoring
 from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.generations import read_generation, small_offset
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
-from workerlib.keeping.pieces import narrow, views_of
+from workerlib.keeping.pieces import SavedTensors, narrow, views_of
 from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.keeping.small_state import copy_tensors
 
@@ -80,15 +74,14 @@ _NO_SMALL_STATE = b'{"values":{},"random":{}}'
 WITHIN_S = 60.0
 """How long the first save waits for its memory."""
 
-_NO_LAUNCHER = "this launcher offers no memory for it"
-
-_THESE = "KeptReader or KeptWriter"
+_USED_BY = "KeptReader or KeptWriter"
+"""The name of both classes in messages."""
 
 _SAVES = count(1)
 """Numbers the saves of this process."""
 
 
-class _Link:
+class _Connection:
     """The connection of this process to nodeclient, which a writer and a reader share."""
 
     def __init__(self) -> None:
@@ -100,17 +93,19 @@ class _Link:
         self.skipped = 0
         """How many saves were left out since no place was free."""
         self._refusal = ""
-        """Why there is no memory, and none is requested any more; empty as long as there may be some."""
+        """Why no memory is requested any more; empty as long as a request may succeed."""
         self._answered = threading.Event()
+        """Set unless a request for memory has no answer yet."""
         self._answered.set()
         self._warned: set[str] = set()
-        self.step = -1
+        """The reasons for which a save was left out with a warning."""
+        self.last_step = -1
         """The step that was saved last in this round."""
         self._channel: AgentChannel | None = None
         if (path := os.environ.get(KEEP)) is None:
-            self._refusal = _NO_LAUNCHER
+            self._refusal = "this launcher offers no memory for it"
             return
-        checkpoints.check_unused(_THESE)
+        checkpoints.check_unused(_USED_BY)
         try:
             self._channel = AgentChannel(path)
             self._channel.send(Hello(self.environment.worker, self.environment.round, os.getpid()))
@@ -122,39 +117,40 @@ class _Link:
                 raise UnreachableError(path, error) from error
             raise
         planned_end = PlannedEnd(self._channel)
-        planned_end.listen(self._take)
-        checkpoints.connect(planned_end, _THESE)
+        planned_end.listen(self._on_message)
+        checkpoints.connect(planned_end, _USED_BY)
 
-    def may_save(self, step: int, length: int) -> bool:
-        """Whether no save had this step or a higher one: if ranks save it different times, its parts do not match."""
-        if step <= self.step and not (step == self.step and checkpoints.are_last()):  # a last one is no mistake
+    def is_new_step(self, step: int, length: int) -> bool:
+        """Whether this step is higher than all before; warn if not, unless a planned end repeats the last step."""
+        is_repeated_end = step == self.last_step and checkpoints.is_last()
+        if step <= self.last_step and not is_repeated_end:
             self.warn("its step is not higher than that of an earlier save, which has to have all of the state", length)
-        return step > self.step
+        return step > self.last_step
 
     def reserve(self, length: int, shard: int, shards: int) -> Arena | None:
-        """Return memory for generations of this length; warn and return None if there is none."""
-        if self._has_room(length) or self._refusal or self._channel is None:
-            return self._arena_for(length)
-        if self._answered.is_set():  # otherwise the answer to an earlier request is still to come
-            self._answered.clear()
-            try:
-                self._channel.send(Reserve(length + length // 8, 0, shard, shards))
-            except OSError as error:
-                self._refusal = f"nodeclient cannot be reached ({error.strerror})"
-                return self._arena_for(length)
-            self._answered.wait(WITHIN_S)
-        return self._arena_for(length)
-
-    def _has_room(self, length: int) -> bool:
-        return self.arena is not None and self.arena.sizes.generation >= length
-
-    def _arena_for(self, length: int) -> Arena | None:
+        """Return an arena for generations of `length` bytes; warn and return None if there is none."""
+        if not self._has_room(length) and not self._refusal and self._answered.is_set():
+            self._request(Reserve(length + length // 8, 0, shard, shards))
         if self._has_room(length):
             return self.arena
         self.warn(self._refusal or "its memory is not there yet", length)
         return None
 
-    def skip(self, length: int) -> None:
+    def _has_room(self, length: int) -> bool:
+        return self.arena is not None and self.arena.sizes.generation >= length
+
+    def _request(self, memory: Reserve) -> None:
+        """Request memory, and wait for the answer."""
+        assert self._channel is not None  # noqa: S101 - else there is a refusal
+        self._answered.clear()
+        try:
+            self._channel.send(memory)
+        except OSError as error:
+            self._refusal = f"nodeclient cannot be reached ({error.strerror})"
+        else:
+            self._answered.wait(WITHIN_S)
+
+    def skip_save(self, length: int) -> None:
         """Leave a save out, since all places hold steps that are still needed."""
         self.skipped += 1
         self.report(Interval(0, 0.0, self.skipped))
@@ -171,7 +167,7 @@ class _Link:
         if self._channel is not None:
             self._channel.report(message)
 
-    def _take(self, message: Message, files: list[int]) -> None:
+    def _on_message(self, message: Message, files: list[int]) -> None:
         match message:
             case Reserved(lent=False):
                 try:
@@ -188,24 +184,25 @@ class _Link:
             os.close(file)
 
 
-_link: _Link | None = None
+_connection: _Connection | None = None
 
 
-def _present_link() -> _Link:
-    global _link  # noqa: PLW0603 - one process has one connection
-    if _link is None:
-        _link = _Link()
-    return _link
+def _open_connection() -> _Connection:
+    global _connection  # noqa: PLW0603 - one process has one connection
+    if _connection is None:
+        _connection = _Connection()
+    return _connection
 
 
 class KeptWriter(StorageWriter):
-    """Saves a state dict into the memory of this node, as of a step; all ranks give the same one."""
+    """Saves a state dict into the memory of this node, as that of a step, which is the same on all ranks."""
 
     def __init__(self, step: int) -> None:
-        """Take the step, which is higher than that of the save before. Raises `ValueError` for what is no step."""
+        """Take a step that is higher than those of earlier saves. Raises `ValueError` for what is not a step."""
         self._step = progress.whole_step(step)
         self._save = 0
-        self._own = SavePlan([])
+        """The number of this save in its process; see `OwnItems`."""
+        self._own_plan = SavePlan([])
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Do nothing: the step identifies the checkpoint."""
@@ -215,7 +212,7 @@ class KeptWriter(StorageWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Record the plan of this rank, and add a description of its items."""
-        self._own, self._save = plan, next(_SAVES)
+        self._own_plan, self._save = plan, next(_SAVES)
         return replace(plan, storage_data=own_items(self._save, plan.items)) if plan.usable else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -223,36 +220,36 @@ class KeptWriter(StorageWriter):
         return number_parts(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Save all state of this rank. Raises `KeptStateError` for state that can never be kept."""
-        link, contents = _present_link(), [self._content(item, planner) for item in self._items(planner)]
+        """Save all state of this rank. Raises `KeptStateError` for state that cannot be kept."""
+        connection, contents = _open_connection(), [self._content(item, planner) for item in self._items(planner)]
         layout = lay_out(piece for piece, _ in contents)
         tail = lay_out(()).manifest + _NO_SMALL_STATE
         begin = small_offset(layout)
         length = begin + len(tail)
-        rank, world_size = link.environment.rank, link.environment.world_size
+        rank, world_size = connection.environment.rank, connection.environment.world_size
         shard, shards = self._part(plan, contents, rank, world_size)
-        arena = link.reserve(length, shard, shards) if link.may_save(self._step, length) else None
+        arena = connection.reserve(length, shard, shards) if connection.is_new_step(self._step, length) else None
         if arena is not None:
             began_at = time.monotonic()
-            place = arena.begin_generation(last=checkpoints.are_last())
-            if place is None:  # it is not known yet that newer steps are whole everywhere
-                link.skip(length)
+            place = arena.begin_generation(last=checkpoints.is_last())
+            if place is None:  # the coordinator has not confirmed yet that a newer step is whole on all ranks
+                connection.skip_save(length)
             else:
                 place.data[: len(layout.manifest)] = layout.manifest
                 copy_tensors(views_of(layout, place.data), [tensor for _, tensor in contents])
                 place.data[begin:length] = tail
-                commit = (link.environment.round, length, rank, world_size, shard, shards)
+                commit = (connection.environment.round, length, rank, world_size, shard, shards)
                 place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE | CHOSEN))
-                link.step = self._step
-                link.report(Saved(self._step, time.monotonic() - began_at, length))
+                connection.last_step = self._step
+                connection.report(Saved(self._step, time.monotonic() - began_at, length))
         written: Future[list[WriteResult]] = Future()
         written.set_result([WriteResult(item.index, 0, None) for item in plan.items])
         return written
 
     def _items(self, planner: Any) -> list[WriteItem]:
         """Return the items of this rank's own plan. Raises `KeptStateError`."""
-        if self._own.usable:
-            return self._own.items
+        if self._own_plan.usable:
+            return self._own_plan.items
         # torch leaves out a plan that has not changed, and another writer may have had the earlier one.
         try:
             return create_default_local_save_plan(planner.state_dict, planner.is_coordinator).items
@@ -265,12 +262,12 @@ class KeptWriter(StorageWriter):
     def _part(
         self, plan: SavePlan, contents: list[tuple[Piece, torch.Tensor]], rank: int, world_size: int
     ) -> tuple[int, int]:
-        """Return the number of this rank's part, and how many parts there are."""
+        """Return the number of this rank's part, and how many parts there are; each rank has its own if unknown."""
         number = plan.storage_data
         if not isinstance(number, PartNumber) or number.save != self._save:
             return rank, world_size
         if number.shards == 1 and any(piece.sizes != piece.whole for piece, _ in contents):
-            return rank, world_size  # this rank saves alone, and others have the other pieces
+            return rank, world_size  # only this rank has a plan, and other ranks have the other pieces
         return number.shard, number.shards
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -286,7 +283,7 @@ class KeptWriter(StorageWriter):
     def _content(item: Any, planner: SavePlanner) -> tuple[Piece, torch.Tensor]:
         data: Any = planner.resolve_data(item)
         if item.type == WriteItemType.BYTE_IO:
-            _check_plain(item.index.fqn, data.getvalue())
+            _check_pickle(item.index.fqn, data.getvalue())
             raw = torch.frombuffer(bytearray(data.getvalue()), dtype=torch.uint8)
             size = (raw.numel(),)
             return Piece(item.index.fqn + BYTES_MARK, "uint8", size, (0,), size, raw.numel()), raw
@@ -297,39 +294,32 @@ class KeptWriter(StorageWriter):
 
 
 class KeptReader(StorageReader):
-    """Loads a state dict from kept state. Its `step` is -1 if there is none."""
+    """Loads a state dict from kept state."""
 
     def __init__(self) -> None:
         """Wait until all parts are on this host. Raises `KeptStateError`."""
-        point = _present_link().point
+        point = _open_connection().point
         self.step = point.step
         """The step that is kept; -1 if there is none."""
-        self._pieces: dict[str, dict[tuple[int, ...], tuple[Piece, torch.Tensor]]] = {}
-        for part, place, commit, is_generation in point.places:
-            if is_generation and part.big:
+        self._saved = SavedTensors()
+        for part, place, commit in point.generations:
+            if part.big:
                 layout, data, _ = read_generation(place, commit)
-                for piece, view in zip(layout.pieces, views_of(layout, data), strict=True):
-                    self._pieces.setdefault(piece.name, {})[piece.offsets] = piece, view
+                self._saved.add(layout, data)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Do nothing: there is one step to load."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Return the metadata of the kept state, put together from the descriptions of all parts.
-
-        Raises `KeptStateError` if there is none.
-        """
+        """Return the metadata of the kept state, out of all parts. Raises `KeptStateError` if no step is kept."""
         if self.step < 0:
             raise KeptStateError("no step is kept, so there is nothing to load: load only if the reader's step is >= 0")
         known: dict[str, Any] = {}
-        for name, pieces in self._pieces.items():
+        for name in self._saved.names:
             if name.endswith(BYTES_MARK):
                 known[name.removesuffix(BYTES_MARK)] = BytesStorageMetadata()
-                continue
-            found = [piece for piece, _ in pieces.values()]
-            chunks = [ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes)) for piece in found]
-            properties = TensorProperties(dtype=getattr(torch, found[0].dtype))
-            known[name] = TensorStorageMetadata(properties, torch.Size(found[0].whole), chunks)
+            else:
+                known[name] = self._saved.metadata(name)
         return Metadata(known)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -348,13 +338,11 @@ class KeptReader(StorageReader):
         for item in plan.items:
             name = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
-                [(_, raw)] = self._pieces[name + BYTES_MARK].values()
-                pickled = bytes(raw.numpy())
-                _check_plain(name, pickled)
+                pickled = bytes(self._saved.data(name + BYTES_MARK).numpy())
+                _check_pickle(name, pickled)
                 planner.load_bytes(item, io.BytesIO(pickled))
                 continue
-            pieces, offset = self._pieces[name], item.storage_index.offset
-            _, source = next(iter(pieces.values())) if offset is None else pieces[tuple(offset)]
+            source = self._saved.data(name, item.storage_index.offset)
             target = planner.resolve_tensor(item).detach()
             target.copy_(narrow(source, item.storage_offsets, item.lengths))
             planner.commit_tensor(item, target)
@@ -369,9 +357,9 @@ class KeptReader(StorageReader):
         return True
 
 
-def _check_plain(name: str, pickled: bytes) -> None:
-    """Raise `KeptStateError` for a pickle that `weights_only` does not load: the planner loads it without that."""
-    _trust_plain_types()
+def _check_pickle(name: str, pickled: bytes) -> None:
+    """Raise `KeptStateError` for a pickle that could run code: torch's planner would load it unchecked."""
+    _trust_common_types()
     try:
         torch.load(io.BytesIO(pickled), weights_only=True, map_location="cpu")
     except Exception as error:  # torch does not document its errors, and the bytes may be anything
@@ -382,10 +370,10 @@ def _check_plain(name: str, pickled: bytes) -> None:
 
 
 @cache
-def _trust_plain_types() -> None:
-    """Add the types that states of samplers and schedulers have to torch's safe ones, in this process.
+def _trust_common_types() -> None:
+    """Add types that states of samplers and schedulers have to those that torch trusts in a pickle, in this process.
 
-    The construction of such a value runs no code of others.
+    To make a value of these types runs no code of others.
     """
     plain: list[Any] = [list, dict, set, frozenset, int, float, str, date, datetime, timedelta, timezone]
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -397,13 +385,12 @@ def _trust_plain_types() -> None:
 
 @dataclass(frozen=True, slots=True)
 class OwnItems:
-    """A rank's description of its plan, by which the parts of a checkpoint are numbered and a whole one is recognised.
+    """A digest of a rank's plan, by which ranks with the same items are given the same part number.
 
-    Ranks whose plans have the same items have the same part. A rank does not know the items of others, and torch's
-    global plan no longer shows them: it leaves each item that several ranks have to one of them. So each rank adds a
-    digest of its items to its own plan, and the rank that gets all plans adds the number of each part, and how many
-    there are. torch may leave out plans that have not changed. Then not all ranks get a number, and each counts as one
-    with a part of its own. That is always correct, but the loss of a host costs more.
+    A rank does not know the plans of other ranks, and torch's global plan leaves each shared item to only one rank. So
+    each rank adds this digest to its plan, and the rank that gets all plans adds the part numbers. torch may leave out
+    plans that have not changed. Then each rank counts as having a part of its own. That is always correct, but the loss
+    of a host costs more.
     """
 
     save: int

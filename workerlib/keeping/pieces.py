@@ -1,8 +1,7 @@
-"""Finds the piece of a tensor that this rank has, and fills tensors from the pieces that other ranks saved.
+"""Describes the piece of a tensor that this rank has, and fills tensors from the pieces that other ranks saved.
 
-A tensor of a sharded model is a DTensor. torch's own functions for distributed checkpoints, which are pure, compute its
-pieces, and which saved pieces cover it at another world size. They are imported only if something is sharded: the
-import takes longer than a restart.
+A tensor of a sharded model is a DTensor. torch's functions for distributed checkpoints compute which saved pieces cover
+it at another world size. They are imported only if something is sharded: the import takes longer than a restart.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ def piece_of(name: str, tensor: Any) -> Piece:
     if is_lazy(tensor):
         raise KeptStateError(f"{name} has no size yet: call keep() after a first forward of its lazy module")
     local = local_part(tensor)
-    if (why := _obstacle(local)) is not None:
+    if (why := _copy_obstacle(local)) is not None:
         raise KeptStateError(f"{name} {why}")
     whole, offsets = tuple(tensor.shape), (0,) * tensor.dim()
     if is_sharded(tensor):
@@ -56,16 +55,16 @@ def piece_of(name: str, tensor: Any) -> Piece:
     return Piece(name, dtype, whole, offsets, tuple(local.shape), local.numel() * local.element_size(), strides)
 
 
-def _obstacle(local: torch.Tensor) -> str | None:
-    """Return why nothing can be copied back into a tensor, or `not_bytes`; None if it can."""
-    if (why := not_bytes(local)) is not None:
+def _copy_obstacle(local: torch.Tensor) -> str | None:
+    """Return why the bytes of a tensor cannot be saved and copied back; None if they can."""
+    if (why := bytes_obstacle(local)) is not None:
         return why
     if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
         return "is expanded, so that nothing can be copied back into it: keep its clone()"
     return None
 
 
-def not_bytes(local: torch.Tensor) -> str | None:
+def bytes_obstacle(local: torch.Tensor) -> str | None:
     """Return why the bytes of a tensor are not its whole state; None if they are."""
     if local.layout is not torch.strided:
         return f"is a tensor of the layout {local.layout}, which cannot be kept"
@@ -102,7 +101,7 @@ def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tup
 
 
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
-    """Return a crc32 of tensors with their names, in whatever order they come."""
+    """Return a crc32 of tensors with their names; the order in which they come does not matter."""
     pairs = sorted(tensors, key=lambda pair: pair[0])
     sums = [_sum_of(local_part(tensor)) for _, tensor in pairs]
     crc = zlib.crc32(repr([piece_of(*pair) for pair in pairs]).encode())
@@ -110,13 +109,13 @@ def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
 
 
 def _sum_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a tensor's elements with their bits as integers: a GPU does it at the rate of its memory."""
+    """Return the sum of a tensor's elements with their bits read as integers; a GPU is as fast as its memory."""
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return real.resolve_neg().view(_INTEGERS[real.element_size()]).sum(dtype=torch.int64)
 
 
 def views_of(layout: Layout, data: memoryview) -> list[torch.Tensor]:
-    """Return the tensors that lie in the memory of a place. Raises `KeptStateError`."""
+    """Return the tensors in the data of a place, without a copy. Raises `KeptStateError` if sizes do not fit."""
     return [_view(piece, begin, data) for piece, begin in zip(layout.pieces, layout.begins, strict=True)]
 
 
@@ -130,15 +129,16 @@ def _view(piece: Piece, begin: int, data: memoryview) -> torch.Tensor:
 
 
 GAPS_MAX = 16
-"""How many times the memory of its elements a tensor may take that comes back with gaps: a column of a wide matrix
-comes back without them."""
+"""A tensor is made with the gaps between its elements that it had, unless it would take more than so many times the
+memory of its elements, as a column of a wide matrix would."""
 
 
 class SavedTensors:
-    """The pieces in all parts of a resume point, by the names of their tensors."""
+    """The saved pieces of tensors, out of all parts of a step."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, dict[tuple[int, ...], tuple[Piece, torch.Tensor]]] = {}
+        """Each piece and its data, by the name of the tensor and the offsets within it."""
 
     def add(self, layout: Layout, data: memoryview) -> None:
         """Add the pieces of one part. Raises `KeptStateError`."""
@@ -147,37 +147,50 @@ class SavedTensors:
 
     @property
     def names(self) -> Sequence[str]:
-        """All names."""
+        """The names of all tensors."""
         return list(self._pieces)
+
+    def data(self, name: str, offsets: Sequence[int] | None = None) -> torch.Tensor:
+        """Return the data of the piece at these offsets; None for a tensor that was saved whole."""
+        return self._pieces[name][(0,) * len(self.shape(name)) if offsets is None else tuple(offsets)][1]
+
+    def metadata(self, name: str) -> Any:
+        """Return torch's `TensorStorageMetadata` of a tensor with its saved pieces."""
+        from torch.distributed.checkpoint import metadata  # noqa: PLC0415 - see the module
+
+        pieces = [piece for piece, _ in self._pieces[name].values()]
+        chunks = [metadata.ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes)) for piece in pieces]
+        properties = metadata.TensorProperties(dtype=self.dtype(name))
+        return metadata.TensorStorageMetadata(properties, torch.Size(self.shape(name)), chunks)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the size of a whole tensor."""
-        return self._any(name).whole
+        return self._any_piece(name).whole
 
     def dtype(self, name: str) -> torch.dtype:
         """Return the type of a tensor's elements."""
-        found: torch.dtype = getattr(torch, self._any(name).dtype)
+        found: torch.dtype = getattr(torch, self._any_piece(name).dtype)
         return found
 
     def new(self, name: str, device: torch.device | str) -> torch.Tensor:
-        """Return a tensor to be filled with the whole of a saved one. Raises `UnfitStateError` if there is none."""
+        """Return an empty tensor for the whole of a saved one. Raises `UnfitStateError` if none has this name."""
         if name not in self._pieces:
             raise UnfitStateError(f"{name} is not in the kept state")
-        shape, strides = self.shape(name), self._any(name).strides
+        shape, strides = self.shape(name), self._any_piece(name).strides
         if _is_layout(shape, strides):
             return torch.empty_strided(shape, strides, dtype=self.dtype(name), device=device)
         return torch.empty(shape, dtype=self.dtype(name), device=device)
 
     def is_sharded(self, name: str) -> bool:
         """Whether a tensor was saved in several pieces."""
-        piece = self._any(name)
+        piece = self._any_piece(name)
         return piece.sizes != piece.whole
 
     def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Fill this process's own pieces of tensors. Raises `KeptStateError`."""
-        left_out = min(self._pieces.keys() - targets.keys(), default=None)
-        to: list[torch.Tensor] = []
-        of: list[torch.Tensor] = []
+        """Fill this process's pieces of tensors. Raises `KeptStateError`, also if a saved tensor has no target."""
+        unused = min(self._pieces.keys() - targets.keys(), default=None)
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Each region of a target, and the saved region of the same size."""
         resharded = {}
         for name, target in targets.items():
             saved = self._pieces.get(name)
@@ -190,49 +203,38 @@ class SavedTensors:
                 raise UnfitStateError(f"{name} was kept as {self.dtype(name)}, but is {target.dtype}")
             own = saved.get(piece_of(name, target).offsets)
             if own is not None and own[0].sizes == tuple(local_part(target).shape):
-                to.append(local_part(target))
-                of.append(own[1])
+                pairs.append((local_part(target), own[1]))
             else:
                 resharded[name] = target
-        if left_out is not None:
-            raise UnfitStateError(f"{left_out} was kept, and no object of keep() has it")
+        if unused is not None:
+            raise UnfitStateError(f"{unused} was kept, and no object of keep() has it")
         if resharded:
-            self._reshard(resharded, to, of)
+            pairs += self._reshard(resharded)
         with torch.no_grad():
-            for destination, source in zip(to, of, strict=True):
-                destination.copy_(source)
+            for target, source in pairs:
+                target.copy_(source)
 
-    def _reshard(self, targets: dict[str, Any], to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-        """Append the regions of targets to `to` and those of saved pieces to `of`, as torch plans them."""
+    def _reshard(self, targets: dict[str, Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield regions of targets and the saved regions for them, as torch plans them."""
         from torch.distributed.checkpoint.default_planner import create_default_local_load_plan  # noqa: PLC0415
-        from torch.distributed.checkpoint.metadata import (  # noqa: PLC0415
-            ChunkStorageMetadata,
-            Metadata,
-            TensorProperties,
-            TensorStorageMetadata,
-        )
+        from torch.distributed.checkpoint.metadata import Metadata  # noqa: PLC0415
 
-        known: dict[str, Any] = {}
         for name in targets:
-            pieces = [piece for piece, _ in self._pieces[name].values()]
-            if sum(piece.elements for piece in pieces) < math.prod(self.shape(name)):
+            if sum(piece.elements for piece, _ in self._pieces[name].values()) < math.prod(self.shape(name)):
                 raise KeptStateError(f"{name} is not whole in the kept state")
-            chunks = [ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes)) for piece in pieces]
-            properties = TensorProperties(dtype=self.dtype(name))
-            known[name] = TensorStorageMetadata(properties, torch.Size(self.shape(name)), chunks)
-        for item in create_default_local_load_plan(targets, Metadata(known)).items:
-            offset = item.storage_index.offset
+        known = Metadata({name: self.metadata(name) for name in targets})
+        for item in create_default_local_load_plan(targets, known).items:
             name = item.storage_index.fqn
-            _, view = self._pieces[name][tuple(offset) if offset is not None else (0,) * len(self.shape(name))]
-            to.append(narrow(local_part(targets[name]), item.dest_offsets, item.lengths))
-            of.append(narrow(view, item.storage_offsets, item.lengths))
+            source = self.data(name, item.storage_index.offset)
+            target = narrow(local_part(targets[name]), item.dest_offsets, item.lengths)
+            yield target, narrow(source, item.storage_offsets, item.lengths)
 
-    def _any(self, name: str) -> Piece:
+    def _any_piece(self, name: str) -> Piece:
         return next(iter(self._pieces[name].values()))[0]
 
 
 def _is_layout(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements with these strides have memory of their own each, and do not lie far apart."""
+    """Whether elements with these strides do not overlap in memory, and do not lie far apart."""
     room = 1
     for stride, size in sorted(zip(strides, shape, strict=False)):
         if size > 1 and stride < room:
@@ -242,7 +244,7 @@ def _is_layout(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def narrow(tensor: torch.Tensor, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-    """Return a region of a tensor."""
+    """Return the region of a tensor that begins at `offsets` and has the size `lengths`."""
     for dimension, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
         tensor = tensor.narrow(dimension, offset, length)
     return tensor

@@ -1,8 +1,8 @@
 """Turns the state of schedulers, samplers and the like into JSON and back, exactly and without pickle.
 
 JSON has no tuples, no keys that are numbers, no bytes and no tensors. Each of them becomes an object whose one key
-names its kind, such as `{"$tuple": [1, 2]}`. Anything else is refused, with the path to it. Tensors may also be left to
-`NestedTensors`, which has them saved as big state.
+names its kind, such as `{"$tuple": [1, 2]}`. Anything else is refused, with the path to it. `NestedTensors` takes
+tensors out, so that they are saved as big state.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any
 import torch
 
 from workerlib.keeping.kept_errors import KeptStateError
-from workerlib.keeping.pieces import is_sharded, not_bytes
+from workerlib.keeping.pieces import bytes_obstacle, is_sharded
 
 NAMED = "$big"
-"""The kind of a value that names a tensor, and the type of the device that it is on."""
+"""The kind of a value that stands for a tensor: it has the tensor's name, and the type of its device."""
 
 
 class NestedTensors:
-    """The tensors within the lists and dicts of an object's state: they are big state, and its values name them.
+    """Collects the tensors within the lists and dicts of an object's state: its values only name them.
 
-    A tensor that is there twice is saved once, and comes back as one: else a change of it would leave the other one.
+    A tensor that occurs twice is saved once, and is restored as one, so that a change of it shows in both places.
     """
 
     def __init__(self, least_bytes: int, others: Mapping[Hashable, str] | None = None) -> None:
-        """Begin with none. Only those with `least_bytes` are taken; `others` are named already, by `memory_of`."""
+        """Collect tensors of at least `least_bytes`; `others` names those saved elsewhere, by `memory_of`."""
         self._least_bytes = least_bytes
         self._names = dict(others or {})
         self.tensors: dict[str, torch.Tensor] = {}
         self.seen: set[int] = set()
-        """The identities of all tensors that there were, also of those that were not taken."""
+        """The identities of all tensors that were given to `collect`."""
 
-    def take(self, tensor: torch.Tensor, path: str) -> dict[str, Any] | None:
-        """Return the value that stands for a tensor; None if the tensor itself is to be written among values.
+    def collect(self, tensor: torch.Tensor, path: str) -> dict[str, Any] | None:
+        """Return the value that stands for a tensor; None if the tensor itself belongs among the values.
 
-        Raises `KeptStateError` if another one has its name.
+        Raises `KeptStateError` if another tensor has its name.
         """
         self.seen.add(id(tensor))
         if is_sharded(tensor) or tensor.numel() * tensor.element_size() < self._least_bytes:
@@ -51,14 +51,14 @@ class NestedTensors:
 
 
 def memory_of(tensor: torch.Tensor) -> Hashable:
-    """Return what is equal for two tensors only if they have the same elements in the same memory."""
+    """Return a key that two tensors share only if they have the same elements in the same memory."""
     if is_sharded(tensor) or tensor.layout is not torch.strided or not tensor.numel():
         return id(tensor)
     return tensor.data_ptr(), tensor.device, tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def refuse_shared(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Raise `KeptStateError` for two tensors that share a part of their memory: they would come back as two."""
+    """Raise `KeptStateError` if two tensors share a part of their memory, which they would not share when restored."""
     spans = sorted(
         (str(tensor.device), tensor.data_ptr(), tensor.data_ptr() + _reach(tensor), name)
         for name, tensor in tensors
@@ -70,6 +70,7 @@ def refuse_shared(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def _reach(tensor: torch.Tensor) -> int:
+    """Return the bytes from the beginning of a tensor to its end, with gaps."""
     last = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
     return (last + 1) * tensor.element_size()
 
@@ -78,8 +79,8 @@ BYTES_MAX = 1 << 20
 """The most bytes of a tensor or of bytes among values, since these are written as text at each step."""
 
 NESTING_MAX = 100
-"""The most dicts and lists within one another. To read them back takes more of Python's stack than to write them, so
-what is kept has to stay far below its end."""
+"""The most dicts and lists within one another, far below what Python's stack allows: it needs more of it to read them
+than to write them."""
 
 INT_BITS_MAX = 2_048
 """The most bits of an integer: Python limits how many digits a number may have as text, to 640 at least."""
@@ -100,7 +101,7 @@ _KIND_OF = {kind: name for name, kind in (*_SEQUENCES.items(), *_MAPPINGS.items(
 def to_plain(value: Any, path: str, nested: NestedTensors | None = None, depth: int = 0) -> Any:  # noqa: C901, PLR0911 - one for each kind
     """Return a value as plain JSON. Raises `KeptStateError`, which names the path to a value that has no JSON form.
 
-    Tensors that `nested` takes are only named. `depth` is how many dicts and lists the value is within.
+    Tensors that `nested` collects are only named. `depth` is how many dicts and lists the value is within.
     """
     kind = type(value)
     if kind is int and value.bit_length() > INT_BITS_MAX:
@@ -131,7 +132,7 @@ def to_plain(value: Any, path: str, nested: NestedTensors | None = None, depth: 
     if kind in (bytes, bytearray):
         return {"$bytes": _text(bytes(value), path)}
     if isinstance(value, torch.Tensor):
-        named = None if nested is None else nested.take(value, path)
+        named = None if nested is None else nested.collect(value, path)
         return named or {"$tensor": _tensor(value, path)}
     if isinstance(value, (torch.dtype, torch.device)):
         return {f"${type(value).__name__}": str(value).removeprefix("torch.")}
@@ -139,7 +140,7 @@ def to_plain(value: Any, path: str, nested: NestedTensors | None = None, depth: 
 
 
 def too_deep(path: str) -> KeptStateError:
-    """Return the error for a value within too many others, by its path."""
+    """Return the error for a value at a path that is within too many dicts and lists."""
     return KeptStateError(
         f"{path[:60]}... is within more than {NESTING_MAX} dicts and lists, or holds itself, so it cannot be kept"
     )
@@ -148,7 +149,7 @@ def too_deep(path: str) -> KeptStateError:
 def from_plain(plain: Any, find: Callable[[str, str], torch.Tensor] | None = None) -> Any:  # noqa: C901, PLR0911 - as above
     """Return the value that `to_plain` was given. Raises `KeptStateError`.
 
-    `find` returns a tensor that is only named, by its name and the type of its device.
+    `find` takes the name and the type of device of a tensor that is only named, and returns the tensor.
     """
     if isinstance(plain, list):
         return [from_plain(item, find) for item in plain]
@@ -215,7 +216,7 @@ def _as_tensor(array: Any, path: str) -> torch.Tensor:
 def _tensor(tensor: torch.Tensor, path: str) -> list[Any]:
     if type(tensor).__name__ == "DTensor":
         raise KeptStateError(f"{path} is a DTensor: give the module, the optimizer or the tensor itself to keep()")
-    if (why := not_bytes(tensor)) is not None:
+    if (why := bytes_obstacle(tensor)) is not None:
         raise KeptStateError(f"{path} {why}")
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     text = _text(bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b"", path)

@@ -1,4 +1,4 @@
-"""Brings the objects of `ctx.keep` to the state of a resume point, at any world size."""
+"""Restores the objects of `ctx.keep` from the step that a round resumes from, at any world size."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ LOG = logging.getLogger("workerlib.keeping")
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """The parts of a step that are on this host, in memory."""
+    """The step that a round resumes from, in the arenas that nodeclient has sent."""
 
     round: int
+    """The round that did the step."""
     step: int
     """-1 if there is nothing to resume from."""
     parts: tuple[tuple[Part, Arena], ...]
 
     @property
-    def places(self) -> list[tuple[Part, Place, Commit, bool]]:
-        """All whole places of the resume point, and whether each is a generation."""
-        places = []
-        for part, arena in self.parts:
-            for place in (*arena.generations, *arena.smalls):
-                commit = place.read()
-                if commit is not None and (commit.round, commit.step, commit.rank) == (
-                    self.round,
-                    self.step,
-                    part.rank,
-                ):
-                    places.append((part, place, commit, any(place is generation for generation in arena.generations)))
-        return places
+    def generations(self) -> list[tuple[Part, Place, Commit]]:
+        """The places with big state of the step."""
+        return [found for part, arena in self.parts for found in self._whole_places(part, arena.generations)]
+
+    @property
+    def smalls(self) -> list[tuple[Part, Place, Commit]]:
+        """The places with small state of the step."""
+        return [found for part, arena in self.parts for found in self._whole_places(part, arena.smalls)]
+
+    def _whole_places(self, part: Part, places: Iterable[Place]) -> Iterator[tuple[Part, Place, Commit]]:
+        for place in places:
+            commit, wanted = place.read(), (self.round, self.step, part.rank)
+            if commit is not None and (commit.round, commit.step, commit.rank) == wanted:
+                yield part, place, commit
 
     @property
     def shape(self) -> tuple[int, int]:
         """The world size of the round that saved it, and the number of its shards; zeros if there is nothing."""
-        bigs = ((commit.world_size, commit.shards) for _, _, commit, is_generation in self.places if is_generation)
-        return next(bigs, (0, 0))
+        return next(((commit.world_size, commit.shards) for _, _, commit in self.generations), (0, 0))
 
     @property
     def is_own(self) -> bool:
@@ -63,8 +64,7 @@ class RestorePoint:
 
         Raises `ManifestError`.
         """
-        bigs = [(place, commit) for _, place, commit, is_generation in self.places if is_generation]
-        layouts = (read_generation(place, commit)[0] for place, commit in bigs if commit.shards > 1)
+        layouts = (read_generation(place, commit)[0] for _, place, commit in self.generations if commit.shards > 1)
         pieces = [piece for layout in layouts for piece in layout.pieces]
         return bool(pieces) and all(piece.sizes == piece.whole for piece in pieces)
 
@@ -72,7 +72,8 @@ class RestorePoint:
 def ask(channel: AgentChannel) -> RestorePoint:
     """Ask nodeclient for the state to resume from, and wait until it is on this host. Raises `KeptStateError`.
 
-    An error never counts as "no state": a rank that begins anew beside others that go on would spoil the training.
+    An error never counts as "no state": a rank that starts from scratch beside others that resume would spoil the
+    training.
     """
     parts: list[tuple[Part, Arena]] = []
     try:
@@ -82,7 +83,8 @@ def ask(channel: AgentChannel) -> RestorePoint:
             try:
                 if not isinstance(message, ResumeFrom) or len(files) != len(message.parts):
                     raise ChannelError(f"an answer was expected, and not {type(message).__name__}")
-                parts += [(part, _private(file)) for part, file in zip(message.parts, files, strict=True)]
+                arenas = [Arena(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))) for file in files]
+                parts += zip(message.parts, arenas, strict=True)
             finally:
                 for file in files:
                     os.close(file)
@@ -95,7 +97,7 @@ def ask(channel: AgentChannel) -> RestorePoint:
 
 
 def bring_back(point: RestorePoint, objects: Mapping[str, Adapter], rank: int, world_size: int) -> Mapping[str, Any]:
-    """Bring objects and random state to the resume point; return the values that the objects took, by name.
+    """Restore objects and random state; return the values that the objects loaded, by name.
 
     Raises `KeptStateError`, after which the objects are of no use.
     """
@@ -154,21 +156,21 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, Adapter], rank: int, 
 def _read(
     point: RestorePoint, rank: int, *, only_own: bool
 ) -> tuple[SavedTensors, dict[int, SmallState], SmallState | None]:
-    """Return the big state, the small states at the end of the step by rank, and that of `rank` within the step.
+    """Return the big state, the small states at the end of the step by rank, and the pending one of `rank`.
 
-    The big state is that of all ranks, or `only_own` that of this rank.
+    The big state is that of all ranks, or `only_own` that of `rank`.
     """
     saved = SavedTensors()
     done: dict[int, SmallState] = {}
     pending: tuple[int, SmallState] | None = None
-    for part, place, commit, is_generation in point.places:
-        if is_generation:
-            layout, data, small = read_generation(place, commit)
-            if part.big and (part.rank == rank or not only_own):
-                saved.add(layout, data)
-            if small is not None:
-                done.setdefault(part.rank, read_small(small))
-        elif not commit.pending:
+    for part, place, commit in point.generations:
+        layout, data, small = read_generation(place, commit)
+        if part.big and (part.rank == rank or not only_own):
+            saved.add(layout, data)
+        if small is not None:
+            done.setdefault(part.rank, read_small(small))
+    for part, place, commit in point.smalls:
+        if not commit.pending:
             done[part.rank] = read_small(place.data[: commit.length])
         elif commit.rank == rank and (pending is None or commit.serial > pending[0]):
             pending = commit.serial, read_small(place.data[: commit.length])
@@ -178,25 +180,22 @@ def _read(
 def _check_names(objects: Mapping[str, Adapter], values: Mapping[str, Any], own: SmallState | None) -> None:
     """Raise `UnfitStateError` unless the script gives the objects that were kept.
 
-    An object that is not restored, beside others that are, would mix the states of two steps. A rank may keep an
-    object that other ranks do not have, so only its `own` state shows which one is missing.
+    Otherwise some objects would be restored and others not, which mixes two steps. A rank may keep an object that other
+    ranks do not have, so only its `own` state shows that one is missing.
     """
     for name, adapter in objects.items():
         # An object without values has only tensors, which `SavedTensors.fill` checks.
         if name not in values and (adapter.iterates_when_read or adapter.values() is not None):
-            raise UnfitStateError(f"{name} is not in the kept state, which has {_in_words(values)}")
+            present = ", ".join(sorted(values)) or "no values"
+            raise UnfitStateError(f"{name} is not in the kept state, which has {present}")
     for name in own.values if own is not None else ():
         if name not in objects:
             raise UnfitStateError(f"{name} was kept, and keep() was not given it")
 
 
-def _in_words(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "no values"
-
-
 @contextmanager
 def _fitting(name: str) -> Iterator[None]:
-    """Raise `UnfitStateError` where an object cannot load the state kept under its name, as of another kind."""
+    """Raise `UnfitStateError` if the block fails, because an object cannot load the state kept under its name."""
     try:
         yield
     except KeptStateError:
@@ -206,12 +205,13 @@ def _fitting(name: str) -> Iterator[None]:
 
 
 def _device_of(objects: Iterable[Adapter]) -> torch.device:
-    """Return where the objects have their tensors."""
+    """Return the device of the first tensor; the CPU if there is none."""
     return next((tensor.device for kept in objects for _, tensor in kept.big_tensors()), torch.device("cpu"))
 
 
 def _fill_buffers(objects: Mapping[str, Adapter], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
-    to, of, names = [], [], set(kept)
+    """Restore the buffers. Raises `UnfitStateError` unless they are those that were kept."""
+    targets, sources, names = [], [], set(kept)
     for name, mapping, key in (place for adapter in objects.values() for place in adapter.buffer_places()):
         buffer, saved = mapping[key], kept.get(name)
         if buffer is None:  # a forward makes some buffers, such as those that are as large as its input
@@ -220,14 +220,9 @@ def _fill_buffers(objects: Mapping[str, Adapter], kept: Mapping[str, torch.Tenso
             continue
         if saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:
             raise UnfitStateError(f"the buffer {name} was not kept, or has another size or type")
-        to.append(buffer.detach())
-        of.append(saved)
+        targets.append(buffer.detach())
+        sources.append(saved)
         names.discard(name)
     if names:
         raise UnfitStateError(f"the buffer {min(names)} was kept, and no module has it")
-    copy_tensors(to, of)
-
-
-def _private(file: int) -> Arena:
-    """Return the arena of a descriptor as a private copy-on-write mapping."""
-    return Arena(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)))
+    copy_tensors(targets, sources)

@@ -1,8 +1,8 @@
-"""Finds state that training needs and `ctx.keep` does not keep: it is lost with the worker.
+"""Finds state that training needs and `ctx.keep` does not keep, so that the user is warned: it dies with the worker.
 
-* An optimizer that changes kept parameters and was not given. It may be inside another one, as in SAM, or inside an
-  object of the script. It counts as kept if an object that was given has all of its state.
-* An object that was given, and whose state dict is empty: torchmetrics leaves its sums out by default.
+* The state of an optimizer that changes kept parameters and was not given to `ctx.keep`. It may be inside another one,
+  as in SAM, or inside an object of the script. It counts as kept if a given object has all of its state.
+* A given object whose state dict is empty: torchmetrics leaves its sums out by default.
 * The state of a DDP communication hook, such as the errors that PowerSGD corrects in the next step.
 """
 
@@ -23,38 +23,38 @@ class UnkeptState:
     """Checks each optimizer after its first step, and all objects after the first step of training."""
 
     def __init__(self, objects: Mapping[str, Adapter]) -> None:
-        """Begin with `objects`, the adapters of the given objects."""
+        """Take the adapters of the given objects, by name."""
         self._objects = objects
-        self._seen = WeakSet(kept.optimizer for kept in objects.values() if isinstance(kept, KeptOptimizer))
+        self._known = WeakSet(kept.optimizer for kept in objects.values() if isinstance(kept, KeptOptimizer))
         self._new: list[torch.optim.Optimizer] = []
-        self._named: set[str] = set()
-        self._has_judged = False
+        self._reported: set[str] = set()
+        self._has_checked_objects = False
 
     def record(self, optimizer: torch.optim.Optimizer) -> None:
-        """Record that an optimizer does its step."""
-        if optimizer not in self._seen:
-            self._seen.add(optimizer)
+        """Record that an optimizer begins a step."""
+        if optimizer not in self._known:
+            self._known.add(optimizer)
             self._new.append(optimizer)
 
     def find(self) -> Iterator[str]:
-        """Yield unkept state, once for each object and each optimizer class. Call it after a step."""
-        if not self._has_judged:
-            self._has_judged = True
-            yield from self._empty()
-            yield from self._of_hooks()
+        """Yield phrases that name unkept state, once for each object and class of optimizer. Call it after a step."""
+        if not self._has_checked_objects:
+            self._has_checked_objects = True
+            yield from self._empty_objects()
+            yield from self._hook_states()
         new, self._new = self._new, []
         for optimizer in new:
             name = type(optimizer).__name__
-            if name not in self._named and not self._is_kept(optimizer):
-                self._named.add(name)
+            if name not in self._reported and not self._is_kept(optimizer):
+                self._reported.add(name)
                 yield f"the state of {name}, an optimizer that changes kept parameters and was not given to ctx.keep"
 
-    def _empty(self) -> Iterator[str]:
+    def _empty_objects(self) -> Iterator[str]:
         for name, kept in self._objects.items():
             if isinstance(kept, KeptStateful) and kept.is_empty:
                 yield f"{name}, whose state_dict is empty: if it has a state, give that to ctx.keep by itself"
 
-    def _of_hooks(self) -> Iterator[str]:
+    def _hook_states(self) -> Iterator[str]:
         for name, kept in self._objects.items():
             module = kept.module if isinstance(kept, KeptModule) else None
             # torch has no public name for them. Those without a state of their own get a process group, or None.
@@ -63,7 +63,7 @@ class UnkeptState:
                     yield f"the {type(state).__name__} of a communication hook of {name}, which only its own rank has"
 
     def _is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether an optimizer changes nothing that is kept, or the given objects have all of its state."""
+        """Whether the given objects have all state of an optimizer, or it changes none of their tensors."""
         given = [kept.optimizer for kept in self._objects.values() if isinstance(kept, KeptOptimizer)]
         groups = {id(group) for each in given for group in each.param_groups}
         try:

@@ -270,7 +270,7 @@ class ReusedWorker:
             return "the script has left its loop of rounds"
         if not self._keeps:
             return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
-        if planned and (REQUEST.listening or checkpoints.are_asked_for_by_script()):
+        if planned and (REQUEST.listening or checkpoints.script_writes_checkpoints()):
             return "the script saves at a step of its own choice, and ends there"
         if keeper is not None and keeper.is_sharded:
             return "parameters are sharded, and bound to the process group of this round"

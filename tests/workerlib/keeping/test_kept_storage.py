@@ -143,7 +143,7 @@ class Command:
 def check_plain(value: object) -> None:
     file = io.BytesIO()
     torch.save(value, file)
-    kept_storage._check_plain("value", file.getvalue())
+    kept_storage._check_pickle("value", file.getvalue())
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keep]:
     for name, value in environment(0, 1, 1, 1).to_environ().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(KEEP, str(keep.nodes[0].path))
-    monkeypatch.setattr(kept_storage, "_link", None)
+    monkeypatch.setattr(kept_storage, "_connection", None)
     yield keep
     if checkpoints._planned_end is not None:
         checkpoints._planned_end.close()
