@@ -81,7 +81,7 @@ _SAVES = count(1)
 """Numbers the saves of this process."""
 
 
-class _Connection:
+class _StorageConnection:
     """The connection of this process to nodeclient, which a writer and a reader share."""
 
     def __init__(self) -> None:
@@ -184,13 +184,13 @@ class _Connection:
             os.close(file)
 
 
-_connection: _Connection | None = None
+_connection: _StorageConnection | None = None
 
 
-def _open_connection() -> _Connection:
+def _open_connection() -> _StorageConnection:
     global _connection  # noqa: PLW0603 - one process has one connection
     if _connection is None:
-        _connection = _Connection()
+        _connection = _StorageConnection()
     return _connection
 
 
