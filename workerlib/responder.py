@@ -157,7 +157,7 @@ def _withdraw() -> None:
 
     A child of that child calls this function as well, and finds nothing held, so that it closes no files of others.
     """
-    _recorder.withdraw()
+    _recorder.reset_in_child()
     faulthandler.unregister(SIGNAL)
     _close()
 

@@ -88,7 +88,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **engines: Recorder) -> None:
     handlers = {recorders.HANDLER: engines["gloo"].handle} if "gloo" in engines else {}
     c10d._Request, c10d._Response, c10d._get_handler = object, object, handlers.__getitem__
     monkeypatch.setitem(sys.modules, recorders.C10D, c10d)
-    monkeypatch.setattr(recorders, "_over", set[tuple[str, str]]())  # another test may have begun a round
+    monkeypatch.setattr(recorders, "_earlier_groups", set[tuple[str, str]]())  # another test may have begun a round
 
 
 def _dump(named: dict[str, Recorder], whole: bool, backend: str = "") -> bytes:

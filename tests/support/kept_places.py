@@ -56,7 +56,7 @@ def held(parts: Parts, commit: Commit, small: bytes | None = None) -> Held:
         end += len(small)
     place = empty_place(end)
     place.data[:] = data[:end]
-    commit = commit.of(end, 1, 0 if small is None else WHOLE)
+    commit = commit.completed(end, 1, 0 if small is None else WHOLE)
     place.commit(commit)
     return Held(-1, place, commit, Kind.BIG)
 

@@ -1,18 +1,18 @@
-"""The memory that outlives a worker: its layout, and how a reader recognises places that are whole.
+"""The arena: shared memory of nodeclient, in which a worker saves its state, so that the state outlives the worker.
 
-Standard library only, since nodeclient imports it. An arena is a memfd of nodeclient's, one for each local rank, with a
-size that is sealed. It begins with a page of 64-bit words in the host's byte order: those of its header, then
-`CONTROL_WORDS` for each of its places. The data of the places follow, each at the beginning of a page:
+An arena is a memfd of a sealed size, one for each local rank. It begins with a page of 64-bit words in the host's byte
+order: a header, then `CONTROL_WORDS` for each of its places. The data of the places follow, each at the beginning of a
+page:
 
-* `GENERATIONS` places for the big state: parameters, and what the optimizer keeps of them.
-* `SMALL_PLACES` places for the small state: what forward changes without the optimizer, as of one step each.
-
-A place is *whole* if its control words belong together: the last of them, `check`, combines the others by exclusive or.
-A writer zeroes `check` first, then writes data, then the other words, and `check` last. So a writer that dies leaves
-one place that is not whole, and all others as they were. A reader trusts nothing here, and checks all bounds.
+* `GENERATIONS` places for the big state of a step: parameters and the optimizer's state.
+* `SMALL_PLACES` places for the small state of a step: what forward changes without the optimizer.
 
 The data of a place are the length of a manifest (8 bytes), the manifest (JSON, see `manifest`), tensors that are
 aligned to `ALIGNMENT` bytes, and then values as JSON, up to the length in the control words.
+
+A place is *whole* if the word `check` is the exclusive or of its other control words. A writer zeroes `check`, then
+writes data, then the other words, and `check` last. So a writer that dies leaves at most one place that is not whole.
+A reader trusts nothing in an arena, and checks all bounds. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MEMORY_NAME = "coordinatord-kept"
@@ -33,12 +33,12 @@ LAYOUT_VERSION = 1
 HEADER_BYTES = 4096
 
 GENERATIONS = 3
-"""Places for the big state: the protected one, the newest one, and one to write. While two steps are protected and a
-third one is the newest, nothing is saved."""
+"""The number of places for the big state: a protected step, the newest step, and one to write. While two steps are
+protected and a third one is the newest, nothing is saved."""
 
 SMALL_PLACES = 6
-"""Places for the small state: two protected steps, the last two steps that are done, and two states within the current
-step, one of which is whole while the other is written."""
+"""The number of places for the small state: two protected steps, the last two steps that are done, and two states
+within the current step, one of which is whole while the other is written."""
 
 ALIGNMENT = 64
 """One cache line, which suffices for every type of tensor."""
@@ -46,21 +46,22 @@ ALIGNMENT = 64
 PAGE_BYTES = 4096
 
 CONTROL_WORDS = 12
-"""The words of a place: step, flags, round, length, rank, world size, shard, shards, serial, check, digest, unused."""
+"""The number of words of a place: step, flags, round, length, rank, world size, shard, shards, serial, check, digest,
+unused."""
 
 HEADER_WORDS = 16
-"""The words of the header: magic, layout version, bytes of a generation, bytes of a small place; round, step and check
-of each step that is protected; the rest is unused."""
+"""The number of words of the header: magic, layout version, bytes of a generation, bytes of a small place; round, step
+and check of each protected step; the rest is unused."""
 
 PENDING = 1
-"""The flag of a small state that was taken within its step: buffers and random state are those of the step, while
+"""The flag of a small state that was written within its step: buffers and random state are those of the step, while
 numbers may still change."""
 
 WHOLE = 2
-"""The flag of a generation that holds the small state of its step as well, such as one of a save at an interval."""
+"""The flag of a generation that has the small state of its step as well, such as one of a save at an interval."""
 
 CHOSEN = 4
-"""The flag of a generation that a `KeptWriter` has written: replicas of it may differ, as in a model's buffers."""
+"""The flag of a generation that a `KeptWriter` has written: replicas of it may differ in a model's buffers."""
 
 TOUCH_BYTES = 1 << 20
 """The bytes that are mapped in one call, which holds the interpreter's lock for a tenth of a millisecond."""
@@ -76,39 +77,39 @@ _MADV_POPULATE_WRITE = 23
 """The value in Linux, which Python has no name for (madvise(2))."""
 
 _CHECK = 9
+"""The index of the control word `check`."""
 
-_NUMBERS = range(_CHECK)
+_DIGEST = 10
+"""The index of the control word with the digest: a crc32, and 32 bits that say of which commit."""
 
 _FACTORS = range(3, 2 * _CHECK + 3, 2)
 
 _WORD_MAX = 2**64 - 1
 
-_DIGEST = 10
-
 _PROTECTED = 4
-"""The index of the first header word of the protected steps: three words for each of `PROTECTED_MAX` steps."""
+"""The index of the first header word of the protected steps, with three words for each."""
 
 PROTECTED_MAX = 3
-"""The most protected steps: the newest step that is whole on all ranks, the one that is to take its place, and one that
-is being written to a disk. With three of them, no place is free for a save until one is released."""
+"""The most protected steps: the newest step that is whole on all ranks, the one that will replace it, and one that is
+being written to a disk. With three of them, no generation is free for a save."""
 
 _CRC_BITS = 32
 
 
 class ArenaError(ValueError):
-    """The memory is not an arena of this layout; the text says why."""
+    """This memory is not an arena of this layout; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaSizes:
-    """The bytes for each generation and each small place; both are multiples of `PAGE_BYTES`."""
+    """The bytes of each generation and of each small place; both are multiples of `PAGE_BYTES`."""
 
     generation: int
     small: int
 
     @classmethod
     def at_least(cls, generation: int, small: int) -> ArenaSizes:
-        """Return these sizes, rounded up to whole pages. Raises `ArenaError` for sizes out of bounds."""
+        """Round sizes up to whole pages. Raises `ArenaError` for sizes out of bounds."""
         if not 0 <= generation <= BYTES_MAX or not 0 <= small <= BYTES_MAX:
             raise ArenaError(f"an arena cannot have places of {generation} and {small} bytes")
         return cls(_round_up(generation, PAGE_BYTES), _round_up(small, PAGE_BYTES))
@@ -120,11 +121,11 @@ class ArenaSizes:
 
     @property
     def one_of_each(self) -> int:
-        """The bytes up to the end of the first place, in an arena whose places are all of one kind."""
+        """The bytes of the header, one generation and one small place."""
         return HEADER_BYTES + self.generation + self.small
 
     def holds(self, other: ArenaSizes) -> bool:
-        """Whether an arena of these sizes has room for what the other one has room for."""
+        """Whether both sizes are at least those of the other one."""
         return self.generation >= other.generation and self.small >= other.small
 
 
@@ -135,35 +136,34 @@ class Commit:
     step: int
     round: int
     length: int
-    """The bytes of its data."""
+    """The bytes of the data."""
     rank: int
     world_size: int
     shard: int
     """The number of this part of the big state, from 0; all ranks with the same number have the same state."""
     shards: int
-    """How many parts the whole big state has: 1 if every rank has all of it."""
+    """How many parts the big state has: 1 if every rank has all of it."""
     serial: int
-    """A count of the commits of an arena, which distinguishes two of the same step."""
+    """A count of the commits in an arena, which tells two commits of the same step apart."""
     flags: int = 0
 
     @property
     def pending(self) -> bool:
-        """Whether this was taken within its step; see `PENDING`."""
+        """Whether this was written within its step; see `PENDING`."""
         return bool(self.flags & PENDING)
 
     @property
     def has_small(self) -> bool:
-        """Whether a generation holds the small state of its step as well; see `WHOLE`."""
+        """Whether a generation has the small state of its step as well; see `WHOLE`."""
         return bool(self.flags & WHOLE)
 
     def is_same_part(self, other: Commit) -> bool:
         """Whether both are of the same rank's state at the same step."""
         return (self.round, self.step, self.rank) == (other.round, other.step, other.rank)
 
-    def of(self, length: int, serial: int, flags: int | None = None) -> Commit:
-        """Return this with the length and the serial filled in, and with other flags if they are given."""
-        place = (self.rank, self.world_size, self.shard, self.shards)
-        return Commit(self.step, self.round, length, *place, serial, self.flags if flags is None else flags)
+    def completed(self, length: int, serial: int, flags: int | None = None) -> Commit:
+        """Return this commit with a length and a serial, and with other flags if they are given."""
+        return replace(self, length=length, serial=serial, flags=self.flags if flags is None else flags)
 
     @property
     def words(self) -> tuple[int, ...]:
@@ -175,33 +175,33 @@ class Commit:
     def check(self) -> int:
         """The exclusive or of the other words; never 0."""
         check = _SALT
-        for word, factor, number in zip(self.words, _FACTORS, _NUMBERS, strict=True):
-            # With a factor and a number of its own, a word cancels no equal one, and exchanged words show.
+        for number, (word, factor) in enumerate(zip(self.words, _FACTORS, strict=True)):
+            # Each word has its own factor and number, so that equal words do not cancel, and swapped words are noticed.
             check ^= (word * factor + number) & _WORD_MAX
         return check or _SALT
 
 
 class Place:
-    """One place of an arena: a step's big or small state, or nothing that is whole."""
+    """One place of an arena, with the big or small state of a step if it is whole."""
 
     def __init__(self, control: memoryview, data: memoryview) -> None:
-        """Look at memory: `control` as words, `data` as bytes."""
+        """Use this memory, with words in `control` and bytes in `data`."""
         self._control = control
         self._words = control[: _CHECK + 1]
         self.data = data
-        self._seen: tuple[bytes, Commit | None] = (b"", None)
-        """The words that were read last, with their commit: a writer reads all places at each step."""
+        self._last_read: tuple[bytes, Commit | None] = (b"", None)
+        """The words that were read last, and their commit: a writer reads all places at each step."""
 
     def begin(self) -> None:
-        """Mark the place as no longer whole, before its data are overwritten."""
+        """Mark the place as not whole, before its data are overwritten."""
         self._control[_CHECK] = 0
 
     def resume(self, commit: Commit) -> None:
-        """Undo `begin`, before anything is overwritten: the step in this place was protected meanwhile."""
+        """Undo `begin`, if nothing was overwritten yet, since the step in this place was protected meanwhile."""
         self._control[_CHECK] = commit.check
 
     def commit(self, commit: Commit) -> None:
-        """Mark the place as whole: all of its data are written."""
+        """Mark the place as whole, once all of its data are written."""
         for number, word in enumerate(commit.words):
             self._control[number] = word
         self._control[_CHECK] = commit.check
@@ -209,33 +209,31 @@ class Place:
     def read(self) -> Commit | None:
         """Return the commit of the place; None if it is not whole."""
         words = self._words.tobytes()
-        seen, commit = self._seen
-        if words != seen:
-            commit = self._commit_of(words)
-            self._seen = words, commit
-        return commit
+        if words != self._last_read[0]:
+            self._last_read = words, self._parse(words)
+        return self._last_read[1]
 
-    def _commit_of(self, raw: bytes) -> Commit | None:
+    def _parse(self, raw: bytes) -> Commit | None:
         step, flags, round_, length, rank, world_size, shard, shards, serial, check = memoryview(raw).cast("Q")
         commit = Commit(step, round_, length, rank, world_size, shard, shards, serial, flags)
         in_bounds = step <= STEP_MAX and length <= len(self.data) and rank < world_size and shard < shards
         return commit if check == commit.check and in_bounds else None
 
     def digest(self, commit: Commit) -> int | None:
-        """Return the crc32 that nodeclient noted for the data of this commit; None if it has noted none."""
+        """Return the crc32 that nodeclient has stored for the data of this commit; None if it has stored none."""
         word: int = self._control[_DIGEST]
-        return word & (2**_CRC_BITS - 1) if word >> _CRC_BITS == _fold(commit) else None
+        return word & (2**_CRC_BITS - 1) if word >> _CRC_BITS == _commit_bits(commit) else None
 
     def note_digest(self, commit: Commit, crc: int) -> None:
-        """Note the crc32 of the first `commit.length` bytes. Only nodeclient calls this."""
-        self._control[_DIGEST] = _fold(commit) << _CRC_BITS | crc
+        """Store the crc32 of the first `commit.length` bytes. Only nodeclient calls this."""
+        self._control[_DIGEST] = _commit_bits(commit) << _CRC_BITS | crc
 
 
 class Arena:
-    """An arena in this process's memory."""
+    """An arena that is mapped into this process."""
 
     def __init__(self, memory: memoryview) -> None:
-        """Look at memory. Raises `ArenaError` if it is no arena."""
+        """Use this memory. Raises `ArenaError` if it is not an arena."""
         if len(memory) < HEADER_BYTES:
             raise ArenaError(f"an arena has at least {HEADER_BYTES} bytes, and this has {len(memory)}")
         self._memory = memory
@@ -253,8 +251,8 @@ class Arena:
         self.generations: Sequence[Place] = made[:GENERATIONS]
         self.smalls: Sequence[Place] = made[GENERATIONS:]
         self._protections = range(_PROTECTED, _PROTECTED + 3 * PROTECTED_MAX, 3)
-        self._seen: tuple[list[int], frozenset[tuple[int, int]]] = ([], frozenset())
-        """The words that were read last, with the protected steps in them."""
+        self._last_read: tuple[list[int], frozenset[tuple[int, int]]] = ([], frozenset())
+        """The words of the protected steps that were read last, and these steps."""
 
     @classmethod
     def create(cls, file: int, sizes: ArenaSizes) -> Arena:
@@ -276,25 +274,23 @@ class Arena:
 
     @property
     def protected(self) -> frozenset[tuple[int, int]]:
-        """The rounds and steps whose generations are not to be overwritten."""
+        """The round and step of each generation that must not be overwritten."""
         words = self._words[self._protections.start : self._protections.stop].tolist()
-        seen, steps = self._seen
-        if words != seen:
-            protected = (_protected_by(words[at : at + 3]) for at in range(0, len(words), 3))
-            steps = frozenset(filter(None, protected))
-            self._seen = words, steps
-        return steps
+        if words != self._last_read[0]:
+            protected = (_protected_step(words[at : at + 3]) for at in range(0, len(words), 3))
+            self._last_read = words, frozenset(filter(None, protected))
+        return self._last_read[1]
 
     def protect(self, steps: Collection[tuple[int, int]]) -> None:
-        """Set which rounds and steps must not be overwritten, at most `PROTECTED_MAX`.
+        """Protect these rounds and steps, at most `PROTECTED_MAX`, and no others.
 
         Only nodeclient calls this, for the steps that the coordinator names. A step that stays protected is never
         unprotected in between.
         """
-        stay = self.protected & {*steps}
-        new = sorted({*steps} - stay)
+        unchanged = self.protected & {*steps}
+        new = sorted({*steps} - unchanged)
         for at in self._protections:
-            if _protected_by(self._words[at : at + 3].tolist()) not in stay:
+            if _protected_step(self._words[at : at + 3].tolist()) not in unchanged:
                 self._words[at + 2] = 0
                 if new:
                     round_, step = new.pop()
@@ -302,9 +298,9 @@ class Arena:
                     self._words[at + 2] = _SALT ^ round_ ^ step << 1
 
     def touch(self, generations: int = GENERATIONS) -> None:
-        """Have the kernel map the memory of the first generations, piece by piece. This blocks, so call it in a thread.
+        """Have the kernel map the pages of the first generations. This blocks, so call it in a thread.
 
-        Without it, the first writer causes a fault at each page, and takes ten times as long as the copy.
+        Otherwise the first write causes a fault at each page, and takes ten times as long as the copy.
         """
         file: Any = self._memory.obj
         end = HEADER_BYTES + generations * self.sizes.generation
@@ -315,21 +311,21 @@ class Arena:
                 return
 
     def begin_generation(self, *, last: bool = False) -> Place | None:
-        """Return a generation that may be overwritten, and is no longer whole; None if all have to stay.
+        """Mark a generation as not whole, and return it to be overwritten; None if none may be.
 
         The `last` save of a round may overwrite the newest generation, if that is not protected.
         """
-        return self._begin(lambda protected: next_generation(self.generations, protected, last=last))
+        return self._begin(lambda protected: oldest_generation(self.generations, protected, last=last))
 
     def begin_small(self) -> Place | None:
-        """Return a small place that may be overwritten, and is no longer whole; None if all have to stay."""
-        return self._begin(lambda protected: next_small(self.smalls, protected))
+        """Mark a small place as not whole, and return it to be overwritten; None if none may be."""
+        return self._begin(lambda protected: oldest_small(self.smalls, protected))
 
     def _begin(self, choose: Callable[[Collection[tuple[int, int]]], Place | None]) -> Place | None:
         while (place := choose(protected := self.protected)) is not None:
             commit = place.read()
             place.begin()
-            # nodeclient may have protected it just now: it writes that first, and then checks whether it is whole.
+            # nodeclient may have protected the step just now. It does that first, and then checks whether it is whole.
             if commit is None or (commit.round, commit.step) not in self.protected - protected:
                 return place
             place.resume(commit)
@@ -345,54 +341,56 @@ class Arena:
         return self._words[begin : begin + CONTROL_WORDS]
 
 
-def next_generation(
+def oldest_generation(
     places: Sequence[Place], protected: Collection[tuple[int, int]], *, last: bool = False
 ) -> Place | None:
-    """Return the generation that a save overwrites; None if all have to stay: the newest one and protected ones.
+    """Return the generation that a save may overwrite; None if there are only the newest one and protected ones.
 
     The `last` save of a round overwrites the newest one rather than none. Of the others, the oldest round goes first,
     then the step with the smallest power of two in it: ranks with other intervals share the larger powers.
     """
-    held = [(place, place.read()) for place in places]
-    newest = max(((commit.round, commit.step) for _, commit in held if commit is not None), default=None)
-    stay = {newest, *protected}
-    if last and all(commit is not None and (commit.round, commit.step) in stay for _, commit in held):
-        stay = {*protected}
+    commits = [place.read() for place in places]
+    newest = max(((commit.round, commit.step) for commit in commits if commit is not None), default=None)
+    needed = {newest, *protected}
+    if last and all(commit is not None and (commit.round, commit.step) in needed for commit in commits):
+        needed = {*protected}
     free: list[tuple[tuple[int, int, int], int]] = []
-    for number, (_, commit) in enumerate(held):
+    for number, commit in enumerate(commits):
         if commit is None:
             free.append(((-1, 0, 0), number))
-        elif (commit.round, commit.step) not in stay:
+        elif (commit.round, commit.step) not in needed:
             free.append(((commit.round, commit.step & -commit.step or STEP_MAX, commit.step), number))
     return places[min(free)[1]] if free else None
 
 
-def next_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
-    """Return the small place to overwrite, the oldest first; None if all have to stay.
+def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
+    """Return the oldest small place that may be overwritten; None if all are needed.
 
-    The last two steps that were done have to stay, and so do protected ones. If this rank has not ended a protected
-    step, its last state within the step stays.
+    Needed are the last two steps that were done, and protected steps. If this rank has not ended a protected step, its
+    last state within the step is needed.
     """
-    held: list[Commit] = []
+    commits: list[Commit] = []
     for place in places:
         if (commit := place.read()) is None:
             return place
-        held.append(commit)
-    stay = set(sorted([commit.serial for commit in held if not commit.flags & PENDING])[-2:])
-    known = sorted(held, key=lambda commit: (not commit.pending, commit.serial))
-    wanted = (commit for commit in known if (commit.round, commit.step) in protected)
-    stay.update({(commit.rank, commit.round, commit.step): commit.serial for commit in wanted}.values())
-    free = [(commit.serial, number) for number, commit in enumerate(held) if commit.serial not in stay]
+        commits.append(commit)
+    needed = set(sorted([commit.serial for commit in commits if not commit.pending])[-2:])
+    pending_first = sorted(commits, key=lambda commit: (not commit.pending, commit.serial))
+    wanted = (commit for commit in pending_first if (commit.round, commit.step) in protected)
+    # Of several commits of a step, the last one in this order is needed.
+    needed.update({(commit.rank, commit.round, commit.step): commit.serial for commit in wanted}.values())
+    free = [(commit.serial, number) for number, commit in enumerate(commits) if commit.serial not in needed]
     return places[min(free)[1]] if free else None
 
 
-def _protected_by(words: Sequence[int]) -> tuple[int, int] | None:
+def _protected_step(words: Sequence[int]) -> tuple[int, int] | None:
+    """Return the round and step in the words of a protection; None if they do not belong together."""
     round_, step, check = words
     return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
 
-def _fold(commit: Commit) -> int:
-    """Return 32 bits that belong to a commit; never 0."""
+def _commit_bits(commit: Commit) -> int:
+    """Return 32 bits of a commit's check; never 0."""
     return (commit.check ^ commit.check >> _CRC_BITS) & (2**_CRC_BITS - 1) or 1
 
 

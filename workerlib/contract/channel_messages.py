@@ -1,8 +1,7 @@
-"""The messages between a worker and its nodeclient about kept state; standard library only, since both import it.
+"""The messages between a worker and its nodeclient about kept state; standard library only.
 
-They use a Unix SOCK_SEQPACKET connection: each packet is one JSON object of at most `PACKET_BYTES`, and arenas travel
-beside it as file descriptors. The environment variable `workerlib.contract.env.KEEP` names the socket, and the worker
-begins with `Hello`. Each side checks packets by `decode`: one that is none of the messages below ends the connection.
+The worker connects to the Unix SOCK_SEQPACKET socket that the environment variable `workerlib.contract.env.KEEP` names,
+and begins with `Hello`. `packets` has the form of a packet; arenas come with it as file descriptors.
 
 | from | message | answered by |
 |---|---|---|
@@ -32,12 +31,12 @@ DESCRIPTORS_MAX = 64
 """The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD)."""
 
 StepOrNone = int
-"""A step; -1 where there is none yet."""
+"""A step; -1 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a worker: which one it is."""
+    """The first message of a worker, which identifies it."""
 
     local_rank: int
     round: int
@@ -49,7 +48,9 @@ class Reserve:
     """A worker asks for an arena with places of at least these sizes."""
 
     generation: int
+    """The bytes of a generation."""
     small: int
+    """The bytes of a small place."""
     shard: int
     """The part of the big state that it keeps; see `arena.Commit`."""
     shards: int
@@ -62,14 +63,14 @@ class Reserved:
     disk_every_s: float = 0.0
     """How often a step is written to a disk, 0 for never. If it is, shared state is also saved at intervals."""
     lent: bool = False
-    """The arena is that of a worker that has ended. This worker saves its big state into it, and no small one."""
+    """The arena is that of a worker that has ended: this worker saves its big state into it, but no small state."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedMemory:
-    """There is no memory for the arena; training goes on without it.
+    """There is no memory for the arena, and training goes on without it.
 
-    An arena for only the small state comes with this packet if there is memory for that.
+    If there is memory for the small state only, an arena for that comes with this packet.
     """
 
     why: str
@@ -82,27 +83,33 @@ class AskRestore:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of the resume point in the arena of one descriptor."""
+    """The part of the resume point in the arena of one descriptor: whose state it is, and which states it has."""
 
     rank: int
     big: bool
     small: bool
+    """Whether it has the small state at the end of the step."""
     pending: bool
+    """Whether it has a small state taken within the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeFrom:
-    """The state that the round resumes from. More packets follow if `more`; with step -1 there is no state."""
+    """The state that the round resumes from; with step -1 there is none."""
 
     round: int
+    """The round that did the step."""
     step: StepOrNone
     world_size: int
+    """The number of ranks of that round."""
     parts: tuple[Part, ...]
+    """The parts whose arenas come with this packet."""
     more: bool = False
+    """Whether another packet follows, with more parts."""
 
 
 NOTHING = ResumeFrom(0, -1, 0, ())
-"""The answer for a round whose workers all begin without state."""
+"""The answer for a round whose workers begin without state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +128,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Unkept:
-    """Training depends on something that is not kept, so it is lost with the worker."""
+    """Training depends on something that is not kept, and is lost with the worker."""
 
     what: str
     """A noun phrase to use in a sentence: `the state of SGD, which ...`."""
@@ -129,38 +136,35 @@ class Unkept:
 
 @dataclass(frozen=True, slots=True)
 class SaveNow:
-    """The round is over: save the big state now, if a step is whole.
-
-    In a `planned` stop a script that calls `should_stop` goes on to a step of its choice instead, and the state of that
-    step is saved when it leaves its `with` block.
-    """
+    """The round is over: save the big state now, if a step is whole."""
 
     number: int
-    """The answer repeats it, which distinguishes it from answers to earlier requests and from saves at an interval."""
+    """The number of this request, which the answer repeats."""
     planned: bool = False
+    """The stop is planned: a script that calls `should_stop` goes on to a step of its choice, and saves that."""
     late: bool = False
-    """The script has not reached a step of its choice in time: save now, while training goes on to it."""
+    """The script has not reached that step in time: save now, while training goes on to it."""
 
 
 BEFORE_NAMED = -1
-"""`HaltAt.step` before a step is chosen: all workers of the round save the same step."""
+"""`HaltAt.step` before the coordinator has named the step that all workers of the round save."""
 
 
 @dataclass(frozen=True, slots=True)
 class HaltAt:
     """The round ends on purpose: stand still at the end of this step, and save it.
 
-    With `BEFORE_NAMED`: at the end of the step that is on, until another `HaltAt` names one.
+    With `BEFORE_NAMED`, stand still at the end of the current step until another `HaltAt` names one.
     """
 
     number: int
-    """The answer repeats it."""
+    """The number of this request, which the answer repeats."""
     step: StepOrNone
 
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """The worker stands still at the end of this step, or will; it goes on only if a later step is named."""
+    """The worker stands still at the end of this step, or will, until a later step is named."""
 
     step: int
     asked: int
@@ -173,7 +177,9 @@ class Saved:
 
     step: int
     seconds: float
+    """How long the save took; 0 if the step was saved before."""
     length: int
+    """The bytes that were written; 0 if the step was saved before."""
     asked: int = 0
     """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
 
@@ -183,32 +189,33 @@ class NotSaved:
     """Nothing could be saved."""
 
     why: str
+    """The reason, for people; empty if there is nothing to save."""
     asked: int = 0
     """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
     put_off: bool = False
-    """The script goes on to a step of its choice first. If it does not come to that, nodeclient asks again."""
+    """The script saves later, at a step of its choice. If it does not reach that in time, nodeclient asks again."""
 
 
 def at_own_step(number: int) -> NotSaved:
-    """Return the answer to a request with this number if the script calls `should_stop`."""
+    """Return the answer to a request with this number from a script that calls `should_stop`."""
     return NotSaved("the script ends at a step of its choice, and saves that", number, put_off=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The worker saves every `steps` steps from now on, and a save takes `seconds`; 0: only when asked.
-
-    `skipped` saves were left out, since no place was free.
-    """
+    """How often the worker saves from now on without being asked."""
 
     steps: int
+    """The steps between two saves; 0 if it saves only when asked."""
     seconds: float
+    """How long a save takes."""
     skipped: int
+    """How many saves were left out, since no place was free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """The script asks before each step whether a checkpoint is wanted: at a planned end it writes one of its own."""
+    """The script calls `should_checkpoint`: at a planned end it writes a checkpoint of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +282,7 @@ _LIMITS = {
 
 
 def reason(error: OSError) -> str:
-    """Return why the system refused memory for kept state, to either side, and the limit if known."""
+    """Return why the system refused memory for kept state, with the limit if that is known."""
     limit = _LIMITS.get(error.errno or 0)
     text = error.strerror or str(error)
     return text if limit is None else f"{text}; {limit}"

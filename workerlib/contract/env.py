@@ -1,11 +1,11 @@
-"""The environment contract between nodeclient, its writer, and a training process, its reader.
+"""The environment variables of a worker: nodeclient writes them, and the training process reads them.
 
-Standard library only, since both sides import it. These are the variables of a worker:
+Standard library only.
 
 ===================================  =============================================================
 `RANK`                               Rank of this worker in the worker group, from 0.
-`LOCAL_RANK`                         Rank among the workers of this node, from 0; 0 for all of
-                                     them where each sees its own GPU alone
+`LOCAL_RANK`                         Rank among the workers of this node, from 0; always 0 if
+                                     each worker sees only its own GPU
                                      (`--virtual-local-rank`).
 `GROUP_RANK`                         Rank of this node among the nodes of the round, from 0.
 `ROLE_RANK`                          Rank among the workers with the same role, from 0.
@@ -20,15 +20,14 @@ Standard library only, since both sides import it. These are the variables of a 
 `TORCHELASTIC_MAX_RESTARTS`          That budget.
 `TORCHELASTIC_RUN_ID`                The job id; torch takes it as the sign of an elastic launch.
 `TORCHELASTIC_USE_AGENT_STORE`       `False`: the worker with rank 0 serves the store, at a port
-                                     that is new in each round. So no key of an old round can
-                                     be met, as happens where an agent keeps one store for all
-                                     rounds, and the store goes when the round goes.
+                                     that is new in each round. So the store ends with its
+                                     round, and no key of an earlier round is found in it.
 `TORCHELASTIC_ERROR_FILE`            The file into which `record` of torch and of this package
-                                     write an error; another one for each worker and round.
+                                     write an error; each worker has another one in each round.
 `TORCHELASTIC_SIGNALS_TO_HANDLE`     The signals that make nodeclient leave: `SIGTERM,SIGINT,...`.
 `TORCH_NCCL_ASYNC_ERROR_HANDLING`    `1`, unless nodeclient inherited a value (`DEFAULTS`); see `workerlib.init`.
 `OMP_NUM_THREADS`                    What nodeclient inherited, else this worker's share of the
-                                     cores; not set where it is alone on its node.
+                                     cores; not set if it is the only one on its node.
 `CUDA_VISIBLE_DEVICES`               What nodeclient inherited; with `--virtual-local-rank` this
                                      worker's GPU.
 `COORDINATORD_JOB`                   The job id.
@@ -39,9 +38,9 @@ Standard library only, since both sides import it. These are the variables of a 
                                      nodeclient knows it; no two workers have the same.
 `COORDINATORD_REASON`                Why this round was formed, in words.
 `COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as
-                                     `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
+                                     `FILE:BYTE`; see `SLOT_BYTES`. Not set if nothing reads it.
 `COORDINATORD_KEEP`                  The socket that connects `ctx.keep` with nodeclient; see
-                                     `channel_messages`. Not set where nothing can be kept.
+                                     `channel_messages`. Not set if nothing can be kept.
 `COORDINATORD_ROUNDS`                The socket by which nodeclient has this process take part in
                                      later rounds as well; see `round_messages`.
 `COORDINATORD_STACKS`                The socket by which nodeclient asks where this worker stands;
@@ -61,27 +60,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""Names the slot of this worker: the file with the slots of all workers of its node, and the byte where it begins."""
+"""The slot of this worker: the file with the slots of all workers of its node, and the byte at which it begins."""
 
 KEEP = "COORDINATORD_KEEP"
-"""Names the Unix socket of nodeclient for kept state."""
+"""The path of nodeclient's Unix socket for kept state."""
 
 STACKS = "COORDINATORD_STACKS"
-"""Names the Unix socket of nodeclient over which it asks this worker where it stands; see `responder`."""
+"""The path of nodeclient's Unix socket over which it asks this worker where it stands; see `responder`."""
 
 ROUNDS = "COORDINATORD_ROUNDS"
-"""Names the Unix socket of nodeclient for workers that go into another round as the same process."""
+"""The path of nodeclient's Unix socket for workers that go into another round as the same process."""
 
 SLOT_BYTES = 64
 """The size of a slot: one cache line, so that no worker's stores slow down another's.
 
-A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done, and both of
-them combined by exclusive or. The time is in nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. The
-third word shows a reader whether the first two belong together: the processor may make the stores visible in any
-order, and a reader may come in between. A slot of zeros has not been written yet.
+A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done, and the
+exclusive or of both. The time is in nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. The third word
+shows a reader whether the first two belong together, since other processes may see the stores in any order. A slot of
+zeros has not been written yet.
 
 The fourth word is 0 until the worker's program is over, and then its exit code plus 1. Only warm workers write it, and
-only for a script that came to its last line, or to an exception that it did not catch.
+only for a script that reached its last line, or ended by an uncaught exception.
 
 The last four words are the section that the worker is in, see `pack_section`."""
 
@@ -103,7 +102,7 @@ STEP_MAX = 2**53 - 1
 """The highest step that can be reported, as in the protocol."""
 
 STEPS_TO_COME = 2**64 - 1
-"""The value in place of a step of a worker that will report its steps, and has done none yet."""
+"""The step in the slot of a worker that will report its steps, and has done none yet."""
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 """The variable that sets what torch's watchdog does when a collective of NCCL has failed: with 0 nothing, with 1 and 2
@@ -135,7 +134,7 @@ _VARIABLES = {
     "worker": "COORDINATORD_WORKER",
     "reason": "COORDINATORD_REASON",
 }
-"""The variable that holds each field."""
+"""The variable of each field of `WorkerEnvironment`."""
 
 _TORCHRUN_SUBSTITUTES = {
     "job": "TORCHELASTIC_RUN_ID",
@@ -147,7 +146,7 @@ _TORCHRUN_SUBSTITUTES = {
 """The variables of torchrun that take the place of ours in a process that torchrun started."""
 
 NO_SECTION = (0, 0, 0, 0)
-"""The words of a worker that is in no section."""
+"""The words in the slot of a worker that is in no section."""
 
 
 def pack_section(name: str, limit_s: float, began_ns: int) -> tuple[int, int, int, int]:

@@ -1,7 +1,7 @@
-"""Where each tensor of a place lies, and which piece of which whole tensor it is; standard library only.
+"""The manifest of a place of an arena: which tensors lie in it, and which piece of the whole tensor each one is.
 
-A manifest is JSON. It needs no manifest of another rank: a reader of any world size merges those that it has. It is
-rewritten only if names or sizes of tensors change.
+A manifest is JSON, and describes the pieces of one rank; a reader of any world size merges those of several ranks. It
+is rewritten only if names or sizes of tensors change. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from functools import lru_cache
 from workerlib.contract.arena import ALIGNMENT
 
 BYTES_MARK = "/bytes"
-"""The end of the names under which pickles lie. Two ranks may pickle equal values differently."""
+"""The suffix of the names of pickles. Two ranks may pickle equal values differently."""
 
 LENGTH_BYTES = 8
-"""The bytes in front of a manifest with its length."""
+"""The size of the length in front of a manifest."""
 
 _CRC_POLYNOMIAL, _CRC_ONE = 0xEDB88320, 1 << 31
+"""The polynomial of crc32 and the polynomial 1, with the highest bit as the constant term."""
 
 Shape = tuple[int, ...]
 
@@ -36,16 +37,17 @@ class Piece:
 
     name: str
     dtype: str
-    """torch's name of it, such as `float32`."""
+    """torch's name of the type of its elements, such as `float32`."""
     whole: Shape
     """The size of the whole tensor."""
     offsets: Shape
-    """Where in the whole this piece begins."""
+    """Where in the whole tensor this piece begins."""
     sizes: Shape
+    """The size of this piece."""
     length: int
     """The number of bytes."""
     strides: Shape = field(default=(), repr=False)
-    """The strides of the whole tensor in memory; empty if contiguous. They are not part of its digest."""
+    """The strides of the whole tensor in memory; empty if contiguous. They are not part of a digest."""
 
     @property
     def fields(self) -> list[object]:
@@ -61,14 +63,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Pieces, and where in a place each of them begins."""
+    """The layout of the data of a place."""
 
     pieces: tuple[Piece, ...]
     begins: tuple[int, ...]
+    """The byte at which each piece begins."""
     manifest: bytes
-    """The bytes at the beginning of the place: the length and the JSON."""
+    """The first bytes of the place: the length of the JSON, and the JSON."""
     end: int
-    """Where the tensors end, and the values begin."""
+    """The byte at which the tensors end, and the values begin."""
 
 
 def lay_out(pieces: Iterable[Piece]) -> Layout:
@@ -96,9 +99,9 @@ def read_layout(data: memoryview) -> Layout:
 
 
 def digests_of(data: memoryview) -> tuple[int, int]:
-    """Return a crc32 of a place, and one of all its tensors with their names, in whatever order they lie.
+    """Return a crc32 of a place, and one of its tensors with their names, whatever their order in the place.
 
-    Reads everything once, since a gigabyte takes a second. Raises `ManifestError`.
+    The data are read only once, since a gigabyte takes a second. Raises `ManifestError`.
     """
     layout, at, whole, tensors = read_layout(data), 0, 0, 0
     crcs: list[tuple[Piece, int]] = []
@@ -113,16 +116,16 @@ def digests_of(data: memoryview) -> tuple[int, int]:
 
 
 def joined_crc32(first: int, second: int, length: int) -> int:
-    """Return the crc32 of two sequences of bytes one after the other, by that of each; `length` is of the second one.
+    """Return the crc32 of two byte sequences in a row from the crc32 of each; `length` is that of the second one.
 
-    As zlib's `crc32_combine`, which Python has from 3.15 on.
+    This is zlib's `crc32_combine`, which Python has from 3.15 on.
     """
     return _product(_shift(length), first) ^ second
 
 
 @lru_cache(maxsize=1_024)
 def _shift(length: int) -> int:
-    """Return the polynomial by which a crc32 is multiplied when so many bytes follow: x to the power of their bits."""
+    """Return the polynomial by which a crc32 is multiplied when `length` bytes follow: x to the power of their bits."""
     power, square = _CRC_ONE, _CRC_ONE >> 8
     while length:
         if length & 1:
@@ -132,7 +135,7 @@ def _shift(length: int) -> int:
 
 
 def _product(one: int, other: int) -> int:
-    """Return the product of two polynomials over bits, modulo that of crc32; the highest bit is the constant term."""
+    """Return the product of two polynomials over bits, modulo that of crc32."""
     product = 0
     for bit in range(31, -1, -1):
         if one >> bit & 1:

@@ -1,12 +1,12 @@
-"""Messages between a worker and its nodeclient as packets: each is one JSON object; standard library only.
+"""Encodes messages between a worker and its nodeclient as packets of one JSON object each, and checks received ones.
 
-Each side checks what it receives: a packet that is no message of the connection ends it.
+Standard library only. The receiver ends the connection after a packet that is malformed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +17,7 @@ WORDS_MAX = 500
 """The most characters of a text for people."""
 
 NUMBER_MAX = 2**63 - 1
+"""The highest number in a message: it fits a signed word of 64 bits."""
 
 LINES_MAX = 64
 """The most lines of a traceback."""
@@ -29,12 +30,12 @@ class ChannelError(ValueError):
 
 
 class PacketCodec(Generic[Message]):
-    """Writes and reads the messages of one kind of connection."""
+    """Encodes and decodes the messages of one kind of connection."""
 
     def __init__(self, kinds: Mapping[str, type[Any]], nested: type[Any] | None = None, nested_max: int = 0) -> None:
-        """Take the messages, which are dataclasses, by their names in a packet.
+        """Take the dataclasses of the messages by their names in a packet.
 
-        A field may also hold a list of at most `nested_max` objects of the dataclass `nested`.
+        A field may also hold at most `nested_max` objects of the dataclass `nested`.
         """
         self._kinds = kinds
         self._names = {kind: name for name, kind in kinds.items()}
@@ -88,7 +89,7 @@ class PacketCodec(Generic[Message]):
 
 
 def last_that_fit(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return as many of the last lines as fit into a packet beside its other fields, whatever characters they have."""
+    """Return as many of the last lines as fit into half a packet, which leaves room for its other fields."""
     fit: list[str] = []
     left = PACKET_BYTES // 2
     for line in reversed(lines[-LINES_MAX:]):
@@ -99,5 +100,5 @@ def last_that_fit(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(reversed(fit))
 
 
-def _are_texts(values: object) -> bool:
-    return all(text is None or isinstance(text, str) for text in values)  # type: ignore[attr-defined]  # of a dict
+def _are_texts(values: Collection[object]) -> bool:
+    return all(text is None or isinstance(text, str) for text in values)

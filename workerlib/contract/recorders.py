@@ -1,7 +1,10 @@
 """Reads torch's flight recorders: which collectives a worker waits in, and when it arrived in its last ones.
 
-Standard library only, from Python 3.10 on, and no other module of this package: the hook of `--preload` loads this file
-by its path. nodeclient orders the entries of files by the same functions.
+torch keeps a flight recorder for each backend, with an entry for each collective. Its functions are not public, so any
+of them may have changed in another release: every failed call then counts as "not known".
+
+nodeclient evaluates entries from files by the same functions. The hook of `--preload` loads this file by its path, so
+it uses only the standard library, from Python 3.10 on, and no other module of this package.
 """
 
 from __future__ import annotations
@@ -19,28 +22,28 @@ from typing import Any
 GROUPS_MAX = 32
 
 COLLECTIVES_MAX = 64
-"""The most collectives of a worker that are told, of which a group may have several."""
+"""The most collectives in an answer, of which a group may have several."""
 
 NAME_MAX = 32
-"""The most characters of a group's name with its description, which is cut first."""
+"""The most characters of a group's description and name; the description is cut first."""
 
 _PEER = re.compile(r"([\w-]+:(?:send|recv)) \d+(->|<-)(\d+)")
-"""How a recorder names an exchange with a peer: `nccl:send 0->3`, by their numbers within the group."""
+"""How a recorder names an exchange with a peer: `nccl:send 0->3`, by their ranks within the group."""
 
 GROUP_NAME_MAX = 8
 """The most characters of a group's name, which is a number, or the digits of a hash."""
 
 ENTRIES_MAX = 64
-"""How many of the last entries of a recorder are read: those of several groups, back to what is pending."""
+"""How many of the last entries of a recorder are read, if each group among them has one that is done."""
 
 PENDING_MAX = 512
-"""The same if a group has many pending entries: parsing these takes a hundredth of a second."""
+"""The most entries that are read to find such ones: parsing these takes a hundredth of a second."""
 
 ENTRY = '{"collective_seq_id":'
 """The beginning of an entry, whose keys are in order."""
 
 COUNTERS_APART_S = 0.02
-"""The time between two reads of the counters; those of a worker with longer steps seem to stand, and more is read."""
+"""The time between two reads of the counters. If they are the same, which may also be a long step, entries are read."""
 
 RECORDERS: dict[str, tuple[str, dict[str, str]]] = {
     "nccl": ("_dump_nccl_trace_json", {}),
@@ -48,8 +51,8 @@ RECORDERS: dict[str, tuple[str, dict[str, str]]] = {
     "nccl2": ("_dump_fr_trace_json", {"backend": "nccl2"}),
     "nccl-lazy": ("_dump_fr_trace_json", {"backend": "nccl-lazy"}),
 }
-"""The functions that dump torch's flight recorders, each with what to call it with. They are not public. A torch may
-have any of them, see docs/compatibility.md: from 2.15 on `nccl` is another engine by default, `nccl2`."""
+"""The functions that dump torch's flight recorders, and their arguments. A torch may have any of them, see
+docs/compatibility.md: from 2.15 on `nccl` is another engine by default, `nccl2`."""
 
 HANDLER = "fr_trace_json"
 """The name of gloo's recorder in torch's server for workers (torch/csrc/distributed/c10d/control_plane). The handler of
@@ -57,41 +60,21 @@ NCCL's reads parameters, and so does this one from torch 2.15 on: Python has no 
 
 C10D = "torch._C._distributed_c10d"
 
-_over: set[tuple[str, str]] = set()
-"""The recorder and the number of each process group of earlier rounds: a later group may have the same name."""
+_earlier_groups: set[tuple[str, str]] = set()
+"""The recorder and the number of each process group of earlier rounds, which are left out of answers."""
 
-_dumping = _thread.allocate_lock()
-"""Held while torch's code runs without the interpreter's lock, and for ever once this process comes to its end."""
+_dump_lock = _thread.allocate_lock()
+"""Held while torch dumps a recorder without the interpreter's lock, and for ever once this process ends."""
 
 DUMP_WITHIN_S = 10.0
 """How long the end of a process waits for a dump, which takes a tenth of a second; longer on a busy host."""
 
 
-def begin_round() -> None:
-    """Tell nothing any more of the process groups that there are."""
-    _over.update((recorder, number) for recorder in RECORDERS for number in _counters(sys.modules.get(C10D), recorder))
-
-
-def withdraw() -> None:
-    """Release the lock in a forked child: the thread that may hold it is its parent's."""
-    global _dumping  # noqa: PLW0603 - one process has one lock
-    _dumping = _thread.allocate_lock()
-
-
-def await_dump() -> None:
-    """Wait for a dump that is under way, and let none begin: this process ends.
-
-    During its finalization, Python ends each thread that requests its lock. In torch's code that does not end the
-    thread alone: C++ calls `std::terminate`, and a worker that has done its work dies of SIGABRT.
-    """
-    _dumping.acquire(timeout=DUMP_WITHIN_S)
-
-
 def collectives() -> list[dict[str, Any]]:
-    """Return where this worker is in each process group, with those first in which it waits; none if that is not known.
+    """Return where this worker is in each process group, as `in_order` sorts them; none if that is not known.
 
-    The counters cost 20 microseconds, and all entries a twentieth of a second. So the entries are not read if the
-    counters of any recorder show that the worker gets on.
+    The counters cost 20 microseconds, and all entries a twentieth of a second. So only the counters are returned if
+    those of any recorder show that the worker gets on.
     """
     c10d = sys.modules.get(C10D)
     before = {recorder: _counters(c10d, recorder) for recorder in RECORDERS}
@@ -101,19 +84,52 @@ def collectives() -> list[dict[str, Any]]:
     now_ns = time.time_ns()
     moves = any(_counters(c10d, recorder) != counters for recorder, counters in before.items())
     if moves:
-        return [each for counters in before.values() for each in _counted(counters)]
+        return [each for counters in before.values() for each in _begun_counts(counters)]
     found: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     for recorder, counters in before.items():
         with suppress(Exception):  # its interface is not public, so it may have changed in any way
             own = _pending_entries(_dump(c10d, recorder), recorder) if counters else []
-            found += by_group(own, _ranks, now_ns)
+            found += by_group(own, _ranks_of, now_ns)
             entries += own
-    return in_order(found, _groups(), entries)
+    return in_order(found, _torch_groups(), entries)
 
 
-def _groups() -> Iterator[tuple[str, str, Sequence[int]]]:
-    """Yield the name, the description and the ranks of each group of this worker, as far as torch tells."""
+def arrivals(most: int) -> list[dict[str, Any]]:
+    """Return when this worker arrived in its last `most` collectives, by process group; none if that is not known."""
+    c10d = sys.modules.get(C10D)
+    found: list[dict[str, Any]] = []
+    for recorder in RECORDERS:
+        with suppress(Exception):  # its interface is not public, so it may have changed in any way
+            if _counters(c10d, recorder):
+                found += _arrivals_by_group([*islice(_newest_first(_dump(c10d, recorder), recorder), most)][::-1])
+    return sorted(found, key=lambda series: -len(series["times_ns"]))[:GROUPS_MAX]
+
+
+def begin_round() -> None:
+    """Leave the present process groups out of later answers."""
+    _earlier_groups.update(
+        (recorder, number) for recorder in RECORDERS for number in _counters(sys.modules.get(C10D), recorder)
+    )
+
+
+def reset_in_child() -> None:
+    """Replace the lock in a forked child, since a thread of its parent may hold it."""
+    global _dump_lock  # noqa: PLW0603 - one process has one lock
+    _dump_lock = _thread.allocate_lock()
+
+
+def await_dump() -> None:
+    """Wait for the end of a dump, and prevent later ones, since this process ends.
+
+    During its finalization, Python ends each thread that requests its lock. Within torch's code, C++ then calls
+    `std::terminate`, and a worker that has done its work dies of SIGABRT.
+    """
+    _dump_lock.acquire(timeout=DUMP_WITHIN_S)
+
+
+def _torch_groups() -> Iterator[tuple[str, str, Sequence[int]]]:
+    """Yield the name, the description and the ranks of each group of this worker."""
     with suppress(Exception):  # its interface is not public, so it may have changed in any way
         distributed = sys.modules["torch.distributed"]
         for group, name in distributed.distributed_c10d._world.pg_names.items():  # noqa: SLF001 - as above
@@ -125,9 +141,9 @@ def in_order(
     groups: Iterable[tuple[str, str, Sequence[int]]],
     entries: Sequence[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return first the collectives that wait, in the order in which they were begun; then those that are over.
+    """Sort collectives: first those in which the worker waits, the oldest first; then the last ones that are done.
 
-    Last come the groups of the worker in which it has begun no collective, by these entries.
+    Last come the groups of the worker for which `entries` has no collective.
     """
     waiting = [each for each in found if each["state"] == "waits"]
     others = [each for each in found if each["state"] != "waits"]
@@ -141,36 +157,35 @@ def in_order(
 
 
 def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
-    """Return how many collectives a recorder counts, by process group; none if torch has no such recorder."""
+    """Return a recorder's counters by process group; none if torch has no such recorder."""
     name, backend = RECORDERS[recorder]
     try:
         status = json.loads(getattr(c10d, name)(False, **backend))["pg_status"]
-        return {number: counters for number, counters in status.items() if (recorder, number) not in _over}
+        return {number: counters for number, counters in status.items() if (recorder, number) not in _earlier_groups}
     except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
         return {}
 
 
 def _dump(c10d: Any, recorder: str) -> str:
-    """Return the content of a recorder; only if there is no other way, with Python's lock, which stops the script.
+    """Return the content of a recorder, if possible without the interpreter's lock, which would stop the script.
 
-    That takes a twentieth of a second for the 2,000 entries that a recorder has.
+    With the lock it takes a twentieth of a second for the 2,000 entries of a recorder.
     """
-    if recorder == "gloo" and _dumping.acquire(blocking=False):
+    if recorder == "gloo" and _dump_lock.acquire(blocking=False):
         try:
-            return _dump_beside(c10d)
+            return _dump_without_lock(c10d)
         except Exception:  # noqa: BLE001, S110 - this torch has no such handler
             pass
         finally:
-            _dumping.release()
+            _dump_lock.release()
     name, backend = RECORDERS[recorder]
     return str(getattr(c10d, name)(True, **backend).decode())
 
 
-def _dump_beside(c10d: Any) -> str:
-    """Return the content of gloo's recorder, while the script goes on; the caller holds `_dumping`.
+def _dump_without_lock(c10d: Any) -> str:
+    """Return the content of gloo's recorder while the script goes on; the caller holds `_dump_lock`.
 
-    The handlers of torch's server for workers can be called without that server. They run without the interpreter's
-    lock for a tenth of a second, so the script does not pause.
+    It calls a handler of torch's server for workers, which runs without the interpreter's lock for a tenth of a second.
     """
     contents: list[str] = []
     request = type("Request", (c10d._Request,), {"body": lambda _: b"", "params": lambda _: {}})  # noqa: SLF001
@@ -180,8 +195,8 @@ def _dump_beside(c10d: Any) -> str:
     return contents[0]
 
 
-def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    """Return how many collectives were begun in each group of a worker that gets on."""
+def _begun_counts(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    """Return how many collectives a worker that gets on has begun in each group."""
     return [
         {"group": name, "number": counters["last_enqueued_collective"], "state": "moves"}
         for name, counters in list(status.items())[:GROUPS_MAX]
@@ -189,23 +204,23 @@ def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
-    """Return the last entries of a recorder, as far back as each group among them has one that is over."""
+    """Return the last entries of a recorder, as far back as each group among them has one that is done."""
     found: list[dict[str, Any]] = []
     pending: set[tuple[str, bool]] = set()
-    for entry in islice(_backwards(text, recorder), PENDING_MAX):
+    for entry in islice(_newest_first(text, recorder), PENDING_MAX):
         if len(found) >= ENTRIES_MAX and not pending:
             break
         found.append(entry)
-        (pending.discard if _is_over(entry) else pending.add)((entry["process_group"][0], entry["is_p2p"]))
+        (pending.discard if _is_done(entry) else pending.add)((entry["process_group"][0], entry["is_p2p"]))
     return found[::-1]
 
 
-def _backwards(text: str, recorder: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries of this round in the content of a recorder, the last one first; it may have a megabyte."""
+def _newest_first(text: str, recorder: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries of this round in the content of a recorder, the last one first; others are not parsed."""
     decoder, at = json.JSONDecoder(), len(text)
     while (at := text.rfind(ENTRY, 0, at)) >= 0:
         entry = decoder.raw_decode(text, at)[0]
-        if (recorder, str(entry.get("pg_id"))) in _over:
+        if (recorder, str(entry.get("pg_id"))) in _earlier_groups:
             return
         yield entry
 
@@ -213,32 +228,32 @@ def _backwards(text: str, recorder: str) -> Iterator[dict[str, Any]]:
 def by_group(
     entries: Sequence[dict[str, Any]], ranks_of: Callable[[str], Sequence[int]], now_ns: int
 ) -> list[dict[str, Any]]:
-    """Return the first entry of each operation in each group that is not over, or else the last collective of a group.
+    """Return the first pending entry of each operation in each group, and the last collective of all other groups.
 
-    Of `send` and `recv` there are only those that are not over. In a batch only the last entry is ever over; it is
-    called `coalesced`, and has the number of all. `ranks_of` has the ranks of a group in its own order; none if they
-    are not known. `now_ns` is the time in nanoseconds since 1970.
+    Sends and receives that are done are left out. torch marks only the last entry of a batch as done; that entry is
+    called `coalesced`, and has the number of all. `ranks_of` returns the ranks of a group in its own order, none if
+    they are not known. `now_ns` is the time in nanoseconds since 1970.
     """
-    over = {_batch(entry) for entry in entries if entry["profiling_name"].endswith(":coalesced") and _is_over(entry)}
+    done = {_batch(entry) for entry in entries if entry["profiling_name"].endswith(":coalesced") and _is_done(entry)}
     waiting: dict[tuple[str, str], dict[str, Any]] = {}
     last: dict[str, dict[str, Any]] = {}
     for entry in entries:
         name = entry["process_group"][0]
-        if not _is_over(entry) and _batch(entry) not in over:
+        if not _is_done(entry) and _batch(entry) not in done:
             waiting.setdefault((name, entry["profiling_name"]), entry)
-        elif not entry["is_p2p"] and _is_over(entry):
+        elif not entry["is_p2p"] and _is_done(entry):
             last[name] = entry
     pending = {entry["process_group"][0] for entry in waiting.values() if not entry["is_p2p"]}
     chosen = [*waiting.values(), *(entry for name, entry in last.items() if name not in pending)]
-    return [_described(entry, ranks_of(entry["process_group"][0]), now_ns) for entry in chosen[:COLLECTIVES_MAX]]
+    return [_answer_of(entry, ranks_of(entry["process_group"][0]), now_ns) for entry in chosen[:COLLECTIVES_MAX]]
 
 
-def _is_over(entry: dict[str, Any]) -> bool:
+def _is_done(entry: dict[str, Any]) -> bool:
     return bool(entry["retired"] or entry.get("state") == "completed")
 
 
 def _batch(entry: dict[str, Any]) -> tuple[str, bool, int]:
-    """Return what entries of one batch have in common: the group, and the number there."""
+    """Return the group and the number there, which the entries of a batch share."""
     return entry["process_group"][0], entry["is_p2p"], _number(entry)
 
 
@@ -246,8 +261,8 @@ def _number(entry: dict[str, Any]) -> int:
     return int(entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"])
 
 
-def _described(entry: dict[str, Any], ranks: Sequence[int], now_ns: int) -> dict[str, Any]:
-    """Return an entry as the answer has it; a peer, which is numbered within its group, by its rank of all."""
+def _answer_of(entry: dict[str, Any], ranks: Sequence[int], now_ns: int) -> dict[str, Any]:
+    """Return an entry for the answer; a peer is named by its global rank, and not by its rank within the group."""
     operation = entry["profiling_name"]
     peer = _PEER.fullmatch(operation) if entry["is_p2p"] else None
     if peer is not None and int(peer[3]) < len(ranks):
@@ -256,7 +271,7 @@ def _described(entry: dict[str, Any], ranks: Sequence[int], now_ns: int) -> dict
         "group": group_name(entry["process_group"], ranks),
         "members": len(ranks),
         "number": _number(entry),
-        "state": "done" if _is_over(entry) else "waits",
+        "state": "done" if _is_done(entry) else "waits",
         "operation": operation,
         "sizes": entry["input_sizes"],
         "types": entry["input_dtypes"],
@@ -265,11 +280,9 @@ def _described(entry: dict[str, Any], ranks: Sequence[int], now_ns: int) -> dict
 
 
 def group_name(named: Sequence[str], ranks: Sequence[int]) -> str:
-    """Return a name for a group, of the name and the description that it has in torch.
+    """Return a readable name of a group: `named` is its name and description in torch, which groups may share.
 
-    A description is enough only for the default group: others may share one.
-
-    Groups that were split off from one in the same call share a name, too, so the first rank tells them apart.
+    Groups that were split off from one group in the same call share even both, so the name has their first rank.
     """
     name, description = named
     if description == "default_pg":
@@ -279,8 +292,8 @@ def group_name(named: Sequence[str], ranks: Sequence[int]) -> str:
     return f"{described[: NAME_MAX - 1 - len(number)]} {number}"
 
 
-def _ranks(name: str) -> list[int]:
-    """Return the ranks of a group, in its own order; none if that is not known."""
+def _ranks_of(name: str) -> list[int]:
+    """Return the ranks of a group in its own order; none if they are not known."""
     try:
         group = sys.modules[C10D]._resolve_process_group(name)  # noqa: SLF001 - not public
         return list(sys.modules["torch.distributed"].get_process_group_ranks(group))
@@ -288,21 +301,10 @@ def _ranks(name: str) -> list[int]:
         return []
 
 
-def arrivals(most: int) -> list[dict[str, Any]]:
-    """Return when this worker arrived in its last collectives, by process group; none if that is not known."""
-    c10d = sys.modules.get(C10D)
-    found: list[dict[str, Any]] = []
-    for recorder in RECORDERS:
-        with suppress(Exception):  # its interface is not public, so it may have changed in any way
-            if _counters(c10d, recorder):
-                found += _series([*islice(_backwards(_dump(c10d, recorder), recorder), most)][::-1])
-    return sorted(found, key=lambda series: -len(series["times_ns"]))[:GROUPS_MAX]
+def _arrivals_by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the arrivals in the last collectives of each group, as far back as their numbers have no gap.
 
-
-def _series(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the arrivals of each group in its last collectives, as far back as their numbers have no gap.
-
-    A group with two backends counts the collectives of each backend by itself, so it is two groups here.
+    A group with two backends has numbers of its own for each of them, so it counts as two groups.
     """
     groups: dict[str, dict[str, Any]] = {}
     for entry in entries:
@@ -314,7 +316,7 @@ def _series(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue  # several operations may be one collective
         if series is None or number != series["first"] + len(series["times_ns"]):
             backend = entry["profiling_name"].partition(":")[0]
-            group = f"{backend} {group_name(entry['process_group'], _ranks(name))}"
+            group = f"{backend} {group_name(entry['process_group'], _ranks_of(name))}"
             series = groups[name] = {"group": group, "first": number, "times_ns": []}
         series["times_ns"].append(entry["time_created_ns"])
     return list(groups.values())

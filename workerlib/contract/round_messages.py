@@ -1,16 +1,16 @@
-"""The messages between a worker and its nodeclient about rounds in place; standard library only, for both sides.
+"""The messages between a worker and its nodeclient about rounds in place: the process goes into the next round.
 
-They hold a Unix SOCK_SEQPACKET connection as long as the worker lives; `packets` has the form of its packets. The
-environment variable `workerlib.contract.env.ROUNDS` names the socket.
+Standard library only. The worker connects to the Unix SOCK_SEQPACKET socket that the environment variable
+`workerlib.contract.env.ROUNDS` names, and stays connected; `packets` has the form of a packet.
 
 | from | message | answered by |
 |---|---|---|
 | worker | `CanStay`, once | |
-| nodeclient | `AskToLeave` | `Left` or `Refusing`; a worker that does not answer in time is ended |
+| nodeclient | `AskToLeave` | `Left` or `Refusing`; the node ends a worker that does not answer in time |
 | worker | `Failed`, if a collective has failed | |
 | worker | `Aborting`, and then `Aborted`, if it has communicators of NCCL | |
-| worker | `Left`, when it is asked to leave, or has failed | |
-| worker | `Refusing`, if it ends by itself, or cannot stay after it has left | |
+| worker | `Left`, after `AskToLeave` or `Failed` | |
+| worker | `Refusing`, if it ends by itself, or cannot go into the next round after all | |
 | nodeclient | `NextRound`, with the descriptors of stdout, of stderr, and of the slots if there are any | |
 """
 
@@ -39,7 +39,7 @@ class AskToLeave:
 
     round: int
     planned: bool = False
-    """Whether the stop is planned, so that a script that saves at a step of its own choice has the time for it."""
+    """Whether the stop is planned, so that the script has time to save at a step of its own choice."""
 
 
 @dataclass(frozen=True, slots=True)

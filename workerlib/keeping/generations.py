@@ -142,7 +142,7 @@ class GenerationWriter:
         if watch and self.has_changed():
             raise NotNowError("tensors have changed while they were copied")
         serial = self._arena.newest_serial() + 1
-        place.commit(commit.of(length, serial, 0 if small is None else WHOLE))
+        place.commit(commit.completed(length, serial, 0 if small is None else WHOLE))
         return length
 
     def _lay_out(self, tensors: list[tuple[str, torch.Tensor]]) -> Layout:

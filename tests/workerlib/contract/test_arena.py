@@ -16,7 +16,7 @@ from workerlib.contract.arena import (
     ArenaSizes,
     Commit,
     Place,
-    next_generation,
+    oldest_generation,
 )
 
 SIZES = ArenaSizes.at_least(5000, 100)
@@ -136,7 +136,7 @@ def test_what_is_protected_is_known_whole_or_not_at_all(file: int, arena: Arena)
 def test_which_generation_goes(arena: Arena, steps: tuple[int, ...], protected: int | None, overwritten: int) -> None:
     places = list(arena.generations)
     fill(places[: len(steps)], 1, *steps)
-    chosen = next_generation(places, () if protected is None else [(1, protected)])
+    chosen = oldest_generation(places, () if protected is None else [(1, protected)])
     assert chosen is not None
     commit = chosen.read()
     assert (commit.step if commit else None) == (overwritten if len(steps) == len(places) else None)
@@ -146,8 +146,8 @@ def test_an_older_round_goes_first_but_for_what_is_protected_or_newest(arena: Ar
     places = list(arena.generations)
     fill(places, 1, 64, 12, 8)
     fill(places[1:2], 2, 5)
-    assert next_generation(places, [(1, 64)]) is places[2]
-    assert next_generation(places[:2], [(1, 64)]) is None
+    assert oldest_generation(places, [(1, 64)]) is places[2]
+    assert oldest_generation(places[:2], [(1, 64)]) is None
 
 
 @pytest.mark.parametrize("protected", [(), [(2, 3)], [(2, 3), (2, 4)]])

@@ -57,7 +57,7 @@ def test_an_older_torch_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_process_that_ends_tells_where_it_stands_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorders, "_dumping", threading.Lock())
+    monkeypatch.setattr(recorders, "_dump_lock", threading.Lock())
     recorders.await_dump()
     recorder = Recorder([entry("gloo:barrier", 7, retired=False)])
     install(monkeypatch, gloo=recorder)
@@ -222,7 +222,7 @@ class Pair:
 @needs_flight_recorder
 def test_nothing_is_told_of_the_groups_of_a_round_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A collective that was left in the middle is never over. The next round's group must not seem to wait in it."""
-    monkeypatch.setattr(recorders, "_over", set())
+    monkeypatch.setattr(recorders, "_earlier_groups", set())
     recorders.begin_round()
     left = Pair()
     left.begin()
@@ -241,7 +241,7 @@ def test_nothing_is_told_of_the_groups_of_a_round_that_is_over(monkeypatch: pyte
 
 def test_a_group_of_this_round_is_told_whose_number_another_backend_had_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each backend of torch counts its own groups from 0."""
-    monkeypatch.setattr(recorders, "_over", set())
+    monkeypatch.setattr(recorders, "_earlier_groups", set())
     nccl = Recorder([entry("nccl:all_reduce", 3, retired=True, group=group) for group in range(2)])
     gloo = Recorder([entry("gloo:barrier", 1, retired=True)])
     install(monkeypatch, nccl=nccl, gloo=gloo)
