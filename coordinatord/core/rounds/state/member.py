@@ -21,7 +21,7 @@ class MemberState(StrEnum):
     """The node is outside the round, and can have no workers yet: it still imports their modules."""
     READY = "ready"
     """The node is outside the round and has no workers: it can be given the next round."""
-    HANDING_OVER = "giving"
+    HANDING_OVER = "handing_over"
     """The node is outside the round and is to leave. It waits until others have the state that only it keeps."""
     STALE = "stale"
     """The node is outside the round, and still has workers of an older one."""
