@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from coordinatord.core.rounds.state.durable import State
@@ -31,7 +30,8 @@ class Halting:
 
     def begin(self, run: Run) -> None:
         """Begin the stop of a round."""
-        self.is_possible = run.durable.planned and run.durable.stepped and _may_halt(run.roll.inside)
+        may_halt = all(member.observed is UNHEARD or can_halt(member) for member in run.roll.inside)
+        self.is_possible = run.durable.planned and run.durable.stepped and may_halt
         self.promised, self.step = {}, None
 
     def is_on(self, run: Run) -> bool:
@@ -52,7 +52,7 @@ class Halting:
         """
         if holding is not None and holding.halts_after is not None:
             self.promised.setdefault(member.node, holding.halts_after)
-        elif self.is_possible and member.observed.phase is Phase.RUNNING and not can_halt([member]):
+        elif self.is_possible and member.observed.phase is Phase.RUNNING and not can_halt(member):
             self.is_possible = False
             return True
         return False
@@ -67,16 +67,7 @@ class Halting:
         return f"all workers end after step {step:,}" if step is not None and self.is_on(run) else ""
 
 
-def can_halt(members: Iterable[Member]) -> bool:
-    """Whether all workers of these members can halt after a step that is named."""
-    return all(_can_halt(member) for member in members)
-
-
-def _may_halt(members: Iterable[Member]) -> bool:
-    """Whether the members can halt, as far as is known: one that was not heard yet may be able to."""
-    return all(member.observed is UNHEARD or _can_halt(member) for member in members)
-
-
-def _can_halt(member: Member) -> bool:
+def can_halt(member: Member) -> bool:
+    """Whether all workers of a member can halt after a step that is named."""
     holding = member.observed.kept
     return member.keeper is not None and holding is not None and holding.can_halt

@@ -70,8 +70,7 @@ def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> 
     """
     plan = kept.plan if kept.run.durable.state in {State.STARTING, State.RUNNING} else None
     held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
-    others = (parts for node, parts in held if node not in nodes and is_reachable(kept.run.members[node]))
-    return are_whole([part for parts in others for part in parts if part.big])
+    return are_whole(parts for node, parts in held if node not in nodes and is_reachable(kept.run.members[node]))
 
 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
@@ -133,13 +132,9 @@ def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
 
 
 def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str]:
-    held = kept.index.holders(at)
-    stay = [
-        parts
-        for node, parts in held.items()
-        if not kept.run.members[node].leaves and is_reachable(kept.run.members[node])
-    ]
-    return () if are_whole([part for parts in stay for part in parts if part.big]) else held.keys()
+    held, members = kept.index.holders(at), kept.run.members
+    staying = (parts for node, parts in held.items() if not members[node].leaves and is_reachable(members[node]))
+    return () if are_whole(staying) else held.keys()
 
 
 def waits(kept: KeptState) -> dict[str, Wait]:

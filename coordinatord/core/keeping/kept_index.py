@@ -83,6 +83,10 @@ class StepHolders:
         return self._protected.is_whole and not self.differ
 
 
+_NO_HOLDERS = StepHolders(differ=False)
+"""Stands for the holders of all steps of which no node has a part."""
+
+
 class PartsChange(Struct, frozen=True):
     """A change of the parts that a node holds of one step."""
 
@@ -143,19 +147,17 @@ class KeptIndex:
         """Whether every member has reported its parts since the coordinator was started."""
         return not self._unheard
 
-    def step_holders(self, at: KeptStep) -> StepHolders | None:
-        """Return the nodes that have parts of a step, if there are any."""
-        return self._of_step.get(at)
+    def step_holders(self, at: KeptStep) -> StepHolders:
+        """Return the nodes that have parts of a step."""
+        return self._of_step.get(at, _NO_HOLDERS)
 
     def holders(self, at: KeptStep) -> dict[str, Parts]:
         """Return the parts of a step, by the node that has them."""
-        holders = self._of_step.get(at)
-        return {} if holders is None else holders.parts
+        return self.step_holders(at).parts
 
     def is_whole(self, at: KeptStep) -> bool:
         """Whether each shard of a step has a holder, and all holders of a shard agree."""
-        holders = self._of_step.get(at)
-        return holders is not None and holders.is_whole
+        return self.step_holders(at).is_whole
 
     def differs(self, at: KeptStep) -> bool:
         """Whether ranks that should have had the same shard of a step had different ones."""
@@ -163,8 +165,8 @@ class KeptIndex:
 
     def is_protected_by_holders(self, at: KeptStep) -> bool:
         """Whether every node that has big state of a step protects it."""
-        holders = self._of_step.get(at)
-        return holders is None or holders.ranks_protected == holders.ranks
+        holders = self.step_holders(at)
+        return holders.ranks_protected == holders.ranks
 
     @property
     def newest_whole(self) -> KeptStep | None:

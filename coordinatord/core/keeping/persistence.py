@@ -233,8 +233,7 @@ def _is_in_reach(kept: KeptState) -> bool:
     """Whether nodes that may write have all of the step, even if some of them have to reconnect first."""
     at = step_to_write(kept)
     held = {} if at is None else kept.index.holders(at)
-    able = [parts for node, parts in held.items() if _is_able(kept.run.members[node])]
-    return are_whole([part for parts in able for part in parts if part.big])
+    return are_whole(parts for node, parts in held.items() if _is_able(kept.run.members[node]))
 
 
 def found_by(member: Member) -> tuple[PersistedStep, ...]:
@@ -303,7 +302,7 @@ def _plan_writes(
     A shard is written by the holder that has the least to write so far; nodes that stay come before those that leave.
     The small state of a rank is written by the node that writes its shard, or else by another holder.
     """
-    if not are_whole([part for parts in holders.values() for part in parts if part.big]):
+    if not are_whole(holders.values()):
         return None
     big: dict[int, list[tuple[str, int]]] = {}
     small: dict[int, list[str]] = {}

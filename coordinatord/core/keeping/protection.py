@@ -104,7 +104,7 @@ def safe_candidate(protection: Protection) -> KeptStep | None:
     if at is None:
         return None
     holders, plan = index.step_holders(at), copies.plans.get(at)
-    if holders is None or not holders.is_protected_by_all:
+    if not holders.is_protected_by_all:
         return None
     return at if plan is not None and plan.is_made(holders.parts, copies.problems) else None
 

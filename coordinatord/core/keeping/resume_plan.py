@@ -99,13 +99,10 @@ class ResumePlan:
 
     def _add_any_small(self, needs: Needs, node: str) -> None:
         """Add one small state that is not pending: one that the node has, or else that of the lowest rank."""
-        own = [part for part in self.held.get(node, ()) if part.small]
-        if own:
-            _need(needs, node, own[0].first_rank, small=True)
-            return
-        first = self._small.first
-        if first is not None:
-            _need(needs, first[0], first[1].first_rank, small=True)
+        own = ((node, part) for part in self.held.get(node, ()) if part.small)
+        holder = next(own, self._small.first)
+        if holder is not None:
+            _need(needs, holder[0], holder[1].first_rank, small=True)
 
 
 class _Holders:

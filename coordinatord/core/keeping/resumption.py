@@ -99,11 +99,12 @@ def may_be_chosen(kept: KeptState, at: KeptStep) -> bool:
 
 def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
     """Return a step as a point to resume from, if the nodes that can be reached have all of it."""
-    held = ((node, parts) for node, parts in kept.index.holders(at).items() if is_reachable(kept.run.members[node]))
-    big = [(node, part) for node, parts in held for part in parts if part.big]
-    if not are_whole([part for _, part in big]):
+    members = kept.run.members
+    held = {node: parts for node, parts in kept.index.holders(at).items() if is_reachable(members[node])}
+    if not are_whole(held.values()):
         return None
-    nodes, first_part = sorted({node for node, _ in big}), big[0][1]
+    big = {node: part for node, parts in held.items() for part in parts if part.big}
+    nodes, first_part = sorted(big), next(iter(big.values()))
     redone, named, others = kept.redone_from(at.step), tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
     return ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, others)
 

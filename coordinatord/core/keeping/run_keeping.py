@@ -99,7 +99,7 @@ class RunKeeping(KeptState, KeepingWing):
         """
         held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
-        is_awaited = self.checkpoints.writes_any or at_intervals or not can_halt(self.run.roll.inside)
+        is_awaited = self.checkpoints.writes_any or at_intervals or not all(map(can_halt, self.run.roll.inside))
         return self.checkpoints.newest_at if is_awaited else None
 
     @property

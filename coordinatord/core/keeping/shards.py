@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from coordinatord.protocol.kept_state import KeptParts
 
@@ -31,13 +31,13 @@ def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
     return reached >= shards
 
 
-def are_whole(parts: Sequence[KeptParts]) -> bool:
-    """Whether parts of one step have all its shards, and agree on the number of shards and of ranks."""
-    if not parts:
+def are_whole(held: Iterable[Iterable[KeptParts]]) -> bool:
+    """Whether nodes hold all shards of a step, by their parts of it, and agree on how many shards and ranks it has."""
+    big = [part for parts in held for part in parts if part.big]
+    if len({(part.shards, part.world_size) for part in big}) != 1:
         return False
-    shards = parts[0].shards
-    agree = all(part.shards == shards and part.world_size == parts[0].world_size for part in parts)
-    return agree and cover((shard for part in parts for shard in shards_in(part, shards)), shards)
+    shards = big[0].shards
+    return cover((shard for part in big for shard in shards_in(part, shards)), shards)
 
 
 class Coverage:

@@ -49,7 +49,7 @@ STANDS_STEPS = 2
 def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
     """Return the live or last run of a job; `store_error` is why nothing can be decided, or None."""
     ready = _state_of_ready(run)
-    ledger = _ledger(run, now)
+    ledger = _ledger(spent(run, now))
     steps_per_s = pace(run, now)
     furthest = _FurthestWorker(run, steps_per_s)
     late = _late(run)
@@ -101,7 +101,7 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
         spares=_spares(run),
         progress=_progress(run, pace(run, now)),
         nodes=len(run.members),
-        goodput=_ledger(run, now).goodput,
+        goodput=_ledger(spent(run, now)).goodput,
     )
 
 
@@ -178,7 +178,7 @@ def _lost(run: Run, now: float) -> tuple[api.LostStatus, ...]:
 
 
 def _earlier(earlier: EarlierRun, now: float) -> api.EarlierRunStatus:
-    ledger = _ledger_of(earlier.spent)
+    ledger = _ledger(earlier.spent)
     return api.EarlierRunStatus(
         run=earlier.run,
         state=earlier.state,
@@ -191,11 +191,7 @@ def _earlier(earlier: EarlierRun, now: float) -> api.EarlierRunStatus:
     )
 
 
-def _ledger(run: Run, now: float) -> api.LedgerStatus:
-    return _ledger_of(spent(run, now))
-
-
-def _ledger_of(time: Spent) -> api.LedgerStatus:
+def _ledger(time: Spent) -> api.LedgerStatus:
     seconds = _seconds(time)
     total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training

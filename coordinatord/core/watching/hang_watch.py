@@ -47,7 +47,7 @@ class HangWatch:
     is_tolerated: bool = False
     """Whether that wait is still shorter than `OUTSIDE_PATIENCE_S`."""
     at_rest: bool = False
-    """Whether workers that report no steps have stopped to enter collectives, so that the round may hang."""
+    """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
     _last_number: int = 0
     _pause_s: float = PAUSE_S
 

@@ -138,11 +138,12 @@ def test_each_kind_of_hang_has_a_sentence(seen: WorkerStacks | None, kind: HangK
     [
         (STUCK, HangKind.STUCK),
         (replace(STUCK, stacks=COMPUTES), HangKind.BUSY),
+        (replace(STUCK, state="running"), HangKind.BUSY),
         (replace(STUCK, io_bytes=100_000), HangKind.BUSY),
         (replace(STUCK, stacks=COMPUTES, origin=StackOrigin.SIGNAL), HangKind.STUCK),
         (replace(STUCK, io_bytes=100_000, pid=8), HangKind.STUCK),
     ],
-    ids=["as before", "another stack", "it has read", "asked in another way", "another process"],
+    ids=["as before", "another stack", "waits for a CPU", "it has read", "asked in another way", "another process"],
 )
 def test_what_moves_between_two_looks_is_busy(now: WorkerStacks, kind: HangKind) -> None:
     assert (found := find_hang(job(seen_worker(5, now, STUCK)))) is not None
@@ -155,8 +156,9 @@ def test_a_collective_whose_data_still_comes_and_goes_is_only_slow() -> None:
     assert found.kind is HangKind.NETWORK, "so little is no data of a collective"
 
 
-def test_a_worker_that_was_busy_in_the_look_before_may_rest_for_a_moment() -> None:
-    assert (found := find_hang(job(seen_worker(5, STUCK, replace(STUCK, cpus=0.9))))) is not None
+@pytest.mark.parametrize("before", [replace(STUCK, cpus=0.9), replace(STUCK, state="running")])
+def test_a_worker_that_was_busy_in_the_look_before_may_rest_for_a_moment(before: WorkerStacks) -> None:
+    assert (found := find_hang(job(seen_worker(5, STUCK, before)))) is not None
     assert not found.is_hang
 
 

@@ -26,7 +26,7 @@ from tests.support.kept_state import kept_parts
     ],
 )
 def test_a_step_is_whole_when_each_shard_has_a_holder(parts: list[KeptParts], whole: bool) -> None:
-    assert are_whole(parts) is whole
+    assert are_whole([parts]) is whole
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 10))), st.integers(1, 8))
@@ -41,7 +41,7 @@ def test_consecutive_parts_have_the_shards_that_their_ranks_have(shards: int, wo
     first = data.draw(st.integers(0, world - 1))
     ranks = range(first, data.draw(st.integers(first + 1, world)))
     parts = kept_parts(1, 9, ranks, world_size=world, shards=shards)
-    assert are_whole([parts]) is ({rank % shards for rank in ranks} == set(range(shards)))
+    assert are_whole([[parts]]) is ({rank % shards for rank in ranks} == set(range(shards)))
 
 
 PARTS = st.builds(
@@ -63,4 +63,4 @@ def test_parts_that_come_and_go_are_whole_when_all_of_them_are(changes: list[tup
         big = [part for part in parts if part.big]
         coverage.replace(held.get(node, []), big)
         held[node] = big
-        assert coverage.is_whole is are_whole([part for some in held.values() for part in some])
+        assert coverage.is_whole is are_whole(held.values())

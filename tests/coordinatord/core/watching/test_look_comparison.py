@@ -10,7 +10,7 @@ from coordinatord.core.watching.look_comparison import (
     may_hang,
     why_unseen,
 )
-from coordinatord.hints.hang_verdict import find_hang, notice_of
+from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.seen_worker import BUSY_BYTES, SeenWorker
 from coordinatord.protocol.messages import HangKind
 from tests.support.looks import seen
@@ -82,25 +82,6 @@ def test_nobody_is_named_where_a_worker_cannot_be_seen(kind: str, why: str) -> N
 
 def test_looks_at_other_workers_show_nothing() -> None:
     assert compare(look("waits"), look("waits", "stands")) is None
-
-
-def test_a_worker_that_moves_between_two_looks_computes() -> None:
-    first, second = look("waits", "computes"), look("waits", "computes")
-    idle = [replace(worker, now=None if worker.now is None else replace(worker.now, cpus=0.0)) for worker in second]
-    assert (found := compare(look("waits", "stands"), [idle[0], idle[1]])) is not None
-    assert found.kind is HangKind.BUSY, "its stack is another one"
-    assert notice_of(found, idle) == "waiting for rank 1 on node n2, which computes in evaluate (train.py:50)"
-    assert compare(first, second) is not None
-
-
-def test_a_worker_that_waits_for_a_cpu_alone_computes() -> None:
-    starved = [seen("n1", 0, "waits"), seen("n2", 1, "stands")]
-    assert starved[1].now is not None
-    starved[1] = replace(starved[1], now=replace(starved[1].now, state="running"))
-    idle = look("waits", "stands")
-    for first, second in ((starved, idle), (idle, starved), (starved, starved)):
-        assert (found := compare(first, second)) is not None
-        assert found.kind is HangKind.BUSY
 
 
 def test_a_worker_that_gets_on_in_another_group_than_the_one_it_is_shown_in_gets_on() -> None:
