@@ -12,8 +12,8 @@ from coordinatord.hints.seen_worker import (
     WaitPlace,
     collective_of,
     longest_wait_s,
-    outside_of,
-    place_in,
+    outside_wait,
+    wait_place,
 )
 from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import WorkerStacks, find_place, unpack_stacks
@@ -79,7 +79,7 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
         return f"{'is' if alone else 'are'} {state}{f' in {place}' if place else ''}"
     where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
     verb = "compute" if kind is HangKind.BUSY else "stand"
-    if kind is HangKind.STUCK and (awaited := outside_of(first)):
+    if kind is HangKind.STUCK and (awaited := outside_wait(first)):
         return f"wait{'s' if alone else ''} for {awaited}{f' in {where}' if where else ''}"
     return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}"
 
@@ -121,7 +121,7 @@ def _lasting(waiting: Sequence[SeenWorker]) -> str:
 
 def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
     """Describe where the other workers wait, or where most of them do."""
-    [(place, number)] = Counter(place_in(collective_of(worker)) for worker in waiting).most_common(1)
+    [(place, number)] = Counter(wait_place(collective_of(worker)) for worker in waiting).most_common(1)
     if len(waiting) == 1:
         return f"rank {waiting[0].rank} waits in {_name(place)}"
     return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {_name(place)}"

@@ -19,8 +19,8 @@ from coordinatord.hints.seen_worker import (
     collective_of,
     is_busy,
     moves_bytes,
-    place_in,
     state_of,
+    wait_place,
 )
 from coordinatord.hints.wait_graph import WorkerPlaces, find_awaited
 from coordinatord.protocol.fields import MESSAGE_MAX
@@ -210,9 +210,9 @@ def _mismatched(places: Mapping[WaitPlace, Sequence[SeenWorker]], waiting: Seque
 def _by_place(waiting: Sequence[SeenWorker], *, with_group: bool) -> dict[WaitPlace, list[SeenWorker]]:
     """Group waiting workers by their collectives, or by their input if only that differs and it must not."""
     collectives = [collective_of(worker) for worker in waiting]
-    places = [replace(place_in(each), group=each.group if with_group else "") for each in collectives]
+    places = [replace(wait_place(each), group=each.group if with_group else "") for each in collectives]
     if len(set(places)) == 1 and _is_even(places[0].operation) and len({each.shape for each in collectives}) > 1:
-        places = [replace(place_in(each), shape=each.shape) for each in collectives]
+        places = [replace(wait_place(each), shape=each.shape) for each in collectives]
     found: dict[WaitPlace, list[SeenWorker]] = {}
     for place, worker in zip(places, waiting, strict=True):
         found.setdefault(place, []).append(worker)

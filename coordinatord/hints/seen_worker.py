@@ -61,7 +61,7 @@ def collective_of(worker: SeenWorker) -> Collective:
     return worker.now.collective
 
 
-def place_in(collective: Collective) -> WaitPlace:
+def wait_place(collective: Collective) -> WaitPlace:
     """Return where a worker in a collective waits, as far as one collective shows it."""
     return WaitPlace(collective.operation.rpartition(":")[2], collective.number)
 
@@ -74,7 +74,7 @@ def longest_wait_s(seen_workers: Iterable[SeenWorker]) -> float:
     )
 
 
-def outside_of(worker: WorkerStacks) -> str:
+def outside_wait(worker: WorkerStacks) -> str:
     """Return the thing outside the job that a worker waits for; empty if none is seen."""
     return "a disk" if worker.state == WAITS_FOR_DISK else worker.waits_for
 

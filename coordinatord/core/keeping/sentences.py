@@ -72,21 +72,21 @@ def obstacle(kept: KeptState) -> str:
     cause = disk_obstacle(kept)
     if cause is None:
         return ""
-    other, why, found, written = cause.node, cause.why, cause.found, kept.disk.step
+    member, why, found, written = cause.node, cause.why, cause.found, kept.disk.step
     if found is None and why:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
-        return f"node {other.node} can use nothing on the disk: {why}: {ways}"
+        return f"node {member.node} can use nothing on the disk: {why}: {ways}"
     if found is None:
         step_text = "a step" if written is None else f"step {written.step:,}"
-        text = f"{step_text} was written to the disk, and node {other.node} does not find it any more"
+        text = f"{step_text} was written to the disk, and node {member.node} does not find it any more"
         return f"{text}: is --persist still mounted? All would begin anew"
-    knows, step = found
+    finder, step = found
     step_text = f"step {step.at.step:,} on the disk"
-    finds = f"finds {step_text}" if knows in kept.run.members else f"found {step_text} before it went"
-    text = f"node {knows} {finds}, and node {other.node} does not"
+    finds = f"finds {step_text}" if finder in kept.run.members else f"found {step_text} before it went"
+    text = f"node {finder} {finds}, and node {member.node} does not"
     if why:
         return f"{text}: {why}. All would begin anew"
-    if other.keeper is None or other.keeper.persist is None:
+    if member.keeper is None or member.keeper.persist is None:
         return f"{text}: start it with --persist too, or all would begin anew"
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
 

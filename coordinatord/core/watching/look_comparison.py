@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
-from coordinatord.hints.seen_worker import TRACED, SeenWorker, outside_of
+from coordinatord.hints.seen_worker import TRACED, SeenWorker, outside_wait
 from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
@@ -97,7 +97,7 @@ def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
 def awaits_outside(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
     """Whether a culprit waits for a disk, or for anything else outside the job."""
     culprits = (worker.now for worker in look if worker.now is not None and worker.rank in verdict.ranks)
-    return verdict.kind is HangKind.STUCK and any(map(outside_of, culprits))
+    return verdict.kind is HangKind.STUCK and any(map(outside_wait, culprits))
 
 
 def stands_since(earlier: Sequence[SeenWorker], verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
