@@ -21,7 +21,7 @@ from coordinatord.config.state_flags import (
 )
 from coordinatord.config.store_flags import CopyConfig, StepDownConfig, add_copy, read_copy
 from coordinatord.config.token_flags import TokenConfig, add_token, read_token
-from coordinatord.protocol.access_token import holds_token
+from coordinatord.protocol.access_token import contains_token
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings import SettingsParser, add_completion, help_texts, with_help_flag
 
@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(environ)
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
-    if any(map(holds_token, arguments)):
+    if any(map(contains_token, arguments)):
         parser.error("everybody on this host can read a token in a command line: put it into a file, and replace it")
     word = next(iter(arguments), "-")
     if word not in commands and not word.startswith("-"):

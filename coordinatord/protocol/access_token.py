@@ -66,7 +66,7 @@ def parse_token(text: str) -> AccessToken:
     return AccessToken(match["pin"], Role(match["role"]), match["secret"])
 
 
-def tokens_in(text: str) -> tuple[AccessToken, ...]:
+def parse_tokens(text: str) -> tuple[AccessToken, ...]:
     """Parse the tokens of a file, one a line, except empty lines and those that begin with #.
 
     Raises `TokenFormError`, also if there is none.
@@ -78,6 +78,6 @@ def tokens_in(text: str) -> tuple[AccessToken, ...]:
     return found
 
 
-def holds_token(text: str) -> bool:
+def contains_token(text: str) -> bool:
     """Whether a text contains a token, such as a command line, which everybody on the host can read."""
     return f"{PREFIX}." in text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, tokens_in
+from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, parse_tokens
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.private_files import PrivateFileError, read_given, read_private, tokens_directory
 
@@ -140,7 +140,7 @@ def forget_variable(environ: Mapping[str, str] = os.environ) -> None:
 
 def _of_text(source: str, text: str) -> Keyring:
     try:
-        tokens = tokens_in(text)
+        tokens = parse_tokens(text)
     except TokenFormError as error:
         raise KeyringError(f"{source}: {error}") from error
     return Keyring(source, {pin: tuple(t for t in tokens if t.pin == pin) for pin in {token.pin for token in tokens}})
@@ -160,7 +160,7 @@ def _tokens_in_file(path: Path) -> tuple[AccessToken, ...] | KeyringError:
     """Return the tokens in a file, which is named by its coordinator's pin, or the error."""
     try:
         text = read_private(path)
-        tokens = () if text is None else tokens_in(text)
+        tokens = () if text is None else parse_tokens(text)
     except PrivateFileError as error:
         return KeyringError(str(error))
     except TokenFormError as error:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from coordinatord.protocol.access_token import holds_token
+from coordinatord.protocol.access_token import contains_token
 from coordinatord.runtime.settings import SettingsParser, filled
 from nodeclient.access.keyring import VARIABLE, AccessSettings
 
@@ -59,7 +59,7 @@ def read_access(
 def reject_tokens(parser: SettingsParser, arguments: Sequence[str]) -> None:
     """Reject a command line with a token in it. Raises `SettingsError`, which does not show the token."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if any(map(holds_token, own)) or any(argument.partition("=")[0] == "--token" for argument in own):
+    if any(map(contains_token, own)) or any(argument.partition("=")[0] == "--token" for argument in own):
         parser.error(
             "everybody on this host can read a token in a command line: put it into a file for --token-file, or into"
             f" the variable {VARIABLE}, and have another one made"

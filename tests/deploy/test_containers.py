@@ -17,7 +17,7 @@ import yaml
 
 from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
-from coordinatord.protocol.access_token import Role, tokens_in
+from coordinatord.protocol.access_token import Role, parse_tokens
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
@@ -196,7 +196,7 @@ def test_compose_hands_a_token_to_the_nodes_and_the_image_one_to_commands(tmp_pa
             node = services[name]
             assert f"token:{volumes['token']}:ro" in node["volumes"]
             file = outside(node["environment"]["NODECLIENT_TOKEN_FILE"])
-            [token] = tokens_in(Path(file).read_text())
+            [token] = parse_tokens(Path(file).read_text())
             assert token.role is Role.JOIN
         join = ("join", "--coord", coordinator.endpoint, "--", *STDLIB_PYTHON, "-c", "")
         assert run(BIN / "nodeclient", *join, environ={**environ, "NODECLIENT_TOKEN_FILE": file}).returncode == 0

@@ -7,7 +7,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from coordinatord.protocol.access_token import BEARER, AccessToken, Role, TokenFormError, parse_token, tokens_in
+from coordinatord.protocol.access_token import BEARER, AccessToken, Role, TokenFormError, parse_token, parse_tokens
 from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of
 from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.gatekeeper import ADDRESSES_MAX, DeniedError, Gatekeeper
@@ -25,7 +25,7 @@ def token(data: bytes) -> None:
     """Read a token, and a file of tokens; what is one comes back as it was, and no error repeats what was read."""
     choices = Choices(data)
     text = choices.rest().decode("utf-8", "replace")
-    for read in (parse_token, tokens_in):
+    for read in (parse_token, parse_tokens):
         try:
             found = read(text)
         except TokenFormError as error:

@@ -4,7 +4,7 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
-from coordinatord.protocol.access_token import Role, tokens_in
+from coordinatord.protocol.access_token import Role, parse_tokens
 from tests.support.cluster import STDLIB_PYTHON
 from tests.support.programs import BIN, Program, as_by_default, clean_environ, run
 
@@ -61,4 +61,4 @@ class Place:
     def secrets(self) -> dict[Role, str]:
         """The secrets of the first start, by role."""
         [left] = (self.folder / "config" / "coordinatord" / "tokens").iterdir()
-        return {token.role: token.secret for token in tokens_in(left.read_text())}
+        return {token.role: token.secret for token in parse_tokens(left.read_text())}

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.protocol.access_token import AccessToken, Role, tokens_in
+from coordinatord.protocol.access_token import AccessToken, Role, parse_tokens
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, Join, Refused
 from coordinatord.runtime.pinned_tls import pinned_context
@@ -29,7 +29,7 @@ def first_token(home: Path, role: Role, pin: str = "*") -> AccessToken:
     The coordinator is the one with this key, or the only one.
     """
     [left] = (home / "coordinatord" / "tokens").glob(pin)
-    return next(token for token in tokens_in(left.read_text()) if token.role is role)
+    return next(token for token in parse_tokens(left.read_text()) if token.role is role)
 
 
 @dataclass(frozen=True)

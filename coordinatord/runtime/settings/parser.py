@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from coordinatord.protocol.access_token import holds_token
+from coordinatord.protocol.access_token import contains_token
 from coordinatord.protocol.errors import OperationalError, OutputError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
@@ -263,7 +263,7 @@ class SettingsParser(argparse.ArgumentParser):
 
     def _read(self, setting: Setting, text: str, where: str) -> Any:
         """Parse the text of any source as the flag would."""
-        if holds_token(text):
+        if contains_token(text):
             self.error(f"{where}: a token has no place here, where others see it: put it into a file, and replace it")
         try:
             read = self._get_value(setting.action, text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.protocol.access_token import tokens_in
+from coordinatord.protocol.access_token import parse_tokens
 from coordinatord.runtime.private_files import write_private
 from coordinatord.security.ephemeral_tokens import Process, remove_files_of_ended, this_process
 from coordinatord.security.setup import Security, SecuritySettings
@@ -42,7 +42,7 @@ def test_tokens_of_a_process_that_lives_stay(environ: dict[str, str], ours: Proc
     assert left(environ) == [security.pin]
     text = Path(environ["XDG_CONFIG_HOME"], "coordinatord", "tokens", security.pin).read_text()
     assert text.endswith(ours.line)
-    assert len(tokens_in(text)) == 2
+    assert len(parse_tokens(text)) == 2
     security.close()
     assert left(environ) == []
 

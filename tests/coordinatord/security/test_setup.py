@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinatord.commands.token import change
 from coordinatord.config.subcommands import parse
 from coordinatord.config.token_flags import TokenConfig
-from coordinatord.protocol.access_token import Role, parse_token, tokens_in
+from coordinatord.protocol.access_token import Role, parse_token, parse_tokens
 from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of, server_context
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError, own_identity
@@ -43,7 +43,7 @@ def test_the_first_start_makes_all_and_the_next_keeps_it(tmp_path: Path) -> None
     left = tmp_path / "config" / "coordinatord" / "tokens" / ours.security.pin
     assert stat.S_IMODE(left.stat().st_mode) == 0o600
     before = left.read_text()
-    assert {token.role for token in tokens_in(before)} == {Role.JOIN, Role.ADMIN}
+    assert {token.role for token in parse_tokens(before)} == {Role.JOIN, Role.ADMIN}
     again = secured(tmp_path)
     assert again.security.pin == ours.security.pin
     assert left.read_text() == before
@@ -78,7 +78,7 @@ def test_without_a_home_the_tokens_stay_in_the_state_directory(
     opened(tmp_path)
     handed = tmp_path / HANDED_OUT
     assert f"{handed}: operators name it by --token-file; for nodes elsewhere make one that may" in caplog.text
-    for token in tokens_in(handed.read_text()):
+    for token in parse_tokens(handed.read_text()):
         assert token.secret not in caplog.text
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, parse_token, tokens_in
+from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, parse_token, parse_tokens
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.browser_sessions import BrowserSessions
@@ -54,7 +54,7 @@ def gate(store: TokenStore) -> Gatekeeper:
 def test_a_token_is_text_and_back(store: TokenStore) -> None:
     token = store.add(PIN, Role.JOIN, "nodes")
     assert parse_token(token.text) == token
-    assert tokens_in(f"# about\n\n{token.text}\n") == (token,)
+    assert parse_tokens(f"# about\n\n{token.text}\n") == (token,)
     assert token.secret not in repr(token)
 
 
