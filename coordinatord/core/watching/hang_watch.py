@@ -6,18 +6,24 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from coordinatord.core.watching.look_comparison import (
-    ANSWERED_WITHIN_S,
-    APART_S,
-    OUTSIDE_PATIENCE_S,
-    PAUSE_MAX_S,
-    PAUSE_S,
-    awaits_outside,
-    compare,
-    stands_since,
-)
+from coordinatord.core.watching.look_comparison import APART_S, awaits_outside, compare, stands_since
 from coordinatord.hints.hang_verdict import HangVerdict
 from coordinatord.hints.seen_worker import SeenWorker
+
+ANSWERED_WITHIN_S = 10.0
+"""When a look without answers times out, in seconds: the server waits for the nodes for half of that."""
+
+PAUSE_S = 10.0
+"""The pause after two looks that have shown no hang. It doubles each time: a look stops the Python of a worker that
+stands still for a twentieth of a second."""
+
+PAUSE_MAX_S = 60.0
+"""The longest such pause: a hang after a long evaluation is found within a minute or so."""
+
+OUTSIDE_PATIENCE_S = 600.0
+"""How long a worker may wait for a disk, or for anything else outside the job. While a file of many gigabytes is
+flushed, no counter of its process moves. A restart does not make a disk faster, and loses a checkpoint that is only
+slow."""
 
 
 class AnsweredLook(Struct, frozen=True):

@@ -19,21 +19,6 @@ APART_S = 1.0
 """The least time between two looks: a training whose collectives take longer has steps of many seconds, and for those
 the first look comes late."""
 
-ANSWERED_WITHIN_S = 10.0
-"""When a look without answers times out, in seconds: the server waits for the nodes for half of that."""
-
-PAUSE_S = 10.0
-"""The pause after two looks that have shown no hang. It doubles each time: a look stops the Python of each worker for a
-twentieth of a second."""
-
-PAUSE_MAX_S = 60.0
-"""The longest such pause: a hang after a long evaluation is found within a minute or so."""
-
-OUTSIDE_PATIENCE_S = 600.0
-"""How long a worker may wait for a disk, or for anything else outside the job. While a file of many gigabytes is
-flushed, no counter of its process moves. A restart does not make a disk faster, and loses a checkpoint that is only
-slow."""
-
 _SILENT_STATES = frozenset({"stopped", "ended", ""})
 """States of a process that explain why it does not answer; the empty one means that it is gone."""
 
