@@ -38,7 +38,7 @@ class SeenWorker(Struct, frozen=True):
 
 
 class WaitPlace(Struct, frozen=True):
-    """What makes two workers wait at the same place."""
+    """The place at which a worker waits; two workers wait together if theirs are equal."""
 
     operation: str
     number: int
@@ -46,7 +46,7 @@ class WaitPlace(Struct, frozen=True):
     group: str = ""
     """The group, where workers wait in several; empty otherwise."""
     shape: str | None = None
-    """What the workers put in, where that alone differs; None otherwise."""
+    """The input of the workers, if only that differs; None otherwise."""
 
 
 def state_of(worker: SeenWorker) -> CollectiveState | None:

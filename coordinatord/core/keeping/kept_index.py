@@ -47,7 +47,7 @@ class StepHolders:
 
     @property
     def is_protected_by_all(self) -> bool:
-        """Whether each shard has a holder, and every holder protects what it has.
+        """Whether each shard has a holder, and every holder protects its parts.
 
         Where all nodes have the same big state, one holder makes the step whole. Another holder that does not protect
         it yet may overwrite it at any moment, and with it the small state of its ranks, which no other node has.

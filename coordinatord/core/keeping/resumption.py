@@ -132,7 +132,7 @@ def plan_of_round(kept: KeptState) -> ResumePlan | None:
 
 
 def is_obtainable(kept: KeptState) -> bool:
-    """Whether all nodes of the round can get what their workers resume from, or have it, as far as is known."""
+    """Whether all nodes of the round have, or can fetch, the state that they resume from, as far as is known."""
     resume, index = kept.run.durable.resume, kept.index
     on_disk = resume is not None and resume.disk is not None  # a node that cannot read it reports that
     if resume is None or on_disk or kept.run.durable.stepped or not index.all_heard or index.is_whole(resume.at):

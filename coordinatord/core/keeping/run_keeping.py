@@ -133,7 +133,7 @@ class RunKeeping(KeptState, KeepingWing):
         return Wait(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
 
     def before_end(self, now: float) -> str:
-        """Say what precedes the end of the run: that nodes are heard, or a step is written."""
+        """Say that nodes are heard or a step is written before the run ends; empty if neither is."""
         if persistence.is_unsure(self):
             return "its nodes are heard first, since the coordinator was started again, then "
         writes_at = persistence.may_write_at(self)

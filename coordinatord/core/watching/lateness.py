@@ -88,7 +88,7 @@ class WorkerLateness(Struct, frozen=True):
 
 
 class Laggard(Struct, frozen=True):
-    """A worker that holds up all others, or a node whose workers take turns at that."""
+    """A worker that delays all others, or a node whose workers take turns at that."""
 
     node: str
     rank: int | None

@@ -95,16 +95,11 @@ def test_a_node_that_cannot_halt_is_not_waited_for_once_it_is_heard() -> None:
     assert halts(stage) == [None] * 3
 
 
-def test_where_a_node_cannot_halt_each_keeps_what_it_has() -> None:
-    stage = train(able="")
+@pytest.mark.parametrize(("able", "stepped"), [("", True), ("yes", False)], ids=["a node cannot halt", "no step yet"])
+def test_where_there_is_no_step_that_all_can_keep_each_keeps_what_it_has(able: str, *, stepped: bool) -> None:
+    stage = train(able, stepped=stepped)
     stage.play("leave n2")
     assert wanted(stage).planned
-    assert halts(stage) == [None] * 3
-
-
-def test_before_the_first_step_there_is_nothing_to_keep() -> None:
-    stage = train(stepped=False)
-    stage.play("leave n2")
     assert halts(stage) == [None] * 3
 
 

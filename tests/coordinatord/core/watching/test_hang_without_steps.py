@@ -59,16 +59,13 @@ def test_who_comes_to_no_collective_is_not_looked_at_for_that(settings: str, lin
     assert Job(settings, trained_s=0).looks(*lines, "arrived 38s", "advance 5s") == 0
 
 
-def test_the_first_step_ends_the_looks_at_workers_at_rest() -> None:
+@pytest.mark.parametrize(("lines", "wait_s"), [(("step n1 1", "step n2 1"), 9), (("announce n1",), 60)])
+def test_the_first_step_or_its_announcement_ends_the_looks_at_workers_at_rest(
+    lines: tuple[str, ...], wait_s: int
+) -> None:
     job = Job(trained_s=0)
-    job.play("arrived 38s", "seen waits stands", "step n1 1", "step n2 1")
-    assert job.looks("advance 9s") == 0
-
-
-def test_workers_at_rest_that_announce_steps_are_not_looked_at_before_the_first() -> None:
-    job = Job(trained_s=0)
-    job.play("arrived 38s", "seen waits stands", "announce n1")
-    assert job.looks("advance 60s") == 0
+    job.play("arrived 38s", "seen waits stands", *lines)
+    assert job.looks(f"advance {wait_s}s") == 0
 
 
 def test_steps_that_were_announced_and_never_came_are_not_waited_for() -> None:
