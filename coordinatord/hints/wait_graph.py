@@ -198,7 +198,7 @@ def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterabl
             if not following:
                 path.pop()
                 if low[node] == number[node]:
-                    component = set(_pop_through(stack, node))
+                    component = _pop_through(stack, node)
                     closed |= component
                     if not component & leads_on:
                         yield component
@@ -210,8 +210,9 @@ def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterabl
                 low[node] = min(low[node], low[passed])
 
 
-def _pop_through(stack: list[Node], last: Node) -> Iterator[Node]:
-    """Pop and yield the top of a stack, down to this node."""
-    node: Node | None = None
-    while node != last:
-        yield (node := stack.pop())
+def _pop_through(stack: list[Node], last: Node) -> set[Node]:
+    """Pop and return the top of a stack, down to this node."""
+    popped: set[Node] = set()
+    while last not in popped:
+        popped.add(stack.pop())
+    return popped

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-
 from coordinatord.core.keeping.kept_index import PartsChange
 from coordinatord.core.keeping.resume_plan import grouped
 from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, KeptStep, WantedParts
@@ -101,40 +99,32 @@ TAKES_MAX = 8
 """The most nodes whose copies one node takes: each costs memory for two steps of that node's state."""
 
 
-class Buddy(Struct, frozen=True):
-    """A node that keeps state, and that can take copies of other nodes' state."""
-
-    node: str
-    domain: str
-
-
-def buddies(nodes: Sequence[Buddy], spares: Sequence[Buddy] = ()) -> dict[str, str]:
+def buddies(nodes: Mapping[str, str], spares: Mapping[str, str]) -> dict[str, str]:
     """Return which node takes the copy of each node's state. Nodes whose copy none can take are left out.
 
     The buddy of a node is in another failure domain. The nodes stand in a ring, domain by domain, and each is copied to
     the node that stands as many places further as the largest domain has nodes. That is always another domain, and each
     node takes one copy. If one domain has more than half of the nodes, the others take its copies in turn.
 
-    `nodes` are in the order of their ranks. Spares have copies only if all nodes are of one domain: they come and go,
-    and a copy that moves is made anew.
+    Both arguments have the domain of each node, `nodes` in the order of ranks. Spares have copies only if all nodes are
+    of one domain: they come and go, and a copy that moves is made anew.
     """
-    domains: dict[str, list[Buddy]] = {}
-    for buddy in nodes:
-        domains.setdefault(buddy.domain, []).append(buddy)
+    domains: dict[str, list[str]] = {}
+    for node, domain in nodes.items():
+        domains.setdefault(domain, []).append(node)
     if len(domains) < 2:  # noqa: PLR2004 - one domain
-        return _in_turn(nodes, [spare for spare in spares if spare.domain not in domains])
-    ring = [buddy for members in domains.values() for buddy in members]
+        return _in_turn([*nodes], [spare for spare, domain in spares.items() if domain not in domains])
+    ring = [node for members in domains.values() for node in members]
     largest = max(domains.values(), key=len)
     if 2 * len(largest) <= len(ring):
-        return {buddy.node: ring[(place + len(largest)) % len(ring)].node for place, buddy in enumerate(ring)}
-    others = [buddy for buddy in ring if buddy.domain != largest[0].domain]
+        return {node: ring[(place + len(largest)) % len(ring)] for place, node in enumerate(ring)}
+    others = [node for node in ring if nodes[node] != nodes[largest[0]]]
     return _in_turn(others, largest) | _in_turn(largest, others)
 
 
-def _in_turn(nodes: Sequence[Buddy], takers: Sequence[Buddy]) -> dict[str, str]:
+def _in_turn(nodes: Sequence[str], takers: Sequence[str]) -> dict[str, str]:
     """Return which taker takes the copy of each node, in turn, until each has as many as it may."""
-    copied = nodes[: TAKES_MAX * len(takers)]
-    return {buddy.node: takers[place % len(takers)].node for place, buddy in enumerate(copied)}
+    return {node: takers[place % len(takers)] for place, node in enumerate(nodes[: TAKES_MAX * len(takers)])}
 
 
 class CopyPlans:

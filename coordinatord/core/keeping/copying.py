@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.core.keeping.copy_plan import Buddy, CopyPlan, buddies, plan_copies
+from coordinatord.core.keeping.copy_plan import CopyPlan, buddies, plan_copies
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resumption import is_reachable
 from coordinatord.core.rounds.queries.master_address import master_address
@@ -25,12 +25,12 @@ def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
     )
     spares = [member for member in takers if member.durable.assignment is None and not member.leaves]
     domains = _domains(kept)
-    pairs = buddies(
-        [Buddy(member.node, domains[member.node]) for member in inside],
-        [Buddy(member.node, domains[member.node]) for member in spares],
+    buddy_of = buddies(
+        {member.node: domains[member.node] for member in inside},
+        {member.node: domains[member.node] for member in spares},
     )
     held = {node: parts for node, parts in kept.index.holders(at).items() if node in domains}
-    return plan_copies(held, domains, pairs)
+    return plan_copies(held, domains, buddy_of)
 
 
 def _domains(kept: KeptState) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -101,25 +102,25 @@ def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) ->
     return not choice.nodes or not choice.nodes.isdisjoint({ranks.node, host})
 
 
+@dataclass
 class _WantedRound:
-    """A round whose logs are wanted."""
+    """A round whose logs are wanted, perhaps of an earlier run of the job than `run`."""
 
-    def __init__(self, run: Run, run_id: str, number: int, *, follow: bool) -> None:
-        self._run = run
-        self._id = run_id
-        self._number = number
-        self._follow = follow
+    run: Run
+    run_id: str
+    number: int
+    follow: bool
 
     def source(self, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:
         """Return one log; `offer` is that of the node when it was in the round."""
         host, base = ("", "") if offer is None else (offer.host, offer.log_dir)
         # The run's id is this coordinator's own: a node need not quote it to make a folder's name of it.
-        folder = f"{base}/{self._id}/round_{self._number}" if base else ""
+        folder = f"{base}/{self.run_id}/round_{self.number}" if base else ""
         server = self._server(node, host, base)
         problem = self._problem(node, f"on host {host} in {folder}" if folder else "", server)
         return LogSource(
-            run=self._id,
-            round=self._number,
+            run=self.run_id,
+            round=self.number,
             rank=rank,
             stream=stream,
             node=node,
@@ -132,24 +133,24 @@ class _WantedRound:
 
     def _server(self, node: str, host: str, base: str) -> Member | None:
         """Return the node itself, or else another one that is connected and has its logs in the same place."""
-        member = self._run.members.get(node)
-        if not base or (member is not None and (member.session.id is not None or self._follow)):
+        member = self.run.members.get(node)
+        if not base or (member is not None and (member.session.id is not None or self.follow)):
             return member
         return self._by_place.get((host, base), member)
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, str], Member]:
         """A connected node for each place with logs, by host and folder; few requests need it."""
-        others = [member for member in self._run.members.values() if member.session.id is not None]
+        others = [member for member in self.run.members.values() if member.session.id is not None]
         return {(member.offer.host, member.offer.log_dir): member for member in others}
 
     def _problem(self, node: str, place: str, server: Member | None) -> str:
         """Return why no node can be asked; `place` says where the logs are, if there are any."""
-        if self._run.spec.launcher is Launcher.TORCHRUN and self._id == self._run.id:
+        if self.run.spec.launcher is Launcher.TORCHRUN and self.run_id == self.run.id:
             return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
         if not place:
             return f"node {node} keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
-        if server is not None and (server.session.id is not None or self._follow):
+        if server is not None and (server.session.id is not None or self.follow):
             return ""
         return f"node {node} is not connected: its logs are {place}"
 
