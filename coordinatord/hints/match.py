@@ -63,7 +63,7 @@ _STUCK_IN_ANOTHER_WAY = {
 """The advice about stuck workers whose stack does not show why, by a pattern of their verdict (`hang_sentences`)."""
 
 
-def hang_advice(kind: HangKind, failure: Failure) -> str:
+def _hang_advice(kind: HangKind, failure: Failure) -> str:
     """Return the advice about a worker that hung, as a template for `str.format`: {host}."""
     if kind is HangKind.STUCK:
         for pattern, advice in _STUCK_IN_ANOTHER_WAY.items():
@@ -84,7 +84,7 @@ _FINAL = "no restart mends this error, so the run ended at once: correct the scr
 def hint(report: Report) -> str | None:
     """Return one or two sentences of advice about the root cause; None if the cause is not known."""
     if report.failure.hang is not None:
-        return hang_advice(report.failure.hang, report.failure).format(host=report.host)
+        return _hang_advice(report.failure.hang, report.failure).format(host=report.host)
     if report.failure.final:
         return _FINAL
     rule = rule_for(report)

@@ -105,31 +105,29 @@ class _Graph:
         """The number of members of each group at each level."""
         for place in (place for worker in workers for place in worker.heads):
             self._levels[place.group][place.level] += 1
+        self._lower: dict[Node, int] = {
+            ("below", group, upper): lower
+            for group, levels in self._levels.items()
+            for lower, upper in pairwise(sorted(levels))
+        }
+        """The next lower level of each level, except of the lowest one of a group."""
+        self._overtaken = self._find_overtaken()
+        self.behind = self._overtaken | self._find_behind()
+        """The workers that are behind another member of a group, or that are overtaken."""
+        self._members = self._find_members()
+
+    def _find_overtaken(self) -> set[int]:
+        """Return the workers whose collective should have completed, since it has for another worker."""
         highest = {group: max(levels) for group, levels in self._levels.items()}
-        self._overtaken = {
+        return {
             index
-            for index, worker in enumerate(workers)
+            for index, worker in enumerate(self._workers)
             for place in worker.places
             if place.stage is GroupStage.WAITS_FOR_ALL and highest[place.group] > place.level
         }
-        """The workers whose collective should have completed, since it has for another worker."""
-        self._members: dict[Node, list[int]] = defaultdict(list)
-        for index, worker in enumerate(workers):
-            if not worker.places:
-                self._members[SILENT].append(index)
-            for place in worker.heads:
-                self._members["at", place.group, place.level].append(index)
-                if place.stage is not GroupStage.DONE and (place != worker.first or index in self._overtaken):
-                    self._members["not yet at", place.group, place.level].append(index)
-        self.behind = self._overtaken | self._behind()
-        self._lower: dict[Node, int] = {}
-        """The next lower level of each level, except of the lowest one of a group."""
-        for group, levels in self._levels.items():
-            for lower, upper in pairwise(sorted(levels)):
-                self._lower["below", group, upper] = lower
 
-    def _behind(self) -> set[int]:
-        """Return the workers that are behind another one in a group."""
+    def _find_behind(self) -> set[int]:
+        """Return the workers that are behind a level at which another member of the group waits."""
         waited_at: dict[str, int] = defaultdict(int)
         for place in filter(None, (worker.collective for worker in self._workers)):
             waited_at[place.group] = max(waited_at[place.group], place.level)
@@ -138,6 +136,19 @@ class _Graph:
             for index, worker in enumerate(self._workers)
             if any(place.level < waited_at[place.group] for place in worker.heads)
         }
+
+    def _find_members(self) -> dict[Node, list[int]]:
+        """Return the workers in each part of a group, except those `below` a level, and the silent workers."""
+        members: dict[Node, list[int]] = defaultdict(list)
+        for index, worker in enumerate(self._workers):
+            if not worker.places:
+                members[SILENT].append(index)
+            for place in worker.heads:
+                members["at", place.group, place.level].append(index)
+                waits_earlier = place != worker.first or index in self._overtaken
+                if place.stage is not GroupStage.DONE and waits_earlier:
+                    members["not yet at", place.group, place.level].append(index)
+        return members
 
     def successors(self, node: Node) -> Iterable[Node]:
         """Return the nodes for which a worker waits, or the workers in a part of a group."""
@@ -162,12 +173,10 @@ class _Graph:
         if first.stage not in PAIRED:
             yield from self._parts(("not yet at", first.group, first.level))
             return
-        peer = self._index_of.get(first.number)
+        peer, other_end = self._index_of.get(first.number), GroupPlace(first.group, PAIRED[first.stage], worker.rank)
         if peer is None:
             yield from self._parts(SILENT)
-        elif peer in self._overtaken or self._workers[peer].first != GroupPlace(
-            first.group, PAIRED[first.stage], worker.rank
-        ):
+        elif peer in self._overtaken or self._workers[peer].first != other_end:
             yield peer
 
     def _parts(self, node: Node) -> Iterator[Node]:
