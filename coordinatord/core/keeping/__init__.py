@@ -11,7 +11,7 @@ began with the same state. `copy_plan` plans copies of the state that only one h
 fetch them. `handover` decides which departing nodes stay until others have their state.
 
 On a disk: `persisting` is the progress of writing a step, and `persistence` decides which step is written, when and by
-which nodes.
+which nodes. `disk_steps` finds the steps that are there.
 
 At the end of a round: `halting` chooses the step that all workers keep, and `checkpoint_watch` tracks the checkpoints
 that the script writes itself.

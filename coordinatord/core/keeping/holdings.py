@@ -6,8 +6,8 @@ import math
 
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
 from coordinatord.core.keeping.copying import plan_for
+from coordinatord.core.keeping.disk_steps import found_by, unusable_to
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import found_by, unusable_to
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.kept_state import Holding, Restoring

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
+from coordinatord.core.keeping.disk_steps import find_step
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import (
     BACK_S,
@@ -20,14 +21,11 @@ from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import (
     ATTEMPTS_MAX,
     WANTED_MAX,
-    DiskStep,
     KeptParts,
     KeptStep,
-    PersistedStep,
     PersistOrder,
     WantedParts,
 )
@@ -147,9 +145,8 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
 def _in_use(kept: KeptState, member: Member) -> int | None:
     """Return the serial of the step on the disk that the round resumes from, if nodes may still read it."""
     point = kept.run.durable.resume
-    if point is None or point.disk is None or kept.run.durable.stepped:
-        return None
-    return next((persisted.serial for persisted in found_by(member) if _is_same(persisted, point)), None)
+    found = None if point is None or kept.run.durable.stepped else find_step(member, point)
+    return None if found is None else found.serial
 
 
 def why_failed(kept: KeptState, work: PersistWork) -> str:
@@ -234,57 +231,6 @@ def _is_in_reach(kept: KeptState) -> bool:
     at = step_to_write(kept)
     held = {} if at is None else kept.index.holders(at)
     return are_whole(parts for node, parts in held.items() if _is_able(kept.run.members[node]))
-
-
-def found_by(member: Member) -> tuple[PersistedStep, ...]:
-    """Return the steps that a node finds on the disk and can use."""
-    return () if member.observed.kept is None else member.observed.kept.persisted
-
-
-def unusable_to(member: Member) -> str:
-    """Return why a node cannot use a step on the disk; empty if it can use all."""
-    return "" if member.observed.kept is None else member.observed.kept.unusable
-
-
-def newest_on_disk(kept: KeptState, nodes: Sequence[Member]) -> tuple[ResumePoint, PersistedStep] | None:
-    """Return the newest step that all of these nodes find on the disk, also as a point to resume from, if any.
-
-    A step of an earlier run has the round 0: it is older than all steps of this run.
-    """
-    if not nodes:
-        return None
-    others = [{(persisted.run, persisted.at) for persisted in found_by(member)} for member in nodes[1:]]
-    for persisted in found_by(nodes[0]):
-        if all((persisted.run, persisted.at) in found for found in others):
-            return _point(kept, persisted), persisted
-    return None
-
-
-def who_finds(kept: KeptState) -> tuple[str, PersistedStep] | None:
-    """Return a node that finds, or before it left has found, steps on the disk, and the newest of them."""
-    if not kept.disk.found.has_any:
-        return None
-    found = [(member.node, found_by(member)) for member in kept.run.members.values()]
-    if kept.disk.found.departed is not None:
-        found.append(kept.disk.found.departed)
-    return next(((node, steps[0]) for node, steps in found if steps), None)
-
-
-def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:
-    """Return the step on the disk that the round resumes from, as a node finds it; None if it does not find it."""
-    return next((persisted for persisted in found_by(member) if _is_same(persisted, point)), None)
-
-
-def _point(kept: KeptState, persisted: PersistedStep) -> ResumePoint:
-    first, ours = persisted.parts[0], persisted.run == kept.run.id
-    redone = kept.redone_from(first.step) if ours else None
-    disk = DiskStep(persisted.run, first.round)
-    return ResumePoint(first.round if ours else 0, first.step, first.world_size, first.shards, redone, disk=disk)
-
-
-def _is_same(persisted: PersistedStep, point: ResumePoint) -> bool:
-    disk = point.disk
-    return disk is not None and (persisted.run, persisted.at) == (disk.run, KeptStep(disk.round, point.step))
 
 
 def holds_parts(kept: KeptState, member: Member) -> bool:

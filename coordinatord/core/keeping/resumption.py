@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from coordinatord.core.keeping.disk_steps import any_finder, find_step, found_by, newest_on_disk, unusable_to
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import found_by, newest_on_disk, persisted_parts, unusable_to, who_finds
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.queries.master_address import master_address
@@ -30,8 +30,7 @@ def resume_point(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
-    found, memory = newest_on_disk(kept, nodes), _point_in_memory(kept, nodes)
-    disk = None if found is None else found[0]
+    disk, memory = newest_on_disk(kept, nodes), _point_in_memory(kept, nodes)
     return disk if disk is not None and (memory is None or disk.at > memory.at) else memory
 
 
@@ -61,7 +60,7 @@ def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
     nodes = kept.run.candidates if kept.disk.found.has_any else ()
     if not nodes or resume_point(kept, nodes) is not None:
         return None
-    if (found := who_finds(kept)) is not None:
+    if (found := any_finder(kept)) is not None:
         at = found[1].run, found[1].at
         hindered = [
             member for member in nodes if at not in {(persisted.run, persisted.at) for persisted in found_by(member)}
@@ -185,7 +184,7 @@ def _sources(
     """Return the parts that a node needs, by the node that has them: for a step on the disk, the node itself."""
     if point.disk is None:
         plan = plan_of_round(kept)
-    elif (found := persisted_parts(kept.run.members[node], point)) is not None:
+    elif (found := find_step(kept.run.members[node], point)) is not None:
         plan = ResumePlan(point, {node: [replace(part, round=point.round) for part in found.parts]})
     else:
         plan = None

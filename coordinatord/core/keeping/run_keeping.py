@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from coordinatord.core.keeping import handover, holdings, persistence, resumption, sentences, table
 from coordinatord.core.keeping.copying import copies_for
+from coordinatord.core.keeping.disk_steps import found_by
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.policy import END_S
@@ -39,7 +40,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.record_parts(member.node, ())
         self.copies.record_problem(member.node, "")
         self.copies.drop_all()
-        self.disk.found.record_departure(member.node, persistence.found_by(member))
+        self.disk.found.record_departure(member.node, found_by(member))
         self.stays_until.pop(member.node, None)
 
     def follow(self, record: Record) -> None:
