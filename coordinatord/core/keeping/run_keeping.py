@@ -130,7 +130,7 @@ class RunKeeping(KeptState, KeepingWing):
         """Return how long a run that ends waits for the disk; nodes that are not heard yet may have a newer step."""
         last_step = sentences.last_step(self)
         if persistence.is_unsure(self):
-            return Wait(None, "what nodes keep is known when all are heard again", last_step)
+            return Wait(None, sentences.UNHEARD, last_step)
         return Wait(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
 
     def before_end(self, now: float) -> str:

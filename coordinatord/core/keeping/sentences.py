@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import END_IDLE_S, longest_until, step_to_write
+from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, step_to_write
 from coordinatord.core.keeping.resumption import differing_step, disk_obstacle, is_obtainable, resume_point
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.text import name_some, redone_words
+
+UNHEARD = "what nodes keep is known when all are heard again"
 
 
 def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
@@ -68,7 +70,9 @@ def _difference(kept: KeptState, at: KeptStep) -> str:
 
 
 def obstacle(kept: KeptState) -> str:
-    """Explain why a node cannot use the steps on the disk, and what to do; empty if a round may be formed."""
+    """Explain why the round to form might begin anew though it need not, and what to do; empty if it may be formed."""
+    if is_unsure(kept):
+        return UNHEARD
     cause = disk_obstacle(kept)
     if cause is None:
         return ""

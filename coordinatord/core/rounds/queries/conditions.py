@@ -46,7 +46,8 @@ def replaced(run: Run) -> float | None:
 def full(run: Run) -> float | None:
     """The ready nodes are as many as a round may have, and no recurring error delays it.
 
-    What is on the disk has to be of use to them all, if the round would begin anew otherwise.
+    What is on the disk has to be of use to them all, if the round would begin anew otherwise. After a start of the
+    coordinator all nodes are heard first, since the others may keep what these resume from.
     """
     if run.roll.count(MemberState.READY) < run.spec.nodes_max or run.durable.stop_asked:
         return None

@@ -176,6 +176,17 @@ def test_of_two_that_stayed_since_not_all_were_heard_one_stays_until_others_have
     assert sorted(goal(stage, node) for node in ("n2", "n3")) == [Goal.EXIT, Goal.WAIT]
 
 
+def test_a_round_waits_until_it_is_heard_if_the_coordinator_is_started_again_meanwhile() -> None:
+    stage = at_step_12(shards=3, options="min=3 max=3 keeps=yes")
+    stage.play(
+        "leave n3", "stopped n1 n2 n3", "die 1s", "join n4 min=3 max=3 keeps=yes", "reconnect n1 n2", "advance 1s"
+    )
+    assert goal(stage, "n4") is Goal.WAIT
+    assert desired_of(stage, "n4").reason == "what nodes keep is known when all are heard again"
+    stage.play("reconnect n3")
+    assert sources(stage, "n4") == {"n3": [2]}
+
+
 def test_it_stays_in_the_job_when_an_operator_takes_a_drain_back() -> None:
     stage = at_step_12(shards=3)
     stage.play("ask drain n3", "stopped n1 n2 n3", "ask undrain n3", f"advance {HAND_OVER_S + 1}s")
