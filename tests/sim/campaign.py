@@ -11,7 +11,13 @@ from coordinatord.core.rounds.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.finishes import finishing_world
-from tests.sim.handovers import late_giving_world, late_newcomer_world, lone_node_world, undrained_world
+from tests.sim.handovers import (
+    late_giving_world,
+    late_newcomer_world,
+    lone_node_world,
+    planned_world,
+    undrained_world,
+)
 from tests.sim.history import (
     blackout_world,
     checkpoint_waiting_world,
@@ -69,6 +75,7 @@ APART = {
     61: lone_node_world,
     67: differing_world,
     71: blackout_world,
+    73: planned_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

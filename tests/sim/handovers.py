@@ -1,7 +1,7 @@
 """Nodes that are to leave, and stay for a while to give their kept state to others, or to write it.
 
 They are drained for their lateness while others are late as well, are undrained while there are too few others, are
-replaced when they are about to go, or leave the only other node alone.
+replaced when they are about to go, leave the only other node alone, or leave before the next round has done a step.
 These are histories of their own, so that the seeds of others play what they have always played.
 """
 
@@ -14,17 +14,17 @@ from coordinatord.core.keeping.handover import HAND_OVER_S
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
-from coordinatord.core.rounds.values.admin_requests import DrainNode, UndrainNode
+from coordinatord.core.rounds.values.admin_requests import DrainNode, RestartJob, UndrainNode
 from coordinatord.core.watching.arrivals import EVERY_S
 from tests.sim.coincidences import has_steps, in_round, newcomer, once, trains
-from tests.sim.faults import Strike
-from tests.sim.history import LAGS_FOR_S, come_to_rest, play_coincidence
+from tests.sim.faults import Strike, happen
+from tests.sim.history import FAULTS_FOR_S, LAGS_FOR_S, come_to_rest, play_coincidence
 from tests.sim.host import Host
 from tests.sim.kept_copies import Keeps
 from tests.sim.kept_disk import DiskFault
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import Scenario, draw_calm_scenario, stepping_workers
-from tests.sim.world import World
+from tests.sim.world import JOB, World
 
 LAST_MOMENT_S = 2.0
 """How long before the end of a giver's time another node comes, at most: about as long as it takes to get a state."""
@@ -144,3 +144,67 @@ def _leave_alone(world: World) -> None:
         lambda: trains(world) and len(in_round(world)) == world.scenario.hosts and kept_of(world.run).copied,
         leave,
     )
+
+
+EVENTS_MAX = 12
+"""The most planned events in one history."""
+
+APART_S = 3.0
+"""The longest time between two of them: about as long as it takes to form a round and to do its first step."""
+
+
+def planned_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes to which only planned events happen. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(stepping_workers(chance, drawn), stubborn=0.0, first_step_s=chance.choice([0.7, 3.0]))
+    nodes = chance.choice([1, 2, 3])
+    scenario = replace(
+        drawn,
+        nodes_min=chance.choice([1, nodes]),
+        nodes_max=nodes + chance.choice([0, 1]),
+        hosts=nodes,
+        max_restarts=9,
+        keeps=chance.choice(list(Keeps)),
+        copies=chance.random() < 0.3,
+        only_planned=True,
+        workers=workers,
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    once(world, lambda: trains(world) and has_steps(world), lambda: _plan_events(world, chance))
+    world.go_on(FAULTS_FOR_S)
+    come_to_rest(world)
+    return world
+
+
+def _plan_events(world: World, chance: random.Random) -> None:
+    at = 0.0
+    for _ in range(chance.randint(2, EVENTS_MAX)):
+        name = chance.choice(list(PLANNED))
+        world.queue.plan(at, happen, world, name, PLANNED[name])
+        at += chance.uniform(0.0, APART_S)
+
+
+def _replace_node(world: World) -> None:
+    """Drain a node, and start another one on a new host."""
+    if hosts := in_round(world):
+        world.daemon.ask(DrainNode(world.chance.choice(hosts).node, "operator", ""))
+    newcomer(world)
+
+
+def _restart_job(world: World) -> None:
+    world.daemon.ask(RestartJob(JOB, "operator", ""))
+
+
+def _restart_coordinator(world: World) -> None:
+    world.daemon.crash()
+    world.queue.plan(world.chance.random(), world.daemon.start)
+
+
+PLANNED: dict[str, Strike] = {
+    "a node is replaced": _replace_node,
+    "operator restarts": _restart_job,
+    "coordinator is started again": _restart_coordinator,
+}
+"""What is planned, by name."""

@@ -140,6 +140,12 @@ class KeptMemory:
         """Protect these steps from being overwritten."""
         self._enter(effect.run)
         self.protected = effect.steps
+        if self.resumed is not None:
+            self._drop_fetched()
+
+    def _drop_fetched(self) -> None:
+        """Drop what came from other nodes, but for a protected step: its workers have loaded it."""
+        self.fetched = [stored for stored in self.fetched if stored.parts.at in self.protected]
 
     def _enter(self, run: str) -> None:
         """Keep the state of a run, and of no other."""
@@ -227,6 +233,7 @@ class KeptMemory:
 
     def begin(self, training: Training) -> None:
         """Save at an interval from now on, if nodes have shards or a disk, and write what the script writes."""
+        self._drop_fetched()
         self.script.begin(training)
         self.first.begin(training)
         if self.keeps is Keeps.UNIQUE or self._world.scenario.persist_every_s is not None:
@@ -316,11 +323,6 @@ class KeptMemory:
         elif (chain := self.disk.read(resume)) is None:
             self._fail("digest")
         else:
-            own = [part for source in resume.sources for part in source.parts]
-            for rank in sorted({rank for part in own for rank in range(part.first_rank, part.first_rank + part.ranks)}):
-                size, shards = resume.world_size, resume.shards
-                parts = kept_parts(resume.round, resume.step, range(rank, rank + 1), world_size=size, shards=shards)
-                self.fetched.append(Stored(self.key[0], parts, chain))
             self._settle(resume.at, chain)
 
     def _get(self, source: KeptSource, resume: Resume) -> list[Chain] | None:

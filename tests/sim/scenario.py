@@ -122,6 +122,8 @@ class Scenario:
     """How many racks the hosts stand in; 0: each is a failure domain of its own."""
     keeps_nothing: float = 0.0
     """The share of nodeclients that keep no state, though the others do."""
+    only_planned: bool = False
+    """Whether nothing fails: nodes come and leave, and operators ask for something."""
     prepares_within_s: float = 0.0
     """How long a nodeclient imports before it can start workers; 0: it has nothing to import."""
     standbys: int = 0

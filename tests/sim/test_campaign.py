@@ -13,7 +13,14 @@ from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.finishes import FINISHES, finishing_world
-from tests.sim.handovers import late_giving_world, late_newcomer_world, lone_node_world, undrained_world
+from tests.sim.handovers import (
+    PLANNED,
+    late_giving_world,
+    late_newcomer_world,
+    lone_node_world,
+    planned_world,
+    undrained_world,
+)
 from tests.sim.leavers import leaving_world
 from tests.sim.takeovers import TAKEOVERS
 from tests.sim.torn_sessions import TORN
@@ -92,6 +99,7 @@ KINDS = (
     Kind(late_newcomer_world, 10, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
     Kind(leaving_world, 10, ((lambda world: world.invariants.kept.persisted.written, 1),)),
     Kind(lone_node_world, 20, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
+    Kind(planned_world, 20, ((lambda world: world.invariants.planned.untrained, 1 / 2),), PLANNED),
     Kind(history.slow_store_world, 20, ((lambda world: world.invariants.facts.records["RoundFormed"], 2),)),
 )
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, step_to_write
-from coordinatord.core.keeping.resumption import differing_step, disk_obstacle, is_obtainable, resume_point
+from coordinatord.core.keeping.resumption import (
+    DiskObstacle,
+    differing_step,
+    disk_obstacle,
+    is_obtainable,
+    resume_point,
+)
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
@@ -74,8 +80,11 @@ def obstacle(kept: KeptState) -> str:
     if is_unsure(kept):
         return UNHEARD
     cause = disk_obstacle(kept)
-    if cause is None:
-        return ""
+    return "" if cause is None else _on_disk(kept, cause)
+
+
+def _on_disk(kept: KeptState, cause: DiskObstacle) -> str:
+    """Explain why a node cannot use the steps on the disk, and what to do."""
     member, why, found, written = cause.node, cause.why, cause.found, kept.disk.step
     if found is None and why:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"

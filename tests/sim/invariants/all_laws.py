@@ -14,6 +14,7 @@ from tests.sim.invariants.kept_state import KeptStateLaws
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.messages import MessageLaws
 from tests.sim.invariants.nodes import NodeLaws
+from tests.sim.invariants.planned_events import PlannedEventLaws
 from tests.sim.invariants.preparing_nodes import PreparingLaws
 from tests.sim.invariants.redone_steps import RedoneLaws
 from tests.sim.invariants.retry_pause import RetryPauseLaws
@@ -41,6 +42,7 @@ class AllLaws:
         self.identities = IdentityLaws(facts)
         self.kept = KeptStateLaws(facts)
         self.redone = RedoneLaws(facts)
+        self.planned = PlannedEventLaws(facts)
         self.root_cause = RootCauseLaws(facts)
         self.hangs = HangLaws(facts, self.root_cause)
         preparing = PreparingLaws(facts)
@@ -63,6 +65,7 @@ class AllLaws:
             self.kept.waits,
             self.kept,
             self.redone,
+            self.planned,
             preparing,
             self.departures,
             DecisionLaws(facts, preparing, self.kept.waits, self.departures),
