@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, step_to_write
 from coordinatord.core.keeping.resumption import (
-    DiskObstacle,
     differing_step,
     disk_obstacle,
     is_obtainable,
@@ -77,14 +76,9 @@ def _difference(kept: KeptState, at: KeptStep) -> str:
 
 def obstacle(kept: KeptState) -> str:
     """Explain why the round to form might begin anew though it need not, and what to do; empty if it may be formed."""
-    if is_unsure(kept):
-        return UNHEARD
     cause = disk_obstacle(kept)
-    return "" if cause is None else _on_disk(kept, cause)
-
-
-def _on_disk(kept: KeptState, cause: DiskObstacle) -> str:
-    """Explain why a node cannot use the steps on the disk, and what to do."""
+    if cause is None:
+        return UNHEARD if is_unsure(kept) else ""
     member, why, found, written = cause.node, cause.why, cause.found, kept.disk.step
     if found is None and why:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
