@@ -84,6 +84,37 @@ def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: 
     assert set(steps) == set(range(max(steps) + 1))
 
 
+def test_a_second_planned_end_before_the_first_step_of_a_round_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
+    """The node that had a shard has left, and the one that got it has kept nothing of its own yet."""
+    nodes = {name: cluster.join(name, "--nnodes", "2", *WARM, command=command(tmp_path)) for name in "ab"}
+    await_kept_step(cluster)
+    nodes["c"] = cluster.join("c", "--nnodes", "2", *WARM, command=command(tmp_path))
+    nodes["c"].await_line("spare")
+    (tmp_path / "hold").touch()
+    assert run(BIN / "nodeclient", "drain", "b", "--coord", cluster.coordinator.endpoint).returncode == 0
+    nodes["b"].wait()
+    await_round(2, tmp_path)
+    operate(cluster, "restart")
+    await_round(3, tmp_path)
+    (tmp_path / "enough").touch()
+    (tmp_path / "hold").unlink()
+    assert [nodes[name].wait() for name in "ac"] == [0, 0], nodes["a"].output
+    for steps in notes_of(tmp_path).values():
+        [thrice] = [said for said in steps.values() if len(said) > 2]
+        assert [number for number, _ in thrice] == [1, 2, 3]
+        assert len({digest for _, digest in thrice}) == 1
+
+
+def await_round(number: int, folder: Path) -> None:
+    """Wait until both ranks have noted from which step they resume in a round."""
+
+    def look() -> bool:
+        rounds = [{at for said in steps.values() for at, _ in said} for steps in notes_of(folder).values()]
+        return sum(number in numbers for numbers in rounds) == 2
+
+    wait_until(f"round {number}", look)
+
+
 def job_of(cluster: Cluster) -> dict[str, Any]:
     """Return the job as the coordinator shows it."""
     job = cluster.coordinator.job(cluster.job)

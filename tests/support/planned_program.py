@@ -1,6 +1,7 @@
 """A training whose ranks each have a shard of the state, as a program. Each rank draws how long its steps take.
 
-Argument: the folder for its notes; the training ends when there is a file `enough` in it. Each rank appends `round rank
+Argument: the folder for its notes; the training ends when there is a file `enough` in it, and no round begins to train
+while there is a file `hold` in it. Each rank appends `round rank
 step digest` of its own shard to a file of its own, first of the step that it resumes from. Its digest is that of all
 steps before, so a step that was left out or done twice shows.
 """
@@ -50,6 +51,8 @@ def main(folder: str) -> None:
 
             if done >= 0:
                 note(done)
+            while (Path(folder) / "hold").exists():
+                Event().wait(STEP_S_MAX)
             for step in count(done + 1):
                 Event().wait(chance.random() * STEP_S_MAX)
                 optimizer.zero_grad()
