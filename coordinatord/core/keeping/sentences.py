@@ -75,7 +75,7 @@ def _difference(kept: KeptState, at: KeptStep) -> str:
 
 
 def obstacle(kept: KeptState) -> str:
-    """Explain why the round to form might begin anew though it need not, and what to do; empty if it may be formed."""
+    """Explain why a round might begin anew if it was formed now, and what to do; empty if it may be formed."""
     cause = disk_obstacle(kept)
     if cause is None:
         return UNHEARD if is_unsure(kept) else ""
