@@ -152,9 +152,15 @@ class CopyPlans:
         self.plans[at], self._domains = plan, plan.domains
 
     def drop_outdated(self, node: str, change: PartsChange) -> None:
-        """Drop the plan of a step if another node has the same shard now, or a copy is gone."""
+        """Drop the plan of a step if another node has the same shard now, or a copy is gone.
+
+        Where no copy is wanted, as with DDP on several hosts, another holder makes no difference.
+        """
         plan = self.plans.get(change.at)
-        if plan is not None and (change.lost or (change.is_new and node not in plan.wanted)):
+        if plan is None:
+            return
+        spares_copies = change.is_new and node not in plan.wanted and bool(plan.wanted or plan.uncopied)
+        if change.lost or spares_copies:
             del self.plans[change.at]
 
     def drop_all(self) -> None:
