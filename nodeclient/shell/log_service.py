@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
+from tempfile import TemporaryFile
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from coordinatord.protocol.fields import LOG_MAX
 from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog
 from coordinatord.runtime.local_time import now
 from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_in_future, rounds_to_delete
+from nodeclient.keeping.disk.steps_on_disk import MISTAKEN, UnwritableError
 from nodeclient.output.file_thread import FileThread
 from nodeclient.output.log_catalogue import LogCatalogue
 from nodeclient.output.log_paths import LogPaths, quoted
@@ -36,7 +38,7 @@ FOLLOWERS_WITHIN_S = 2.0
 """How long the exit of this process waits for followers to read to the end."""
 
 SETTLE_S = 2.0
-"""How long the exit of this process waits for the catalogue to be written."""
+"""How long the first write may take, and how long the exit of this process waits for the catalogue to be written."""
 
 READERS_MAX = 8
 """How many logs may hang in a read before those of others are refused as well: each takes a thread."""
@@ -136,6 +138,31 @@ class LogService:
         if self._catalogue is not None:
             scan = self._catalogue.scan
             self._writer.post(lambda: self._in_loop(self._add_older, scan()))
+
+    async def try_out(self) -> None:
+        """Write to the job's folder, and wait for that for `SETTLE_S` at most: a disk that hangs stops no training.
+
+        Raises `UnwritableError` if the directory is not the right one, or may not be written.
+        """
+        if self._log_dir is None:
+            return
+        folder, tried = self._log_dir / quoted(self._job), self._loop.create_future()
+
+        def call() -> None:
+            problem = None
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with TemporaryFile(dir=folder):
+                    pass
+            except OSError as error:
+                problem = error
+            self._in_loop(tried.set_result, problem)
+
+        self._writer.post(call)
+        await asyncio.wait([tried], timeout=SETTLE_S)
+        problem = tried.result() if tried.done() else None
+        if problem is not None and problem.errno in MISTAKEN:
+            raise UnwritableError(f"log files cannot be written to {folder}: {problem.strerror}; see --log-dir")
 
     def begin_round(self, place: LogPaths, ranks: range) -> None:
         """Record that the workers of this node begin to write a round's files."""

@@ -193,6 +193,7 @@ class Node:
     async def _run_session(self) -> None:
         gpus, _ = await asyncio.gather(sample_gpus(os.environ), self._setup.guard.await_ready_in_loop())
         self._tasks.spawn(self._setup.guard.watch(self._complain), name="guard")
+        await self._logs.try_out()
         await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         self.submit(GpusInUse(gpus))

@@ -52,7 +52,7 @@ class OtherCommandError(OperationalError):
 
 
 class UnwritableError(OperationalError):
-    """The directory takes no steps; the text says why."""
+    """A directory takes no steps, or no logs; the text says why."""
 
     exit_code = ExitCode.IO_ERROR
 

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
+from nodeclient.keeping.disk.steps_on_disk import UnwritableError
 from nodeclient.output import file_thread
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.log_reader import LOG_START
@@ -90,6 +91,17 @@ async def test_a_node_without_a_directory_says_so(tmp_path: Path) -> None:
     assert service.folder == ""
     assert (await read(service)).problem == "node a keeps no log files: see --log-dir"
     assert a_service(tmp_path / "line\nend").folder == "", "a name that cannot be sent"
+
+
+@pytest.mark.parametrize(("folder", "why"), [("/proc/x", "No such file"), ("/dev/null/x", "Not a directory")])
+async def test_a_directory_that_cannot_be_written_is_named_before_the_node_joins(folder: str, why: str) -> None:
+    with pytest.raises(UnwritableError, match=f"log files cannot be written to {folder}/job: {why}.*; see --log-dir"):
+        await a_service(Path(folder)).try_out()
+
+
+async def test_a_directory_that_can_be_written_gets_no_file_before_the_first_output(tmp_path: Path) -> None:
+    await a_service(tmp_path / "logs").try_out()
+    assert list((tmp_path / "logs" / "job").iterdir()) == []
 
 
 async def test_a_later_process_of_the_node_reads_and_deletes_what_an_earlier_one_has_written(tmp_path: Path) -> None:
