@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
 
-from coordinatord.protocol.http.api import CoordinatorStatus
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.http.api import AnyText, CoordinatorStatus, Number
+from coordinatord.protocol.schema import ERRORS
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.requests import KeyValue, key_values, number, text_of
@@ -26,13 +25,13 @@ POLL_EVERY_S = 2.0
 class Coordinatord(Struct, frozen=True):
     """A coordinator of a namespace, as the others and people see it."""
 
-    name: str
+    name: AnyText
     """The name of its host."""
-    endpoint: str
+    endpoint: AnyText
     """HOST:PORT, where nodes reach it."""
     secure: bool
     """Whether it serves over TLS there."""
-    since: float
+    since: Number
     """When it began to lead or to stand by, in seconds since 1970 by its host's clock; for people."""
 
     @property
@@ -48,10 +47,8 @@ class Coordinatord(Struct, frozen=True):
     def unpack(cls, pair: KeyValue) -> Coordinatord:
         """Parse the value of a key. Raises `StoreError`."""
         try:
-            data = json.loads(pair.value)
-            name, endpoint = clip(str(data["name"]), 253), clip(str(data["endpoint"]), 300)
-            return cls(name, endpoint, bool(data["secure"]), float(data["since"]))
-        except (ValueError, KeyError, TypeError) as error:
+            return msgspec.json.decode(pair.value, type=cls)
+        except ERRORS as error:
             raise StoreError(f"key {pair.key.decode(errors='replace')} names no coordinatord: remove it") from error
 
 
