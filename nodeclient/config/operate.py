@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from msgspec import Struct
 
+from coordinatord.protocol.http.api import DRAINED_BEFORE_MAX
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, filled, folder
 from nodeclient.access.endpoint import Endpoint
@@ -286,7 +287,10 @@ def _add_for_job(parser: SettingsParser, description: str) -> None:
 
 def _read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CommandConfig:
     given.verb = Verb(given.subcommand)
-    return _read(CommandConfig, parser, given, environ)
+    config = _read(CommandConfig, parser, given, environ)
+    if config.verb is Verb.DRAIN and config.dry_run and len(config.nodes) > DRAINED_BEFORE_MAX + 1:
+        parser.error(f"--dry-run takes {DRAINED_BEFORE_MAX + 1} nodes at most, and these are {len(config.nodes)}")
+    return config
 
 
 def _read(
