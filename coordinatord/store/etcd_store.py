@@ -99,12 +99,6 @@ class EtcdStore(DatabaseStore):
             raise LeadershipLostError(f"it is in etcd, and cannot be kept here: {error}; this one stands by") from error
         self._tidy()
 
-    async def tidied(self) -> None:
-        """Wait until the tidying after the last commit is over. Raises `LeadershipLostError`."""
-        await self._merged()
-        if self._compacting is not None:
-            await self._compacting
-
     def _tidy(self) -> None:
         """Start tidying etcd, without waiting: the commit is durable, and nodes wait for its effects."""
         merger = self._history.log.next_merger()

@@ -188,6 +188,13 @@ class SteppedGateway(Gateway):
 _NUMBERS = itertools.count()
 
 
+async def tidied(store: EtcdStore) -> None:
+    """Wait until the tidying after the last commit is over. Raises `LeadershipLostError`."""
+    await store._merged()
+    if store._compacting is not None:
+        await store._compacting
+
+
 class EtcdNamespace:
     """A namespace of its own in a cluster, as a place for stores."""
 
@@ -227,7 +234,7 @@ class EtcdNamespace:
         async with self.copying() as (gateway, copies), self.led(gateway) as (store, _):
             gateway.stepping = True
             await store.append(entries)
-            await store.tidied()
+            await tidied(store)
             gateway.stepping = False
         return copies
 

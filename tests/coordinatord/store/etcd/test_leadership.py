@@ -16,7 +16,7 @@ from coordinatord.store.etcd.refusals import EtcdAwayError
 from coordinatord.store.etcd.roster import Coordinatord, members
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, StoreError
-from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, SteppedGateway, needs_etcd, usurp
+from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, SteppedGateway, needs_etcd, tidied, usurp
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.later_tables import LATER_STEPS
 from tests.support.raw_session import until
@@ -279,7 +279,7 @@ async def test_what_is_forgotten_leaves_etcd_too(etcd: EtcdCluster, monkeypatch:
             await store.append(made_at(1.0, a_join_of(f"n{number}"), a_loss_of(f"n{number}")))
         for number in range(2, 12):  # the third of these makes the first run superfluous
             await store.append(made_at(1.0, an_opening(run=f"e-{number}")))
-        await store.tidied()
+        await tidied(store)
         loaded = await store.load()
         commits = [pair async for pair in gateway.all_below(space.keys.commits(store._history.about.generation), 100)]
         assert len(commits) == len(store._history.log) < 50

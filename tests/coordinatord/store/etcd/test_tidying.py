@@ -12,7 +12,7 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.place import EtcdAccess
 from coordinatord.store.etcd.refusals import EtcdRefusedError
 from coordinatord.store.etcd.requests import after, number, text_of
-from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd, user_file
+from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd, tidied, user_file
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.raw_session import until
 
@@ -43,7 +43,7 @@ async def test_a_commit_does_not_wait_for_what_is_done_after_it(
     async with space.led(gateway) as (store, _):
         await store.append(made_at(1.0, an_opening(), a_join_of("n1"), a_loss_of("n1")))
         await store.append(made_at(1.0, a_join_of("n1"), a_loss_of("n1")))
-        await store.tidied()
+        await tidied(store)
         gateway.stepping = True
         await store.append(made_at(2.0, a_join_of("n2"), a_loss_of("n2")))
         later = asyncio.ensure_future(store.append(made_at(3.0, a_join_of("n3"))))
@@ -67,7 +67,7 @@ async def commit_until_compacted(space: EtcdNamespace) -> None:
             old = store._history.revision
             for turn in range(3):
                 await store.append(made_at(2.0, a_join_of(f"n{turn}")))
-                await store.tidied()
+                await tidied(store)
             assert len(await store.load()) == 4
             await gateway.call("/v3/kv/range", {"key": text_of(space.keys.head), "revision": str(old)})
     finally:
@@ -119,7 +119,7 @@ async def test_the_size_of_etcd_stays_within_bounds(etcd: EtcdCluster) -> None:
         for run in range(COMMITS):
             await store.append(made_at(1.0, an_opening(run=f"e-{run}"), a_join_of("n1", run=f"e-{run}")))
             if run % (COMMITS // 4) == COMMITS // 4 - 1:
-                await store.tidied()
+                await tidied(store)
                 sizes.append(number(await gateway.call("/v3/maintenance/status", {}), "dbSize"))
     assert sizes[-1] < 1.5 * sizes[0], sizes
     await gateway.close()
