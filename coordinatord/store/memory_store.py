@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from itertools import count
 
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
-from coordinatord.core.rounds.values.round_history import ROUND_RECORDS, in_brief
+from coordinatord.core.rounds.values.round_history import ROUND_RECORDS, without_ranks
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 
 RECORDS_MAX = 1_000
@@ -41,7 +41,7 @@ class MemoryStore:
     async def append(self, entries: Sequence[Entry]) -> None:
         """Store records."""
         self._kept.extend((next(self._numbers), entry.at, entry.record) for entry in entries)
-        self._rounds.extend(in_brief(entry.record) for entry in entries if isinstance(entry.record, ROUND_RECORDS))
+        self._rounds.extend(without_ranks(entry.record) for entry in entries if isinstance(entry.record, ROUND_RECORDS))
 
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0

@@ -13,7 +13,7 @@ from msgspec import Struct
 from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import STUCK_S, WriteState
-from coordinatord.core.rounds.queries.conditions import NOW, by_patience
+from coordinatord.core.rounds.queries.conditions import NOW, before_first_timeout
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 
@@ -54,7 +54,7 @@ def last_step_due(kept: KeptState) -> float | None:
         return at
     if run.durable.state is not State.FORMING:
         return None
-    return max(at, by_patience(run, run.durable.entered_at + persistence.WAITS_S))
+    return max(at, before_first_timeout(run, run.durable.entered_at + persistence.WAITS_S))
 
 
 def write_done(kept: KeptState) -> float | None:

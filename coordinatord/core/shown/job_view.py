@@ -10,7 +10,7 @@ from coordinatord.core.keeping.copying import copy_problem
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import memory_of, unkept
 from coordinatord.core.rounds.queries.reasons import Reasons, lasted
-from coordinatord.core.rounds.queries.report_builder import current
+from coordinatord.core.rounds.queries.report_builder import aged_report
 from coordinatord.core.rounds.queries.start_counts import starts_view
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.cluster import Cluster
@@ -229,7 +229,7 @@ def _missing(run: Run) -> api.MissingStatus:
 
 def _failure(report: Report, run: Run, now: float) -> api.FailureStatus:
     """Return a failure with its present age."""
-    return replace(failure_status(report), age_s=round(current(report, run, now).failure.age_s, 3))
+    return replace(failure_status(report), age_s=round(aged_report(report, run, now).failure.age_s, 3))
 
 
 def _in_order(run: Run) -> list[Member]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.ranks import Ranks, merged, ranks_of
+from coordinatord.core.rounds.values.ranks import Ranks, merge_ranges, select_ranks
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
@@ -81,8 +81,8 @@ def log_sources(
     if not nodes:
         had = name_some((ranks.node for ranks in formed.nodes), len(formed.nodes))
         raise NoLogError(f"round {number} has no such node: it has {had}")
-    wanted_ranks = merged(choice.ranks)
-    pieces = [(ranks, piece) for ranks in nodes for piece in ranks_of(ranks, wanted_ranks)]
+    wanted_ranks = merge_ranges(choice.ranks)
+    pieces = [(ranks, piece) for ranks in nodes for piece in select_ranks(ranks, wanted_ranks)]
     if not pieces:
         raise NoLogError(_unknown_rank(number, nodes, choice))
     pieces.sort(key=lambda pair: pair[1].start)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from coordinatord.core.rounds.effects import StackSource
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.ranks import Ranks, merged, ranks_of
+from coordinatord.core.rounds.values.ranks import Ranks, merge_ranges, select_ranks
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.messages import Launcher
@@ -27,11 +27,11 @@ def stack_sources(run: Run, ranks: Sequence[range], *, brief: bool = False) -> t
     """
     if not run.durable.order:
         raise NoStacksError(f"job {run.job} has no workers now: its state is {run.shown_state}")
-    chosen = merged(ranks)
+    chosen = merge_ranges(ranks)
     sources = tuple(
         source
         for own in run.durable.order.values()
-        for piece in ranks_of(own, chosen)
+        for piece in select_ranks(own, chosen)
         for source in _sources_of(run, own, piece, brief=brief)
     )
     workers = sum(len(source.wanted.local_ranks) for source in sources)

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from coordinatord.core.rounds.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH as NODES_PATH
 from coordinatord.protocol.text import clip
@@ -96,7 +96,7 @@ class AccessGuard:
         role = _needed_role(request)
         job = request.query.get("job") if request.path == STREAM_PATH else request.match_info.get("job")
         own_jobs = (request.method, request.path) in FILTERED_BY_JOB
-        peer = plain(request.remote or "")
+        peer = plain_address(request.remote or "")
         caller = self._gatekeeper.admit(authorization, role, peer, job, session, own_jobs=own_jobs)
         if caller.in_browser and request.method not in SAFE_METHODS and hdrs.ORIGIN not in request.headers:
             text = "a browser names the page that sends a request, and this one has not"

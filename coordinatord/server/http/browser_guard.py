@@ -17,7 +17,7 @@ from collections.abc import Collection
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coordinatord.core.rounds.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
@@ -96,7 +96,7 @@ class BrowserGuard:
     def _log_rejected(self, request: web.Request, origin: str) -> None:
         """Log a rejected request of a page; the lines about one address are limited."""
         more = self._throttle.line_suffix(
-            client_network(plain(request.remote or "")), asyncio.get_running_loop().time()
+            client_network(plain_address(request.remote or "")), asyncio.get_running_loop().time()
         )
         if more is not None:
             text = "refused: a web page sent a request that only programs may send%s"
@@ -124,7 +124,7 @@ class BrowserGuard:
 
 def is_loopback(peer: str | None) -> bool:
     """Whether a peer is on this host, so that nobody can intercept its requests."""
-    address = plain(peer or "")
+    address = plain_address(peer or "")
     return _is_address(address) and ipaddress.ip_address(address).is_loopback
 
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from coordinatord.core.rounds.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.http.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
 from coordinatord.protocol.http.page_events import PageViewer
@@ -80,7 +80,7 @@ class PageAccess:
         wanted = await read_body(request, lambda body: check(body, PageSessionBody, "request"))
         if self._gatekeeper is None:
             return respond(request, PageSessionAnswer(token="", role="admin"))
-        peer = plain(request.remote or "")
+        peer = plain_address(request.remote or "")
         try:
             secret, token = self._gatekeeper.open_session(wanted.code, peer)
         except DeniedError as error:

@@ -25,7 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from msgspec import structs
 
-from coordinatord.core.rounds.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
@@ -213,7 +213,7 @@ class Connections:
 
     def _record_distrusted(self, reason: str, peer: str) -> None:
         if self._gatekeeper is not None:
-            self._gatekeeper.record_distrusted(reason, plain(peer))
+            self._gatekeeper.record_distrusted(reason, plain_address(peer))
 
     # For a new connection
 

@@ -14,7 +14,7 @@ from itertools import count
 
 from coordinatord.core.rounds.effects import Close, Refuse, ReportDegraded, Send
 from coordinatord.core.rounds.events import Connected, Disconnected, Reported
-from coordinatord.core.rounds.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import VersionError, decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
@@ -349,7 +349,7 @@ class NodeSession(WebSocket):
     def address(self, which: str) -> str:
         """Return the IP address of an end: `peername` is the node's, `sockname` is ours."""
         name = self._transport.get_extra_info(which)
-        return plain(str(name[0])) if name else "unknown"
+        return plain_address(str(name[0])) if name else "unknown"
 
     def data_received(self, data: bytes) -> None:
         """Handle incoming bytes; raise the number of allowed frames by the elapsed time."""

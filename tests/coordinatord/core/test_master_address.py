@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.core.rounds.queries.master_address import is_loopback, master_address, plain
+from coordinatord.core.rounds.queries.master_address import is_loopback, master_address, plain_address
 from coordinatord.core.rounds.state.member import Member
 from tests.support.builders import a_member
 
@@ -88,4 +88,4 @@ def test_loopback_is_known_by_address_and_never_by_name(address: str, loopback: 
     ],
 )
 def test_an_address_is_written_plainly(seen: str, written: str) -> None:
-    assert plain(seen) == written
+    assert plain_address(seen) == written

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from coordinatord.core.rounds.values.ranks import Seat, assign, natural, order
+from coordinatord.core.rounds.values.ranks import Seat, assign, natural_key, order
 
 
 def a_seat(
@@ -78,7 +78,7 @@ def test_survivors_stay_in_their_old_order(seats: list[Seat], data: st.DataObjec
 
 @given(SEATS)
 def test_rank_0_stays_where_it_was_if_its_node_lives(seats: list[Seat]) -> None:
-    last = max(seats, key=lambda seat: (natural(seat.topology), natural(seat.host)))
+    last = max(seats, key=lambda seat: (natural_key(seat.topology), natural_key(seat.host)))
     assert order(seats, last_round(last.node))[0] == last
 
 

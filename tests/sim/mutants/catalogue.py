@@ -5,7 +5,7 @@ entry of a text is a name with what the mistake breaks, the place (`@`), the pat
 it (`+`)::
 
     stop-sent-late: another goal is only sent with the answer to the next heartbeat
-    @ coordinatord.core.rounds.queries.desired_state:answer_to in standby_world
+    @ coordinatord.core.rounds.queries.desired_state:message_to in standby_world
     - sent is None or sent.goal is not goal
     + sent is None
 

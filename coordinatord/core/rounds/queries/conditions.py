@@ -64,7 +64,7 @@ def settled(run: Run) -> float | None:
         return None
     if run.durable.stop_asked or run.keeping.obstacle():
         return None
-    return by_patience(run, max(_settle_end(run), _pause_end(run)))
+    return before_first_timeout(run, max(_settle_end(run), _pause_end(run)))
 
 
 def arrived(run: Run) -> float | None:
@@ -85,10 +85,10 @@ def arrived(run: Run) -> float | None:
 
 
 def _pause_end(run: Run) -> float:
-    return by_patience(run, run.durable.entered_at + run.pause_s) if run.pause_s else NOW
+    return before_first_timeout(run, run.durable.entered_at + run.pause_s) if run.pause_s else NOW
 
 
-def by_patience(run: Run, at: float) -> float:
+def before_first_timeout(run: Run, at: float) -> float:
     """Return `at`, or the time at which the first of the ready nodes stops waiting, if that is earlier."""
     give_up_at = run.gathering.join_timeouts.first
     return at if give_up_at is None else min(at, give_up_at)

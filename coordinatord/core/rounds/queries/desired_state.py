@@ -45,7 +45,7 @@ def goal_of(run: Run, member: Member) -> Goal:
     return GOALS[run.durable.state, member.state]
 
 
-def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
+def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Return the desired state of a node, with this heartbeat: its last message, as long as that is current.
 
     Most heartbeats are answered with it: to make and pack the same message anew would take half of the machine's time

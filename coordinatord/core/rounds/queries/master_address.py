@@ -47,7 +47,7 @@ def is_loopback(address: str) -> bool:
 
 
 @lru_cache(KNOWN_MAX)
-def plain(address: str) -> str:
+def plain_address(address: str) -> str:
     """Return an IPv4 address that came mapped into IPv6 (`::ffff:10.0.0.5`) in its plain form.
 
     The zone of an address is dropped: it names an interface of this host.

@@ -105,7 +105,7 @@ def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
     return furthest, tuple(behind[:CONSEQUENCES_MAX])
 
 
-def in_brief(report: Report) -> str:
+def cause_in_brief(report: Report) -> str:
     """Describe the failure briefly, as a reason for the next round, which is shown for as long as that lasts."""
     failure = report.failure
     if failure.hang is HangKind.NETWORK:
@@ -117,7 +117,7 @@ def in_brief(report: Report) -> str:
     return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"
 
 
-def current(report: Report, run: Run, now: float) -> Report:
+def aged_report(report: Report, run: Run, now: float) -> Report:
     """Return the run's report with its present age."""
     failure = report.failure
     return replace(report, failure=replace(failure, age_s=_age_s(failure.age_s + now - run.durable.reported_at)))
@@ -132,7 +132,7 @@ def report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | Non
     starts = goal is Goal.RUN and member.state is MemberState.ASSIGNED and report.round == run.durable.round - 1
     ends = goal is Goal.EXIT and report.round == run.durable.round
     well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
-    return current(report, run, now) if starts or (ends and not well) else None
+    return aged_report(report, run, now) if starts or (ends and not well) else None
 
 
 def _age_s(age_s: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinatord.core.rounds.queries.report_builder import in_brief
+from coordinatord.core.rounds.queries.report_builder import cause_in_brief
 from coordinatord.core.rounds.state.durable import (
     EARLIER_MAX,
     FORGOTTEN_MAX,
@@ -271,7 +271,7 @@ def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
     run.charged_at, run.futile = record.charged_at, record.futile
     run.reached, run.succeeded = record.reached, set()
-    run.last_end_reason = record.reason if record.report is None else in_brief(record.report)
+    run.last_end_reason = record.reason if record.report is None else cause_in_brief(record.report)
     for member in list(run.inside):
         _leave_round(run, member)
     run.rounds.follow(record)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coordinatord.core.rounds.effects import Answer, Close, Look, Refuse, Send
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.queries.desired_state import answer_to, knows_goal
+from coordinatord.core.rounds.queries.desired_state import knows_goal, message_to
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
@@ -68,6 +68,6 @@ class Decision:
 def send_desired(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
     """Return the effect that sends a node its desired state, with this heartbeat; keep it as the last message."""
     run.keeping.choose_sources()
-    message = answer_to(run, member, heartbeat_s, now)
+    message = message_to(run, member, heartbeat_s, now)
     member.session.sent, member.session.sent_revision = message, run.revision
     return Send(session, message)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from coordinatord.core.rounds.events import Connected
 from coordinatord.core.rounds.queries import conditions
 from coordinatord.core.rounds.queries.admission import other_command
-from coordinatord.core.rounds.queries.master_address import plain
+from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.queries.time_attribution import spent_with_steps
 from coordinatord.core.rounds.state.durable import DurableMember, State
@@ -33,7 +33,7 @@ wrong higher number would leave none for the next round."""
 
 def new_member(event: Connected, now: float) -> Member:
     """Return the member that a node becomes if it is let in."""
-    join, peer, local = event.join, plain(event.peer_address), plain(event.local_address)
+    join, peer, local = event.join, plain_address(event.peer_address), plain_address(event.local_address)
     return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now, token=event.token))
 
 
@@ -72,8 +72,8 @@ def begin_session(run: Run, member: Member, event: Connected, now: float) -> Non
     join = event.join
     other = other_command(run, join)
     member.session = Session(
-        plain(event.peer_address),
-        plain(event.local_address),
+        plain_address(event.peer_address),
+        plain_address(event.local_address),
         event.token,
         id=event.session,
         join=join,

@@ -61,7 +61,7 @@ def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
     placed = {place: by_node[node] for place, node in enumerate(previous) if node in by_node}
     newcomers = sorted(
         (seat for seat in seats if seat.node not in previous),
-        key=lambda seat: (natural(seat.topology), natural(seat.host), natural(seat.node)),
+        key=lambda seat: (natural_key(seat.topology), natural_key(seat.host), natural_key(seat.node)),
     )
     vacant = {place: workers for place, (node, workers) in enumerate(previous.items()) if node not in by_node}
     places_with, newcomers_with = defaultdict[int, list[int]](list), defaultdict[int, list[Seat]](list)
@@ -118,7 +118,7 @@ def assign(ordered: Sequence[Seat]) -> list[Ranks]:
 
 
 @lru_cache(KEYS_MAX)
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key by which numbers within a text count as numbers."""
     return tuple(
         (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part)
@@ -127,7 +127,7 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-def merged(chosen: Iterable[range]) -> list[range]:
+def merge_ranges(chosen: Iterable[range]) -> list[range]:
     """Return the chosen ranks, each once, in order."""
     merged: list[range] = []
     for piece in sorted(chosen, key=lambda piece: piece.start):
@@ -138,7 +138,7 @@ def merged(chosen: Iterable[range]) -> list[range]:
     return merged
 
 
-def ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
+def select_ranks(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
     """Return which of the wanted ranks a node has, or all of its ranks if none are named."""
     first, end = ranks.first_rank, ranks.first_rank + ranks.workers
     if not wanted:

@@ -115,7 +115,7 @@ class RoundHistory:
         return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None
 
 
-def in_brief(record: Record) -> Record:
+def without_ranks(record: Record) -> Record:
     """Return a record without the ranks of all nodes, which a history of rounds does not need."""
     return _remembered(record) if isinstance(record, RoundFormed) else record
 
