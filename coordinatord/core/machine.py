@@ -287,7 +287,7 @@ class Coordinator:
         admission.check_forgotten(self.cluster.durable, join)
         admission.check_own(self.cluster.durable, join)
         run = self.jobs.get(join.job)
-        if run is None or admission.begins_anew(run, join, decision.now):
+        if run is None or admission.opens_another_run(run, join, decision.now):
             admission.check_drained(self.cluster.durable, join)
             return self.registry.open(join, self.store_error, decision)
         known = run.members.get(join.node)

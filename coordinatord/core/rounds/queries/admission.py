@@ -1,4 +1,4 @@
-"""Decides which nodes are let in. Each refusal says what differs and what to do."""
+"""Decides which nodes are let in. Each check raises a refusal that says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def too_many_jobs(jobs_max: int) -> RefusedError:
 
 
 def check_drained(cluster: DurableCluster, join: Join) -> None:
-    """Refuse a node that an operator keeps out, until that is taken back. Raises `RefusedError`."""
+    """Refuse a drained node until it is undrained. Raises `RefusedError`."""
     why = cluster.why_drained(join.node, join.offer.host)
     if why is not None:
         name = join.node if join.node in cluster.drained else join.offer.host
@@ -44,7 +44,7 @@ def check_drained(cluster: DurableCluster, join: Join) -> None:
 
 
 def check_forgotten(cluster: DurableCluster, join: Join) -> None:
-    """Refuse a node that comes back to a forgotten run: it would begin the job anew. Raises `RefusedError`."""
+    """Refuse a node that comes back to a forgotten run: it would open another one. Raises `RefusedError`."""
     why = cluster.forgotten.get(join.observed.run)
     if why is not None:
         text = f"job {join.job}: the run that this node took part in is over, and was {why}"
@@ -52,20 +52,19 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
 
 
 def check_own(cluster: DurableCluster, join: Join) -> None:
-    """Refuse a node that looks for its run's coordinator, unless this one knows the run. Raises `RefusedError`."""
+    """Refuse a node that waits for its own coordinator, if this one does not know its run. Raises `RefusedError`."""
     last, run = cluster.jobs.get(join.job), join.observed.run
     if join.awaits_own and not (last is not None and last.knows(run)):
         text = f"this coordinator does not know run {run} of job {join.job}: it is another one, or has lost its state"
         raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=True))
 
 
-def begins_anew(run: Run, join: Join, now: float) -> bool:
-    """Whether a node is to begin another run of a job.
+def opens_another_run(run: Run, join: Join, now: float) -> bool:
+    """Whether a node opens another run of a job, rather than join this run or get its outcome.
 
-    A node that was in this run comes back only for its outcome; a spare is known only by its process. A node process
-    that started before the run ended also gets the outcome, if the job is over and did not merely lack nodes: it meant
-    to join this run, and to train anew would overwrite the job's result. If the time of the end is not known, it may be
-    long ago. Then the node begins another run, since to end it as if it had trained would be worse.
+    A node that was in this run gets the outcome; a spare is known only by its process. A process that started before
+    the end gets it too if the job is concluded: it meant to join this run, and to train again would overwrite the
+    result. If the time of the end is not known, it may be long ago, and the node opens another run.
     """
     known = run.members.get(join.node)
     was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)
@@ -76,14 +75,14 @@ def begins_anew(run: Run, join: Join, now: float) -> bool:
 
 
 def check_not_degraded(store_error: str | None) -> None:
-    """Refuse a node while it cannot be recorded. Raises `RefusedError`."""
+    """Refuse a new node while nothing can be recorded. Raises `RefusedError`."""
     if store_error is not None:
         text = f"this coordinator cannot record anything, so it takes in no node until it can: {store_error}"
         raise RefusedError(Refused(RefusalCode.DEGRADED, clip(text), retry=True))
 
 
 def check_token(known: Member | None, event: Connected) -> None:
-    """Refuse a node whose id is in use with another token, until that lease is over. Raises `RefusedError`."""
+    """Refuse a node whose id is in use under another access token, until that lease is over. Raises `RefusedError`."""
     if known is None or known.lease.expired or known.session.revoked or known.session.token in {"", event.token}:
         return
     text = (
@@ -96,9 +95,8 @@ def check_token(known: Member | None, event: Connected) -> None:
 def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
-    A known process that is not connected, or is silent, keeps nobody out: its successor may come from a host whose
-    clock is behind. A join that a process sent before its last one is refused, too: the process has given up that
-    connection, and its report there is out of date.
+    A known process that is not connected, or is silent, refuses none: its successor may run on a host whose clock is
+    behind. A late join of the same process is refused as well: the process has joined again since.
     """
     if known is None:
         return
@@ -151,9 +149,9 @@ def check_spec(run: Run, join: Join) -> None:
 
 
 def other_command(run: Run, join: Join) -> Member | None:
-    """Return a member that was started with another command than a node of the same role; None if none is found.
+    """Return a connected member of the same role that was started with another command; None if none is found.
 
-    Only the first one that is connected is looked at, so that ten thousand nodes can join.
+    Only the first connected member is compared, so that ten thousand nodes can join.
     """
     others = (member for member in run.members.values() if member.node != join.node and member.session.id is not None)
     first = next((member for member in others if member.offer.role == join.offer.role), None)
@@ -165,7 +163,7 @@ def _command_of(member: Member) -> str:
 
 
 def check_script(run: Run, join: Join) -> None:
-    """Refuse a node that starts another script than a node of its role: two trainings. Raises `RefusedError`."""
+    """Refuse a node with another script than a node of its role: these are two trainings. Raises `RefusedError`."""
     other = other_command(run, join)
     if other is not None and _command_of(other)[:DIGEST_LETTERS] != join.command[:DIGEST_LETTERS]:
         text = (
@@ -186,19 +184,19 @@ def check_size(run: Run, join: Join) -> None:
 
 
 def hang_timeout(spec: JobSpec) -> str:
-    """Return the longest time without a step as `--hang-timeout` takes it."""
+    """Return the longest time without a step, in the syntax of `--hang-timeout`."""
     if spec.hang_timeout_s is None:
         return "not given"
     return f"{spec.hang_timeout_s:g}" if spec.hang_timeout_s else "off"
 
 
 def drain_laggards(spec: JobSpec) -> str:
-    """Return the lateness from which a node is drained as `--drain-laggards` takes it."""
+    """Return the lateness from which a node is drained, in the syntax of `--drain-laggards`."""
     return f"{spec.drain_laggards:g}" if spec.drain_laggards else "not given"
 
 
 def nnodes(spec: JobSpec) -> str:
-    """Return a range of nodes as `--nnodes` takes it."""
+    """Return the range of nodes, in the syntax of `--nnodes`."""
     if spec.nodes_min == spec.nodes_max:
         return str(spec.nodes_min)
     if spec.nodes_max == RANKS_MAX:

@@ -1,8 +1,8 @@
-"""When a row of the table applies: each condition returns the time from which it holds.
+"""The conditions of the run's table: each returns the time from which it holds.
 
-A condition that holds already returns `NOW`. One that will hold unless something changes returns a later time. One that
-only an event can bring about returns None. All deadlines of a run follow from these, so there are no timers that could
-disagree with the state. A condition has the name of its function in databases, metrics and over HTTP.
+This is `NOW` if it holds already, a later time if it will hold unless something changes, and None if only an event can
+bring it about. All deadlines of a run follow from its conditions, so no timer can disagree with the state. The name of
+the function is the name of the condition in databases, metrics and over HTTP.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from coordinatord.protocol.messages import Launcher, ScaleUp
 Condition = Callable[[Run], float | None]
 
 NOW = -math.inf
+"""Stands for the present: a time that is over at any clock's reading."""
 
 
-def _when(holds: object) -> float | None:
+def _now_if(holds: object) -> float | None:
     return NOW if holds else None
 
 
 def abandoned(run: Run) -> float | None:
-    """No node is left: at once if the last node left by itself or there was no round, else once no worker lives."""
+    """No node is left: at once if the last one left by itself or there was no round, else when no worker can live."""
     if run.roll.unreleased:
         return None
     return NOW if run.emptied_at is None or not run.durable.order else run.emptied_at + run.workers_gone_s
 
 
 def all_left(run: Run) -> float | None:
-    """No node is left, and the last one left on purpose: its user or an operator wanted that."""
-    return _when(not run.roll.unreleased and run.durable.last_left)
+    """No node is left, and the user of the last one, or an operator, wanted it to leave."""
+    return _now_if(not run.roll.unreleased and run.durable.last_left)
 
 
 def replaced(run: Run) -> float | None:
-    """A run of the same job with another spec is to follow, and no node is left that needs this one."""
-    return _when(run.replaced)
+    """Another run with another job spec follows, and no node is left in this one."""
+    return _now_if(run.replaced)
 
 
 def full(run: Run) -> float | None:
-    """The ready nodes are as many as a round may have, and no recurring error delays it.
+    """The ready nodes are as many as a round may have, and nothing delays it.
 
-    What is on the disk has to be of use to them all, if the round would begin anew otherwise. After a start of the
-    coordinator all nodes are heard first, since the others may keep what these resume from.
+    A recurring error delays it, and so does an obstacle to what is kept, such as a disk that one node cannot read, or
+    nodes that are not heard yet after a start of the coordinator, and may keep what the others resume from.
     """
     if run.roll.count(MemberState.READY) < run.spec.nodes_max or run.durable.stop_asked:
         return None
@@ -55,10 +56,9 @@ def full(run: Run) -> float | None:
 
 
 def settled(run: Run) -> float | None:
-    """Enough nodes are ready, and none has arrived for a while; a node that is back from the last round is no arrival.
+    """Enough nodes are ready, and the settle window is over; a node that is back from the last round is no arrival.
 
-    A recurring error delays this, and so does a disk that is of no use to one of them, as in `full`. All but
-    the disk's delay ends before the join timeout of a ready node.
+    The same delays it as in `full`. A recurring error delays it at most until the first join timeout expires.
     """
     if run.roll.count(MemberState.READY) < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
         return None
@@ -68,17 +68,17 @@ def settled(run: Run) -> float | None:
 
 
 def arrived(run: Run) -> float | None:
-    """The round has room, and nodes have arrived that could fill it. A round that is about to succeed goes on.
+    """The round has room for nodes that have arrived, and `--scale-up` lets it end for them.
 
-    `--scale-up` says whether the round ends for them, and whether they wait for a checkpoint. In that case it ends as
-    soon as the checkpoint is written, since each later step would be lost.
+    If they wait for a checkpoint, the round ends right after it, since later steps would be lost. A round in which
+    nodes have succeeded goes on.
     """
     if not run.roll.count(MemberState.READY) or run.roll.round_size >= run.spec.nodes_max or run.durable.succeeded:
         return None
     if run.spec.scale_up is ScaleUp.NEVER:
         return None
     if (checkpoint_at := awaited_checkpoint(run)) is not None:
-        return _when(run.gathering.ready_first is not None and checkpoint_at >= run.gathering.ready_first)
+        return _now_if(run.gathering.ready_first is not None and checkpoint_at >= run.gathering.ready_first)
     if run.roll.round_size + run.roll.count(MemberState.READY) >= run.spec.nodes_max:
         return NOW  # these fill the round, so it waits for no others
     return _settle_end(run)
@@ -89,16 +89,16 @@ def _pause_end(run: Run) -> float:
 
 
 def before_first_timeout(run: Run, at: float) -> float:
-    """Return `at`, or the time at which the first of the ready nodes stops waiting, if that is earlier."""
-    give_up_at = run.gathering.join_timeouts.first
-    return at if give_up_at is None else min(at, give_up_at)
+    """Return `at`, or the time at which the first join timeout of a ready node expires, if that is earlier."""
+    expires_at = run.gathering.join_timeouts.first
+    return at if expires_at is None else min(at, expires_at)
 
 
 def _settle_end(run: Run) -> float:
-    """Return when the wait for more nodes is over.
+    """Return when the settle window is over.
 
-    A node arrives when it joins, so this time passes while it prepares. Nodes that prepare at the same time are not
-    ready at the same instant: while one prepares, the last one that became ready counts as an arrival.
+    A node arrives when it joins, so the window passes while it prepares. Nodes that prepare together do not become
+    ready together, so while one prepares, the last one that became ready counts as an arrival.
     """
     if run.gathering.ready_first is None:
         return NOW
@@ -110,51 +110,51 @@ def _settle_end(run: Run) -> float:
 
 def all_started(run: Run) -> float | None:
     """Every node of the round has reported its workers as running."""
-    return _when(run.roll.count(MemberState.RUNNING) + len(run.durable.succeeded) == len(run.durable.order))
+    return _now_if(run.roll.count(MemberState.RUNNING) + len(run.durable.succeeded) == len(run.durable.order))
 
 
 def all_succeeded(run: Run) -> float | None:
-    """Every worker of the round exited with 0, and none of them because it was asked to end.
+    """Every worker of the round exited with 0, and none because it was asked to end.
 
-    That is on record, so it holds as well when a node that had done its part is lost.
+    Each node's success is recorded, so it counts even if the node is lost later.
     """
-    return _when(len(run.durable.succeeded) == len(run.durable.order))
+    return _now_if(len(run.durable.succeeded) == len(run.durable.order))
 
 
 def worker_failed(run: Run) -> float | None:
     """A worker of the round failed."""
-    return _when(run.evidence.failures)
+    return _now_if(run.evidence.failures)
 
 
 def node_lost(run: Run) -> float | None:
-    """A node of the round is no longer a member, or is silent while others are heard; one that succeeded may go.
+    """A node of the round is no longer a member, or is silent while others are heard; one that succeeded may leave.
 
-    If no node is heard, it is the coordinator that is cut off: see `outage`. Nodes count as heard if the last message
+    If no node is heard, it is the coordinator that is cut off: see `outage`. Others count as heard if the last message
     came at most two heartbeats before the silent node's lease ended.
     """
-    done_and_gone = len(run.durable.succeeded) - run.roll.count(MemberState.SUCCEEDED)
-    if run.roll.round_size + done_and_gone < len(run.durable.order):
+    succeeded_and_gone = len(run.durable.succeeded) - run.roll.count(MemberState.SUCCEEDED)
+    if run.roll.round_size + succeeded_and_gone < len(run.durable.order):
         return NOW
     if not run.roll.count(MemberState.SILENT) or not run.roll.connected:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
-    return _when(run.roll.heard_at >= run.roll.expired_at - 2 * heartbeat_s)
+    return _now_if(run.roll.heard_at >= run.roll.expired_at - 2 * heartbeat_s)
 
 
 def unrestorable(run: Run) -> float | None:
-    """A node of the round cannot get the state that its workers resume from: all have to resume from another step."""
-    return _when(run.keeping.restore_problem())
+    """A node of the round cannot get the state to resume from, so all nodes have to resume from another step."""
+    return _now_if(run.keeping.restore_problem())
 
 
 def outrun(run: Run) -> float | None:
-    """Nodes know of a later round than was recorded. Its ranks are lost, so it cannot go on."""
-    return _when(run.durable.superseded_reason)
+    """Nodes know of a later round than the recorded one. The ranks of that round are lost, so it cannot go on."""
+    return _now_if(run.durable.superseded_reason)
 
 
 def outage(run: Run) -> float | None:
-    """Every node of the round has been silent for so long that it has ended its workers and given up its search.
+    """Every node of the round has been silent for so long that its workers have ended and its join timeout expired.
 
-    Before that the nodes may come back: the next round forms of them.
+    Until then nodes may come back, and the next round is formed of them.
     """
     if not run.roll.all_silent:
         return None
@@ -163,16 +163,16 @@ def outage(run: Run) -> float | None:
 
 
 def first_step_overdue(run: Run) -> float | None:
-    """Workers that announced steps, or reported some in earlier rounds, take too long to do the first one."""
+    """Workers that announced steps, or reported some in earlier rounds, are late with the first one."""
     if run.activity is not Activity.STARTING or run.durable.step_overdue:
         return None
     return run.durable.entered_at + run.policy.first_step_s
 
 
 def stalled(run: Run) -> float | None:
-    """Workers of the round have reported steps, and have reported none for too long."""
+    """Workers of the round have reported steps, but no new one for too long."""
     activity = run.durable.ledger.activity
-    return _when((activity is Activity.TRAINING or activity is Activity.REDONE) and run.progress.is_idle)
+    return _now_if((activity is Activity.TRAINING or activity is Activity.REDONE) and run.progress.is_idle)
 
 
 def look_due(run: Run) -> float | None:
@@ -182,96 +182,93 @@ def look_due(run: Run) -> float | None:
 
 def hung(run: Run) -> float | None:
     """Two looks have shown a worker that all others wait for, and that will not come."""
-    return _when(run.watching.hang())
+    return _now_if(run.watching.hang())
 
 
 def busy_awaited(run: Run) -> float | None:
-    """Two looks have shown a worker that computes while all others wait for it, and it is not on record yet."""
-    return _when(run.watching.awaited())
+    """Two looks have shown a worker that computes while all others wait for it, and no record says so yet."""
+    return _now_if(run.watching.awaited())
 
 
 def resumed(run: Run) -> float | None:
     """A worker of the round has done a step since the stall was recorded."""
     newest, ledger = run.progress.stepped_at, run.durable.ledger
-    return _when(ledger.activity is Activity.STALLED and newest is not None and newest > ledger.settled_at)
+    return _now_if(ledger.activity is Activity.STALLED and newest is not None and newest > ledger.settled_at)
 
 
 def caught_up(run: Run) -> float | None:
-    """Workers of the round have come to the furthest step of the rounds before it, or count their steps anew."""
+    """Workers of the round have reached the furthest step of earlier rounds, or count their steps anew."""
     reached, ledger = run.durable.reached, run.durable.ledger
     if reached is None or ledger.activity is not Activity.REDONE:
         return None
-    return _when(run.progress.reached_at(reached) is not None)
+    return _now_if(run.progress.reached_at(reached) is not None)
 
 
 def fell_silent(run: Run) -> float | None:
-    """No node of the round can be heard any more."""
-    return _when(run.roll.all_silent and not run.durable.silent)
+    """No node of the round is heard any more."""
+    return _now_if(run.roll.all_silent and not run.durable.silent)
 
 
 def heard_again(run: Run) -> float | None:
-    """A node can be heard, after all of the round were silent.
-
-    A restart of the coordinator does not show that.
-    """
-    return _when(run.durable.silent and run.roll.connected)
+    """A node is connected again after all nodes of the round were silent."""
+    return _now_if(run.durable.silent and run.roll.connected)
 
 
 def node_leaving(run: Run) -> float | None:
     """A node of the round is to leave: its user wants it, or an operator."""
-    return _when(run.leaving)
+    return _now_if(run.leaving)
 
 
 def stop_asked(run: Run) -> float | None:
-    """An operator wants the run to end; between two rounds it does when the disk has what was kept.
+    """An operator wants the run to end; without a round, it waits until kept state is on the disk.
 
-    A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
+    A restarted coordinator knows what is kept only when it has heard all nodes.
     """
     if run.durable.state is State.FORMING and run.durable.stop_asked:
         return run.keeping.wait_at_end().until
-    return _when(run.durable.stop_asked)
+    return _now_if(run.durable.stop_asked)
 
 
 def keeping_due_first(run: Run) -> float | None:
-    """What nodes keep needs something before nodes are let go and rounds are formed."""
+    """The keeping wing has to act before nodes are released and rounds are formed."""
     return run.keeping.next_at(first=True)
 
 
 def keeping_due(run: Run) -> float | None:
-    """What nodes keep needs something: a step is to be written, or to be named for the end of a round."""
+    """The keeping wing has to act: a step is to be written, or to be named for the end of a round."""
     return run.keeping.next_at()
 
 
 def restart_asked(run: Run) -> float | None:
     """An operator wants another round."""
-    return _when(run.restart_asked)
+    return _now_if(run.restart_asked)
 
 
 def node_stopped(run: Run) -> float | None:
-    """A node of the round ends its workers unasked, or has ended them, as it does when it is cut off for long."""
-    return _when(run.roll.count(MemberState.STOPPING, MemberState.STOPPED))
+    """A node of the round ends its workers unasked, or has ended them, as it does when it is cut off for too long."""
+    return _now_if(run.roll.count(MemberState.STOPPING, MemberState.STOPPED))
 
 
 def given(run: Run) -> float | None:
-    """Nodes that are to leave have handed over what only they keep, or their time for that is over."""
+    """A node that is held back has handed over its kept state, or its time for that is over."""
     return min((wait.until for wait in run.keeping.waits().values() if wait.until is not None), default=None)
 
 
 def corroborated(run: Run) -> float | None:
-    """A node whose session is closed is proved to be gone, by what workers of other nodes failed of."""
-    return _when(node_gone(run))
+    """The failures of other nodes' workers prove that a node whose session is closed is gone."""
+    return _now_if(node_gone(run))
 
 
 def exhausted(run: Run) -> float | None:
-    """All workers are gone, the budget allows for no other round or none would help, and the disk has what was kept.
+    """All workers are gone, no other round may follow, and kept state is on the disk.
 
-    A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
+    A restarted coordinator knows what is kept only when it has heard all nodes.
     """
     return run.keeping.wait_at_end().until if run.has_failed else None
 
 
 def given_up(run: Run) -> float | None:
-    """All workers are gone, and so is the torchrun in which they failed; too few nodes are left to wait for.
+    """All workers are gone, the torchrun whose workers failed has left, and too few nodes remain.
 
     torchrun counts restarts by itself. It leaves when it has none left, and does not come back.
     """
@@ -281,19 +278,19 @@ def given_up(run: Run) -> float | None:
     if cause is None:
         return None
     left = [node for node, member in run.members.items() if member.durable.outcome is None and node not in run.leaving]
-    return _when(cause.node not in left and len(left) < run.spec.nodes_min)
+    return _now_if(cause.node not in left and len(left) < run.spec.nodes_min)
 
 
 def all_stopped(run: Run) -> float | None:
-    """All workers of the round are gone, the budget allows for another one, and that may help."""
-    return _when(not run.roll.with_workers and run.no_restart is None)
+    """All workers of the round are gone, and another round may follow."""
+    return _now_if(not run.roll.with_workers and run.no_restart is None)
 
 
 def stop_overdue(run: Run) -> float | None:
-    """A node that lives has not ended its workers within the time that it set for itself."""
+    """A node has not ended its workers within the longest stop timeout of the round and the policy's limit."""
     return run.evidence.stop_overdue_at if run.roll.with_workers else None
 
 
 def awaited_checkpoint(run: Run) -> float | None:
-    """Return when the last checkpoint was written, in the past before one was; None if arrivals wait for none."""
+    """Return when the last checkpoint was written, in the past if none was; None if new nodes wait for none."""
     return run.keeping.checkpoint_at if run.spec.scale_up is ScaleUp.AT_CHECKPOINT else None

@@ -1,8 +1,8 @@
-"""Whether a node of a round that is being stopped is gone: two signs together prove what one of them does not.
+"""Finds a node that is gone although its time to reconnect is not over: two signs together prove it.
 
-A closed session may be a fault of the network, so it leaves a node a second to come back. A worker that failed of a
-closed connection shows that some process of another node has ended, but not which. When all other nodes have ended
-their workers, and nothing on them explains that failure, it was a process of the node whose session is closed.
+A closed session may be a fault of the network, so a node has a second to reconnect. A worker that failed because a peer
+closed a connection shows that some process has ended, but not which. When all other nodes have ended their workers, and
+nothing on them explains that failure, it was a process of the node whose session is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinatord.protocol.messages import Failure
 def node_gone(run: Run) -> Member | None:
     """Return the node of the round whose workers are proved to be gone; None if none is.
 
-    It is the only one that may have workers, and its session is the only one that is closed. This costs O(nodes), and
+    It is the only node that may have workers, and the only one whose session is closed. The check costs O(nodes), and
     only when the round waits for nothing else.
     """
     if run.roll.with_workers != 1 or run.roll.round_size != len(run.durable.order) or not run.evidence.failures:
@@ -26,20 +26,17 @@ def node_gone(run: Run) -> Member | None:
     is_ending = suspect.node in run.evidence.failures or suspect.state is MemberState.STOPPING
     if not suspect.session.vanished or is_ending or _may_have_closed(suspect):
         return None
-    first_at, consequences_from = (
-        min(failure.at for failure in run.evidence.failures.values()),
-        run.evidence.consequences_from,
-    )
-    if (
-        consequences_from is not None and first_at >= consequences_from
-    ) or suspect.silent_since > first_at + run.policy.collateral_s:
+    first_at = min(failure.at for failure in run.evidence.failures.values())
+    stopped_at = run.evidence.consequences_from
+    failed_of_the_stop = stopped_at is not None and first_at >= stopped_at
+    if failed_of_the_stop or suspect.silent_since > first_at + run.policy.collateral_s:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
     for member in run.roll.inside:
         session = member.session
         is_in_touch = session.id is not None and member.lease.is_in_touch(heartbeat_s)
-        was_there = session.connected_at <= first_at and is_in_touch
-        if member is not suspect and (not was_there or _may_have_closed(member)):
+        was_connected = session.connected_at <= first_at and is_in_touch
+        if member is not suspect and (not was_connected or _may_have_closed(member)):
             return None
     return suspect if all(_is_consequence(failure.failure) for failure in run.evidence.failures.values()) else None
 
@@ -50,5 +47,5 @@ def _may_have_closed(member: Member) -> bool:
 
 
 def _is_consequence(failure: Failure) -> bool:
-    """Whether all workers of a node that failed by themselves did so because a connection to a peer was closed."""
+    """Whether all failed workers of a node failed because a connection to a peer was closed."""
     return lost_connection(failure) and all(follower.same_error for follower in failure.followers)

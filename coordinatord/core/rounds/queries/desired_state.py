@@ -1,4 +1,4 @@
-"""The desired state of each node: its goal, by the states of the run and of the node, and the message with it."""
+"""Makes the message to a node: the goal, by the states of the run and of the node, and what goes with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GOALS: dict[State, dict[MemberState, Goal]] = {
     State.LEFT: dict.fromkeys(MemberState, Goal.EXIT),
 }
 GOALS = Table[tuple[State, MemberState], Goal]("goals of a node")
-"""Nodes that can be sent nothing (disconnected, silent) have no goal while the run lives."""
+"""Nodes that can be sent nothing (disconnected, silent) have no goal while the run is live."""
 GOALS |= {(state, member): goal for state, row in _GOALS.items() for member, goal in row.items()}
 
 
@@ -46,10 +46,10 @@ def goal_of(run: Run, member: Member) -> Goal:
 
 
 def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
-    """Return the desired state of a node, with this heartbeat: its last message, as long as that is current.
+    """Return the message to a node, with this heartbeat: the last one as the same object, while that is up to date.
 
-    Most heartbeats are answered with it: to make and pack the same message anew would take half of the machine's time
-    for a heartbeat. Only goals to run are repeated: the texts and times of another goal may be out of date.
+    Most heartbeats are answered so: to make and pack the same message again would take half of the machine's time for a
+    heartbeat. This holds only for goals to run, since other messages have texts and times that change by themselves.
     """
     sent = member.session.sent
     if (
@@ -67,22 +67,22 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
 
 
 def knows_goal(run: Run, member: Member) -> bool:
-    """Whether the last message of a node has all that it is to be sent at once."""
+    """Whether the last message to a node has its present goal, and the urgent fields that go with it."""
     sent, goal = member.session.sent, goal_of(run, member)
     if sent is None or sent.goal is not goal:
         return False
-    known = sent.run, sent.round, sent.planned, sent.outcome
+    urgent = sent.run, sent.round, sent.planned, sent.outcome
     kept = KeptDesired(halt=sent.halt, persist=sent.persist, alike=sent.alike)
-    return known == _urgent(run, member, goal) and kept == run.keeping.desired(member, goal, at_once=True)
+    return urgent == _urgent(run, member, goal) and kept == run.keeping.desired(member, goal, at_once=True)
 
 
 def _urgent(run: Run, member: Member, goal: Goal) -> tuple[str, int, bool, Outcome | None]:
-    """Return what a node is sent at once when it changes, beside its goal. All else waits for the next heartbeat."""
+    """Return the fields whose changes are sent at once, like those of the goal. Others wait for the next heartbeat."""
     return run.id, _round(run, member), _is_planned(run, member, goal), _outcome(run, member, goal)
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
-    """Return the desired state of a node, with this heartbeat, as a new message."""
+    """Return a new message to a node, with this heartbeat."""
     goal = goal_of(run, member)
     run_id, number, planned, outcome = _urgent(run, member, goal)
     kept = run.keeping.desired(member, goal)
@@ -117,10 +117,10 @@ def _remark(run: Run, member: Member, goal: Goal) -> str:
 
 
 def _round(run: Run, member: Member) -> int:
-    """Return the number of the round; at the end of a run, at least the last one that the node knows of this run.
+    """Return the number of the round; at the end of a run, at least the highest one that the node knows of this run.
 
-    A node ignores a message of an earlier round than its own. A run that ended without a round no longer has the number
-    that its nodes brought along, and one that was read from an old copy of the records may lack their last rounds.
+    A node ignores a message of an earlier round than its own. An ended run may have a lower number: if it had no round,
+    or if its last rounds are missing in an old copy of the records.
     """
     if not run.durable.state.ended:
         return run.durable.round
@@ -129,7 +129,7 @@ def _round(run: Run, member: Member) -> int:
 
 
 def _is_planned(run: Run, member: Member, goal: Goal) -> bool:
-    """Whether the workers that a node still has get time to save their state, since nothing has gone wrong."""
+    """Whether a node's workers get time to save their state before they end, since nothing has gone wrong."""
     outcome = _outcome(run, member, goal)
     if outcome is not None:
         return outcome.result in {Result.LEFT, Result.STOPPED}
@@ -141,7 +141,7 @@ def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
 
 
 def _wait_until(run: Run, member: Member) -> float | None:
-    """Return when the node stops waiting at the latest, with a round or without; None if it may wait for ever."""
+    """Return when the wait of a node ends at the latest, with a round or without; None if that is not known."""
     if run.durable.state is not State.FORMING:
         return None
     ends = (run.gathering.join_timeouts.get(member.node), settled(run))

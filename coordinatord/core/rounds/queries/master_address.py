@@ -1,4 +1,4 @@
-"""Chooses the address of group rank 0's node for the others: one that was seen to work, never a name to resolve."""
+"""Chooses MASTER_ADDR, the address at which other nodes reach that of group rank 0: one that was seen to work."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from coordinatord.core.rounds.state.member import Member
 LOOPBACK = "127.0.0.1"
 
 KNOWN_MAX = 1_024
-"""The most addresses that are remembered as parsed. Each is needed twice at a join, where all nodes reach the same
-addresses of this host, and once more at a round. To parse two of them takes 25 us, a tenth of what a join costs the
-machine."""
+"""The most parsed addresses that are cached. Each is needed twice at a join and once more at a round, and all nodes
+reach the same addresses of this host. To parse two takes 25 us, a tenth of the cost of a join."""
 
 
 def master_address(master: Member, members: Iterable[Member]) -> str:
     """Return MASTER_ADDR for a round of `members`, of which `master` has group rank 0.
 
-    What the node advertises comes first, but for a loopback address where the round spans hosts: on Debian the host's
-    own name leads to 127.0.1.1, and so each host would look for the master on itself.
+    An advertised address comes first, unless it is a loopback address and the round spans hosts. On Debian, a host's
+    own name resolves to 127.0.1.1, so each host would look for the master on itself.
     """
     offer = master.offer
     others = [member for member in members if member.offer.host_id != offer.host_id]
@@ -48,9 +47,9 @@ def is_loopback(address: str) -> bool:
 
 @lru_cache(KNOWN_MAX)
 def plain_address(address: str) -> str:
-    """Return an IPv4 address that came mapped into IPv6 (`::ffff:10.0.0.5`) in its plain form.
+    """Return an address without its zone, and an IPv4 address mapped into IPv6 (`::ffff:10.0.0.5`) as plain IPv4.
 
-    The zone of an address is dropped: it names an interface of this host.
+    The zone names an interface of this host.
     """
     address = address.partition("%")[0]
     try:

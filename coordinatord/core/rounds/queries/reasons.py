@@ -1,4 +1,4 @@
-"""Describes a run in words: for the reasons of the table, for nodes that wait, and for the status."""
+"""Describes a run in words: for the reasons of the table, for waiting nodes, and for the status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WAS = {
 
 
 class Reasons:
-    """Texts about one run, for the placeholders of the table."""
+    """Texts about one run. Most of them fill the placeholders of the table's reasons."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -54,7 +54,7 @@ class Reasons:
 
     @property
     def starts(self) -> str:
-        """How the workers of the round were begun, why not better, and why it was formed: the end of a sentence."""
+        """How the workers of the round were started, why not faster, and why it was formed: the end of a sentence."""
         starts, formed = count_starts(self._run), f" ({self._run.durable.formed_reason})"
         if starts is None:
             return formed
@@ -81,13 +81,13 @@ class Reasons:
     def lost(self) -> str:
         """The nodes of the round that fell silent or are no longer members."""
         durable = self._run.durable
-        held = {member.node for member in self._run.roll.inside if member.state is not MemberState.SILENT}
-        lost = [node for node in durable.order if node not in held and node not in durable.succeeded]
+        heard = {member.node for member in self._run.roll.inside if member.state is not MemberState.SILENT}
+        lost = [node for node in durable.order if node not in heard and node not in durable.succeeded]
         return name_some(lost, len(lost))
 
     @property
     def corroborated(self) -> str:
-        """Why a node counts as lost before its time to come back is over."""
+        """Why a node counts as lost before its time to reconnect is over."""
         others = [node for node in self._run.durable.order if node in self._run.evidence.failures]
         failed = name_some(others, len(others))
         return f"its workers are gone: its connection closed, and workers of {failed} lost a connection to a peer"
@@ -114,7 +114,7 @@ class Reasons:
 
     @cached_property
     def _candidates(self) -> list[Member]:
-        """The same nodes as members. It is kept, since to sort 10,000 takes 0.1 s."""
+        """The nodes of `chosen` as members, cached: to sort 10,000 takes 0.1 s."""
         return self._run.candidates
 
     @property
@@ -129,24 +129,24 @@ class Reasons:
 
     @property
     def leave_asked(self) -> str:
-        """Which nodes of the round were asked to leave, which stays true if one stays after all."""
+        """Which nodes of the round were asked to leave; one of them may still be undrained and stay."""
         number = len(self._run.leaving)
         return f"{name_some(sorted(self._run.leaving), number)} {'was' if number == 1 else 'were'} asked to leave"
 
     @property
     def drains(self) -> str:
-        """Which of them an operator wants to leave, as the end of a sentence."""
+        """Why operators drained some of these nodes, as the end of a sentence."""
         drained = dict.fromkeys(self._run.members[node].drained for node in sorted(self._run.leaving))
         whys = list(islice(filter(None, drained), NAMES_MAX))
         return f": {'; '.join(whys)}" if whys else ""
 
     @property
     def last_step(self) -> str:
-        """Where the newest step of a run that is over is, or why it is lost, as the end of a sentence."""
+        """Where the newest step of an ending run is, or why it is lost, as the end of a sentence."""
         return self._run.keeping.wait_at_end().last_step
 
     def came_late(self, now: float) -> str:
-        """Explain the end of the run to a node that was on its way to the run."""
+        """Explain to a node that comes after the end of the run how it ended."""
         run = self._run
         ago = _ago(now - run.durable.entered_at)
         return (
@@ -161,13 +161,13 @@ class Reasons:
 
     @property
     def because(self) -> str:
-        """Why the last round ended, and who wants the next one at once, as the beginning of a sentence."""
+        """Why the last round ended, and which operator asked for the next one, as the beginning of a sentence."""
         cause, asked = self._run.durable.last_end_reason.rstrip("."), self._run.restart_asked
         return "".join(f"{why}; " for why in (cause, asked if asked not in cause else "") if why)
 
     @property
     def waiting_for(self) -> str:
-        """What a run that is forming waits for."""
+        """What a run without a round waits for."""
         run, least = self._run, self._run.spec.nodes_min
         ready, preparing = run.roll.count(MemberState.READY), run.roll.count(MemberState.PREPARING)
         joined = ready + preparing
@@ -203,7 +203,7 @@ class Reasons:
         return self._noticed(awaited + self._section + self._run.durable.reason)
 
     def _silence(self, now: float) -> str:
-        """Return since when no node of the round is heard, why that may be, and when the round is given up."""
+        """Explain why no node of the round may be heard, and when the round is given up."""
         run = self._run
         given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
         if all(member.session.revoked for member in run.roll.inside):
@@ -219,14 +219,14 @@ class Reasons:
 
     @property
     def overdue(self) -> str:
-        """How long no worker has done the first step of the round, and why that may be."""
+        """How long the first step of the round is awaited, and what to do if the script reports no steps."""
         text = f"no step yet, and all workers were started more than {self._run.policy.first_step_s / 60:g} min ago"
         advice = "if the script never calls ctx.step, let it call workerlib.init(steps=False)"
         return text if self._run.durable.reports_steps else f"{text}: {advice}"
 
     @property
     def idle(self) -> str:
-        """How long no worker has done a step, and which worker is behind."""
+        """How long no worker has done a step, how long one usually takes, and which worker is behind."""
         progress, straggler = self._run.progress, self._run.straggler
         text = "no step" if progress.stepped_at is None else f"no step for {lasted(progress.idle_s)}"
         if progress.usual_s is not None:
@@ -238,7 +238,7 @@ class Reasons:
         return self._noticed(text)
 
     def _noticed(self, text: str) -> str:
-        """Return a text with what the last looks have shown where nothing is done about it."""
+        """Add to a text what the last looks have found, if nothing is done about it."""
         notice = self._run.watching.notice if self._run.durable.state is State.RUNNING else ""
         return f"{text}; {notice}" if notice else text
 
@@ -249,7 +249,7 @@ class Reasons:
 
     @property
     def hung(self) -> str:
-        """Which worker the others wait for though it will not come, and where they wait."""
+        """Which worker the others wait for in a hang, and where they wait."""
         hang = self._run.watching.hang()
         return "" if hang is None else hang.failure.message
 
@@ -284,20 +284,20 @@ def restarts(spec: JobSpec) -> str:
 
 
 def ranks(killed: Killed) -> str:
-    """Name a few ranks and count the rest."""
+    """Name the killed ranks, or some of them and the number of the others."""
     text = ", ".join(str(rank) for rank in killed.ranks)
     more = f" and {killed.count - len(killed.ranks)} more" if killed.count > len(killed.ranks) else ""
     return f"{'rank' if killed.count == 1 else 'ranks'} {text}{more}"
 
 
 def pause_text(seconds: float, round_number: int, repeats: int) -> str:
-    """Explain that the next round waits, and why."""
+    """Explain why the next round waits for so many seconds."""
     times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
     return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"
 
 
 def lasted(seconds: float) -> str:
-    """Write how long something took, in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
+    """Format a duration in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
     if seconds < 10:  # noqa: PLR2004 - there, tenths matter
         return f"{seconds:.2g} s"
     minutes, whole_s = divmod(round(seconds), 60)
@@ -308,7 +308,7 @@ def lasted(seconds: float) -> str:
 
 
 def _ago(seconds: float) -> str:
-    """Write '12 s', '5 min', '3 h', '2 days'."""
+    """Format a duration in one unit: `12 s`, `5 min`, `3 h`, `2 days`."""
     for least, unit, name in ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "h"), (120, 60, "min")):
         if seconds >= least:
             return f"{seconds // unit:.0f} {name}"

@@ -1,6 +1,6 @@
-"""Builds the report of a failed round: the root cause, and which failures only followed.
+"""Builds the report of a failed round: the root cause, its consequences, and what else was seen.
 
-`values/root_cause` says what counts as the root cause.
+`values/root_cause` decides which failure is the root cause.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coordinatord.protocol.text import is_same_error, name_ranks
 
 
 def report_on(run: Run, now: float) -> Report | None:
-    """Report on the round that is over; None if no worker's own failure ended it."""
+    """Return the report on the round that is over; None if no worker's own failure ended it."""
     cause = run.verdict.charged
     if cause is None:
         return None
@@ -57,7 +57,7 @@ def report_on(run: Run, now: float) -> Report | None:
 
 
 def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
-    """Return what followed on a node. `same_error` means that the node's first failure was the error of the round."""
+    """Return the later failures of a node. `same_error`: whether its first failure has the error of the root cause."""
     return [
         SecondaryFailure(
             cause.node, follower.rank, follower.exit_code, follower.same_error and same_error, follower.left
@@ -71,7 +71,7 @@ def _error_text(failure: Failure) -> str:
 
 
 def _heard_inside(run: Run) -> Iterator[Member]:
-    """Yield the members of the round that have reported on it, by group rank."""
+    """Yield the members whose last report is about the present round, by group rank."""
     members = (run.members.get(node) for node in run.durable.order)
     for member in members:
         if member is not None and (member.observed.run, member.observed.round) == (run.id, run.durable.round):
@@ -79,7 +79,7 @@ def _heard_inside(run: Run) -> Iterator[Member]:
 
 
 def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
-    """Return the workers that had exited with 0 before, the first ones first; times are as exact as messages are."""
+    """Return the workers that had exited with 0 before the root cause, in this order, to the second of a message."""
     ends = [
         EarlyEnd(member.node, ended.rank, _age_s(before_s))
         for member in _heard_inside(run)
@@ -91,7 +91,7 @@ def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
 
 
 def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
-    """Return the furthest step of the round, and the workers that are behind it, the last ones first."""
+    """Return the furthest step of the round, and the workers that had not reached it, the furthest behind first."""
     known = [
         Straggler(member.node, run.durable.order[member.node].first_rank + local_rank, step)
         for member in _heard_inside(run)
@@ -106,7 +106,7 @@ def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
 
 
 def cause_in_brief(report: Report) -> str:
-    """Describe the failure briefly, as a reason for the next round, which is shown for as long as that lasts."""
+    """Describe the root cause briefly, as the reason for the next round."""
     failure = report.failure
     if failure.hang is HangKind.NETWORK:
         return f"a collective did not complete in round {report.round}"
@@ -118,21 +118,21 @@ def cause_in_brief(report: Report) -> str:
 
 
 def aged_report(report: Report, run: Run, now: float) -> Report:
-    """Return the run's report with its present age."""
+    """Return the run's report with the age of its failure as of now."""
     failure = report.failure
     return replace(report, failure=replace(failure, age_s=_age_s(failure.age_s + now - run.durable.reported_at)))
 
 
 def report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | None:
-    """Return the report for a node: why the round before its own failed, or the last one."""
+    """Return the report that a node shows: on the last round as it starts the next one, or at a failed end."""
     report = run.durable.report
     if report is None:
         return None
     outcome = member.durable.outcome or run.durable.outcome
     starts = goal is Goal.RUN and member.state is MemberState.ASSIGNED and report.round == run.durable.round - 1
     ends = goal is Goal.EXIT and report.round == run.durable.round
-    well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
-    return aged_report(report, run, now) if starts or (ends and not well) else None
+    ends_well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
+    return aged_report(report, run, now) if starts or (ends and not ends_well) else None
 
 
 def _age_s(age_s: float) -> float:

@@ -1,4 +1,4 @@
-"""How the workers of a run's round were begun, by the reports of its nodes."""
+"""Counts how the workers of a round were started: in place, warm or cold."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from coordinatord.protocol.text import clip
 
 
 def count_starts(run: Run) -> WorkerStarts | None:
-    """Return how the workers of the present round were begun, and the first nodes' reasons for slower starts.
+    """Return how the workers of the present round were started, and the first nodes' reasons for slower starts.
 
-    None if no node reports it: all workers are cold then, and could not be otherwise.
+    None if no node reports it: then all workers are cold, and no faster start was possible.
     """
     known = [
         (member.node, member.observed.begun)
@@ -38,7 +38,7 @@ def count_starts(run: Run) -> WorkerStarts | None:
 
 
 def starts_view(starts: WorkerStarts | None) -> WorkerStartsStatus | None:
-    """Return how workers were begun, as a record of the HTTP API."""
+    """Return how workers were started, as a record of the HTTP API."""
     if starts is None:
         return None
     return WorkerStartsStatus(

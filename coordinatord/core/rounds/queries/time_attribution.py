@@ -1,7 +1,7 @@
-"""Splits the open time of a run between activities, as of now.
+"""Splits the open time of a run, which is that since its last settled record, between two activities.
 
-Each function here reads the signs that the machine has at this moment. The result goes into the next record as a
-number, because no later life of the daemon could work it out again.
+Each function returns the time spent up to now, by what the machine knows at this moment. The result goes into the next
+record, because a restarted daemon could not work it out again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
 
 
 def spent(run: Run, now: float) -> Spent:
-    """Return the time spent by a run that goes on.
-
-    While a round forms, part of that time may still prove to be lost.
-    """
+    """Return the time spent by a run in which nothing new is known to be wrong."""
     if run.durable.state is State.FORMING and run.gathering.joined_since is not None:
         ready_at = max(
             now if run.gathering.enough_since is None else run.gathering.enough_since, run.durable.ledger.settled_at
@@ -29,27 +26,27 @@ def spent(run: Run, now: float) -> Spent:
 
 
 def spent_when_broken(run: Run, now: float) -> Spent:
-    """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
+    """Return the time spent by a run whose round proves broken now: since the first sign, it was being detected."""
     # A hang is no sign: its time counts as stalled until the round is stopped.
     signs = [failure.at for failure in run.evidence.failures.values() if failure.failure.hang is None]
     signs += [] if run.evidence.lost_at is None else [run.evidence.lost_at]
     signs += [member.lived_at for member in run.roll.in_state(MemberState.SILENT)]
     signs += [member.lease.heard_at - member.observed.idle_s for member in run.roll.in_state(MemberState.STOPPED)]
-    if not signs:  # such a node may only have been out of reach, so any other sign is better
+    if not signs:  # a doubtful node may only have been out of reach, so any other sign is better
         signs += [member.lived_at for member in run.roll.doubtful]
     if run.activity is Activity.SILENT:
-        signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # since before that it was silent
+        signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # up to then it was silent
     return _split(run, min(signs, default=now), Activity.DETECTING, now)
 
 
 def spent_in_silence(run: Run, now: float) -> Spent:
-    """Return the time spent by a run of which no node is heard: nothing is known since the last one was."""
+    """Return the time spent by a run of which no node is heard, since the last message on."""
     last = max((member.lived_at for member in run.roll.in_state(MemberState.SILENT)), default=now)
     return _split(run, max(last, run.roll.heard_at), Activity.SILENT, now)
 
 
 def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> Spent:
-    """Return the time spent by a run whose round has its first step now: until then its workers were starting."""
+    """Return the time spent by a run whose round has done its first step: until then its workers were starting."""
     if run.activity is Activity.SILENT:
         return spent_at_the_end(run, now)
     repeats = run.durable.reached is not None and step < run.durable.reached
@@ -58,14 +55,14 @@ def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> S
 
 
 def spent_with_new_steps(run: Run, now: float) -> Spent:
-    """Return the time spent by a run whose round has come to the step that rounds before it had reached."""
+    """Return the time spent by a run whose round has reached the furthest step of earlier rounds."""
     reached = run.durable.reached
     at = None if reached is None else run.progress.reached_at(reached)
     return _split(run, now if at is None else at, Activity.TRAINING, now)
 
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
-    """Return the time spent by a run that ended well: workers that never reported a step were not starting."""
+    """Return the time spent by a run that ended well: workers that reported no step were running, not starting."""
     return run.durable.ledger.split(now, run.durable.ledger.activity, run.durable.ledger.activity, now)
 
 
