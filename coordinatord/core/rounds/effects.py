@@ -1,4 +1,4 @@
-"""The machine's output: records to make durable first (see `records`), then effects to carry out."""
+"""The machine's output: the effects for the shell to carry out, and the batch of them and their records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinatord.protocol.stack_messages import AskStacks
 
 
 class StackSource(Struct, frozen=True):
-    """Some workers of a node, which are asked together."""
+    """Some workers of a node, which are asked together where they are in their code."""
 
     node: str
     host: str
@@ -28,6 +28,7 @@ class Effect(Struct, frozen=True):
     """Something to do for a session, or for an operator's request."""
 
     session: int
+    """The number of the session, or that of the request, which is below 0."""
 
 
 class Send(Effect, frozen=True):
@@ -62,7 +63,7 @@ class Answer(Effect, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """Ask these nodes where their workers stand; the event `Looked` has the answers.
+    """Ask these nodes where their workers are in their code; the event `Looked` has the answers.
 
     A look changes nothing, so it waits for no record.
     """
@@ -75,14 +76,14 @@ class Look(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """All that one event led to: first `records` must be durable, then `effects` may happen, in order."""
+    """All that follows from one event: `records` to make durable first, then `effects` to carry out, in order."""
 
     records: tuple[Record, ...]
     effects: tuple[Effect, ...]
     at_once: bool = False
-    """The effects rest on no record, so they wait for none."""
+    """Whether the effects rest on no record, and so wait for none."""
     repeats: bool = False
-    """Each effect repeats the last message of its session, perhaps with another heartbeat and lease. It waits only if
-    that message still waits."""
+    """Whether each effect repeats the last message of its session, perhaps with another heartbeat and lease. It waits
+    only if that message still waits."""
     looks: tuple[Look, ...] = ()
     """The looks to begin at once, whatever is being written."""

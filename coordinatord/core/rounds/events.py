@@ -1,4 +1,4 @@
-"""What can happen to the coordinator: everything that reaches the machine from outside."""
+"""The events: everything that reaches the coordinator's machine from outside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Connected(Event, frozen=True):
     peer_address: str
     """The address that the node was seen to come from."""
     local_address: str
-    """The address of this host to which the node connected: so nodes can reach it."""
+    """The address of this host to which the node connected; other nodes may reach this host there as well."""
     token: str = ""
     """The name of the access token that the node presented; empty where none is required."""
 
@@ -41,14 +41,14 @@ class Disconnected(Event, frozen=True):
 
     session: int
     revoked: bool = False
-    """Whether it ended because its access token is no longer valid. The node may come back at once with another."""
+    """Whether it ended because its access token is no longer valid; the node may come back at once with another."""
 
 
 class AdminRequested(Event, frozen=True):
     """An operator sent a request. The effect `Answer` with the same number answers it."""
 
     session: int
-    """The number of the request: it is below 0, so no session has it."""
+    """The number of the request, below 0, so that no session has it."""
     request: Request
 
 
@@ -73,7 +73,7 @@ class PolicyChanged(Event, frozen=True):
 
 
 class Looked(Event, frozen=True):
-    """The answers to a `Look`: where each worker of the round stands, or that its node has not answered."""
+    """The answers to a `Look`: where each worker of the round is in its code, or that its node has not answered."""
 
     run: str
     round: int
@@ -82,11 +82,11 @@ class Looked(Event, frozen=True):
 
 
 class NodeArrivals(Struct, frozen=True):
-    """The answer of one node."""
+    """When the workers of one node arrived in their last collectives."""
 
     node: str
     answered_at: float
-    """When it answered, by the coordinator's clock: the middle of the time in which it may have done so."""
+    """When the node answered, by the coordinator's clock: the middle of the round trip."""
     error_s: float
     """How far `answered_at` may be wrong, to either side: half of the round trip."""
     clock_s: float

@@ -9,26 +9,26 @@ from msgspec import Struct
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 FORGIVEN_EVERY_S = 0.25
-"""The least time between two postponements of all deadlines, while a late coordinator reads waiting messages. Each
-visits all nodes: one for each of 10,000 waiting messages would itself make the coordinator late."""
+"""The least seconds between two postponements of all deadlines, while a late coordinator reads waiting messages. Each
+visits all nodes: to do it for each of 10,000 waiting messages would itself make the coordinator late."""
 
 END_S = 120.0
-"""The longest time that leaving nodes wait to write kept state, whether or not the write is finished: a host that is to
-be taken away has two minutes at most."""
+"""The most seconds that leaving nodes wait for a write of kept state: a host that is taken away often has only two
+minutes."""
 
 HEARTBEAT_STEP_S = 0.25
-"""The step by which the heartbeat is stretched. Without steps each node that joins would change it for all others."""
+"""The seconds by which the heartbeat grows at once; otherwise each node that joins would change it for all others."""
 
 SETTLE_S_MIN = 0.1
-"""The least that may be set: programs that are started at one time come up tenths of a second apart."""
+"""The shortest settle window that may be set: programs that are started together come up tenths of a second apart."""
 
 OUTAGE_GRACE_S_MIN = 0.5
-"""The least that may be set: a broken connection is back within tenths of a second. With less, each broken connection
-would end a node's workers."""
+"""The shortest outage grace that may be set: a broken connection is back within tenths of a second, and must not end a
+node's workers."""
 
 
 class Policy(Struct, frozen=True):
-    """Durations in seconds and limits in pieces, checked for the relations that the decisions rest on."""
+    """Durations in seconds, and limits as counts; their relations are checked, since decisions rest on them."""
 
     heartbeat_s: float = 1.0
     """The least interval that nodes are granted between two heartbeats."""
@@ -46,13 +46,13 @@ class Policy(Struct, frozen=True):
     silent for more than 5 s about once a minute, and for more than 15 s hardly ever."""
 
     reconnect_grace_s: float = 1.0
-    """How long a node may take to come back after its connection closed: its process may still live."""
+    """How long a node may take to reconnect after its connection closed: its process may still be alive."""
 
     settle_s: float = 2.0
     """A round that has enough nodes waits this long after each arrival for one more (torchrun: 30 s)."""
 
     settle_max_s: float = 10.0
-    """The longest such wait after the first arrival, so that a trickle of arrivals cannot hold a round up for ever."""
+    """The longest settle window after the first arrival, so that a trickle of nodes cannot delay a round for ever."""
 
     retry_pause_s: float = 4.0
     """The pause before the next round, when the same error has come twice in a row without a step in between: warm
@@ -60,7 +60,7 @@ class Policy(Struct, frozen=True):
     each time that the error comes again; 0: no pause."""
 
     retry_pause_max_s: float = 60.0
-    """The longest such pause: five restarts then take more than two minutes, and a person still sees the job move."""
+    """The longest such pause: five restarts then take more than two minutes, and the job still shows activity."""
 
     repeat_within_s: float = 60.0
     """A round that lasted longer counts as progress, even if its workers report no steps."""
@@ -87,7 +87,7 @@ class Policy(Struct, frozen=True):
     of 5 s and a pause of 1 s each, so that an attempt that began too early does not cost the round."""
 
     jobs_max: int = 1_000
-    """Jobs that are remembered; the oldest ended one is forgotten for a new one, live ones never."""
+    """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten."""
 
     nodes_max: int = 20_000
     """The limit of all sessions: twice the 10,000 nodes that the heartbeat is tuned for."""
@@ -107,19 +107,18 @@ class Policy(Struct, frozen=True):
 
     @property
     def farewell_s(self) -> float:
-        """Return how many seconds a coordinator without live runs waits for a lost node: two leases."""
+        """How many seconds a coordinator without live runs waits for lost nodes to fetch their outcome: two leases."""
         return 2 * self.heartbeat_s * self.heartbeats_per_lease
 
     def pause_after(self, repeats: int) -> float:
-        """Return the pause in seconds after a round whose error had come `repeats` times in a row before."""
+        """Return the pause in seconds after a round whose error had come in `repeats` rounds in a row before it."""
         doublings = min(repeats - 1, 32)
         return 0.0 if repeats == 0 else min(self.retry_pause_s * 2.0**doublings, self.retry_pause_max_s)
 
     def heartbeat_for(self, nodes: int) -> float:
         """Return the heartbeat interval in seconds that each of `nodes` nodes is granted.
 
-        It grows in steps: an answer with the same interval as the last one is sent again as it is, and need not wait
-        for the records of nodes that join.
+        It grows in steps, so most answers have the same interval as the last one, and can be repeated as they are.
         """
         least_s = nodes / self.heartbeats_per_s_max
         if least_s <= self.heartbeat_s:

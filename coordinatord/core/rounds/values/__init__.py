@@ -1,7 +1,8 @@
-"""The first floor: values and sums that know no run.
+"""The first floor: values and arithmetic that know no run.
 
-`records` are the durable facts, each with its reason; `admin_requests` are operators' requests. `ranks` assigns ranks,
-`root_cause` finds the failure that came first, `time_ledger` counts where the time went, `round_history` keeps the last
-rounds, `training_progress` the steps that nodes report, `resume_point` is the step that a round resumes from, and
-`deadline_heap` has the deadlines of many things.
+* `records` are the durable facts. `admin_requests` are operators' requests.
+* `ranks` assigns ranks to nodes, and `root_cause` judges why a round ended.
+* `time_ledger` counts where the time of a run went. `round_history` has its last rounds.
+* `training_progress` has the steps that nodes report, and `resume_point` is the step that a round resumes from.
+* `deadline_heap` has the deadlines of many keys.
 """

@@ -8,23 +8,24 @@ from msgspec import Struct
 
 
 class Request(Struct, frozen=True):
-    """A person's request. The person's name is not checked."""
+    """A request of an operator."""
 
     target: str
     """The job; for a drain, the node or host."""
     by: str
+    """The operator's name, which is not verified."""
     why: str
-    """The person's reason, as given; may be empty."""
+    """The operator's reason; empty if none is given."""
     dry_run: bool = False
-    """Whether only the answer is wanted, and nothing is to change."""
+    """Whether nothing is to change, and only the answer is wanted."""
 
     def attribution(self, done: str) -> str:
-        """Return the action, its person and reason: 'drained by alice@login1: bad memory'."""
+        """Return who did what, and why: 'drained by alice@login1: bad memory'."""
         return f"{done} by {self.by}" + (f": {self.why}" if self.why else "")
 
 
 class StopJob(Request, frozen=True):
-    """End the run of a job: workers save their state, nodes go."""
+    """End the run of a job after its workers have saved their state."""
 
 
 class RestartJob(Request, frozen=True):
@@ -36,10 +37,10 @@ class ForgetJob(Request, frozen=True):
 
 
 class DrainNode(Request, frozen=True):
-    """Make a node, or all nodes of a host, leave their jobs, and let them in no more."""
+    """Have a node, or all nodes of a host, leave their jobs, and let them in no more."""
 
     ahead: bool = False
-    """Whether the name may be one that no node has yet; otherwise such a name is taken for a typing error."""
+    """Whether no node needs to have the name yet; otherwise an unknown name counts as a typing error."""
     after: tuple[str, ...] = ()
     """The names that a dry run would drain before this one."""
 
@@ -53,10 +54,10 @@ class AdminResult(StrEnum):
 
     DONE = "done"
     NOTHING = "nothing"
-    """It is as requested already, or there is nothing to do."""
+    """There was nothing to do."""
     UNKNOWN_JOB = "unknown_job"
     UNKNOWN_NODE = "unknown_node"
     REFUSED = "refused"
-    """It would do harm; the answer says what to do instead."""
+    """The request would do harm; the answer says what to do instead."""
     DEGRADED = "cannot_record"
-    """Nothing can be recorded, so nothing was decided; the same may be requested again later."""
+    """Nothing can be recorded, so nothing was done; the request may be repeated later."""

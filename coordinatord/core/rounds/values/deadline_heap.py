@@ -1,6 +1,6 @@
-"""Deadlines for many things at once: leases of nodes, deadlines of runs.
+"""A heap of deadlines that can be moved in O(1), as each heartbeat moves the end of a lease.
 
-To move a deadline costs O(1), which is what a heartbeat does; the heap is corrected when the old time comes up.
+A moved deadline keeps its old entry in the heap, which is corrected when the old time comes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 SLACK = 64
-"""The heap is cleared of dead entries when it has so many more of them than there are keys."""
+"""Dead entries are removed when the heap has twice as many entries as there are keys, and so many more."""
 
 AHEAD_S = 0.1
-"""How far ahead the heap is corrected when something may be due. With 4,000 heartbeats a second, the old times of 800
-leases come up in each second: they are corrected ten times a second, and not one by one."""
+"""How far ahead the heap is corrected when something may be due. With 4,000 heartbeats a second, 800 old times come in
+each second: they are corrected in ten batches, not one by one."""
 
 
 class DeadlineHeap(Generic[Key]):
@@ -25,16 +25,17 @@ class DeadlineHeap(Generic[Key]):
 
     def __init__(self) -> None:
         self._at: dict[Key, float] = {}
-        """The deadline of each key, less `_shift`, as in the heap."""
+        """The deadline of each key, minus `_shift`."""
         self._heap: list[tuple[float, int, Key]] = []
         self._filed: dict[Key, float] = {}
-        """The earliest time at which each key stands in the heap; later entries of the key are dead."""
+        """The time of each key's first entry in the heap; its other entries are dead."""
         self._count = 0
-        """How many entries the heap was given."""
+        """How many entries were ever added."""
         self._shift = 0.0
+        """The seconds by which all deadlines were moved together."""
 
     def set(self, key: Key, at: float) -> None:
-        """Give `key` the deadline `at`, in place of any that it has."""
+        """Set the deadline of `key`."""
         at -= self._shift
         self._at[key] = at
         filed = self._filed.get(key)
@@ -58,11 +59,11 @@ class DeadlineHeap(Generic[Key]):
         return None if at is None else at + self._shift
 
     def shift(self, by: float) -> None:
-        """Move every deadline by so many seconds, in O(1)."""
+        """Move every deadline by `by` seconds, in O(1)."""
         self._shift += by
 
     def next(self) -> float | None:
-        """Return a time before which nothing is due, or None if nothing ever is."""
+        """Return a time before which nothing is due, perhaps an old one; None if there are no deadlines."""
         while self._heap:
             filed, _, key = self._heap[0]
             is_current = self._filed.get(key) == filed
@@ -74,14 +75,14 @@ class DeadlineHeap(Generic[Key]):
         return None
 
     def settle(self) -> None:
-        """Correct the heap until the first deadline is at its top, so that `first` need not look at all of them."""
+        """Correct the heap until the first deadline is at its top, so that `first` takes O(1)."""
         while self.next() is not None and self._at[self._heap[0][2]] > self._heap[0][0]:
             _, _, key = heapq.heappop(self._heap)
             self._file(key, self._at[key])
 
     @property
     def first(self) -> float | None:
-        """The first deadline, exactly; None if there is none. `next` costs less where many deadlines move often."""
+        """The first deadline; None if there is none. Unlike `next` it is exact, and may take O(n)."""
         if not self._at:
             return None
         filed, _, key = self._heap[0]
@@ -97,13 +98,13 @@ class DeadlineHeap(Generic[Key]):
                 continue
             at = self._at.get(key)
             if at is not None and at <= filed and filed + self._shift > now:
-                soon.append(entry)  # it has not been moved
+                soon.append(entry)  # it is correct, but not due yet
                 continue
             del self._filed[key]
             if at is None:
                 continue
             if at > filed:
-                self._file(key, at)  # it was moved: its turn comes later, perhaps still in this call
+                self._file(key, at)  # it was moved, and may still be due in this call
             else:
                 del self._at[key]
                 due.append(key)
@@ -112,7 +113,7 @@ class DeadlineHeap(Generic[Key]):
         return due
 
     def _file(self, key: Key, at: float) -> None:
-        self._count += 1  # equal times come out in the order in which they went in; keys are never compared
+        self._count += 1  # among equal times, the count decides, so keys are never compared
         self._filed[key] = at
         heapq.heappush(self._heap, (at, self._count, key))
         self._compact()

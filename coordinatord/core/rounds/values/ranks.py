@@ -1,10 +1,10 @@
-"""Assigns ranks to nodes, only by the nodes and the last round.
+"""Assigns ranks to the nodes of a round.
 
-Nodes of the last round keep their places, so rank 0 stays where it was if its node lives. New nodes fill the places of
-those that are gone, and the others follow; places that stay empty are closed up. So a spare has exactly the ranks of
-the node that it replaces, and no other node moves. Among new nodes the order is that of topology
-keys, then of host names in natural order (`node2` before `node10`, which torchrun sorts the other way round). A new
-node whose user asks for a group rank gets it, or the next that is left; in the first round of a run, all are new.
+Nodes of the last round keep their places, so rank 0 stays where it is if its node lives. New nodes fill the places of
+lost ones, and the others follow; places that stay empty are closed up. So a spare has exactly the ranks of the node
+that it replaces, and no other node moves. New nodes are in the order of their topology keys, then of their host names
+in natural order (`node2` before `node10`; torchrun does it the other way round). A new node gets the group rank that
+its user asks for, or the next one that is free; in the first round of a run, all nodes are new.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from coordinatord.protocol.schema import Strict
 _DIGITS = re.compile(r"(\d+)")
 
 KEYS_MAX = 65_536
-"""The most sort keys that are remembered: three texts for each of 20,000 nodes, the coordinator's limit. Nodes are
-sorted for the reason of a round, for its ranks, and again in every later round."""
+"""The most sort keys that are cached: three texts for each of 20,000 nodes, the coordinator's limit. Nodes are sorted
+for the reason of a round, for its ranks, and again in every later round."""
 
 
 class Seat(Struct, frozen=True):
-    """A node that gets ranks."""
+    """The facts about a node that determine its ranks."""
 
     node: str
     host: str
@@ -37,7 +37,7 @@ class Seat(Struct, frozen=True):
     workers: int
     role: str
     wish: int | None
-    """The group rank that its user asks for."""
+    """The group rank that its user asks for; None if for none."""
 
 
 class Ranks(Strict, frozen=True):
@@ -52,10 +52,10 @@ class Ranks(Strict, frozen=True):
 
 
 def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
-    """Put nodes into the order of their group ranks.
+    """Return the nodes in the order of their group ranks.
 
-    `previous` are the nodes of the last round in its order, each with the number of its workers. A new node with as
-    many workers as had a node that is gone takes that place before others do: then no rank of another node moves.
+    `previous` has the nodes of the last round in its order, each with the number of its workers. The place of a lost
+    node goes first to a new node with as many workers: then no rank of another node changes.
     """
     by_node = {seat.node: seat for seat in seats}
     placed = {place: by_node[node] for place, node in enumerate(previous) if node in by_node}
@@ -72,29 +72,29 @@ def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
     for workers, places in places_with.items():
         placed |= _fill_places(newcomers_with[workers], places)
     seated = {seat.node for seat in placed.values()}
-    left = (place for place in vacant if place not in placed)
-    placed |= _fill_places([seat for seat in newcomers if seat.node not in seated], chain(left, count(len(previous))))
+    free = (place for place in vacant if place not in placed)
+    placed |= _fill_places([seat for seat in newcomers if seat.node not in seated], chain(free, count(len(previous))))
     return [placed[place] for place in sorted(placed)]
 
 
 def _fill_places(newcomers: list[Seat], places: Iterable[int]) -> dict[int, Seat]:
-    """Give these places, from the first upward, to new nodes in their order, until none is left of either.
+    """Assign places to new nodes, both in their order, until either are used up.
 
-    A node that asks for a rank gets its place, or one as near after it as other such nodes allow.
+    A node that asks for a rank gets its place, or the next one after it that no other such node has.
     """
     wishers = deque(sorted((seat for seat in newcomers if seat.wish is not None), key=lambda seat: seat.wish or 0))
     others = deque(seat for seat in newcomers if seat.wish is None)
-    given: dict[int, Seat] = {}
+    filled: dict[int, Seat] = {}
     for place in places:
         if not wishers and not others:
             break
-        due = wishers and (not others or (wishers[0].wish or 0) <= place)
-        given[place] = (wishers if due else others).popleft()
-    return given
+        is_wish_due = wishers and (not others or (wishers[0].wish or 0) <= place)
+        filled[place] = (wishers if is_wish_due else others).popleft()
+    return filled
 
 
 def assign(ordered: Sequence[Seat]) -> list[Ranks]:
-    """Give ranks 0, 1, 2, ... to the workers of `ordered` nodes, which may bring different numbers and roles."""
+    """Assign ranks 0, 1, 2, ... to the workers of `ordered` nodes, whose numbers of workers and roles may differ."""
     role_sizes: dict[str, int] = {}
     for seat in ordered:
         role_sizes[seat.role] = role_sizes.get(seat.role, 0) + seat.workers
@@ -119,7 +119,7 @@ def assign(ordered: Sequence[Seat]) -> list[Ranks]:
 
 @lru_cache(KEYS_MAX)
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key by which numbers within a text count as numbers."""
+    """Return a sort key that compares numbers within a text as numbers."""
     return tuple(
         (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part)
         for part in _DIGITS.split(text)
@@ -128,7 +128,7 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def merge_ranges(chosen: Iterable[range]) -> list[range]:
-    """Return the chosen ranks, each once, in order."""
+    """Merge ranges of ranks that overlap or touch; return them in order."""
     merged: list[range] = []
     for piece in sorted(chosen, key=lambda piece: piece.start):
         if merged and piece.start <= merged[-1].stop:
@@ -139,7 +139,7 @@ def merge_ranges(chosen: Iterable[range]) -> list[range]:
 
 
 def select_ranks(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
-    """Return which of the wanted ranks a node has, or all of its ranks if none are named."""
+    """Return which of the `wanted` ranks, merged ranges, a node has; all of its ranks if `wanted` is empty."""
     first, end = ranks.first_rank, ranks.first_rank + ranks.workers
     if not wanted:
         return [range(first, end)]

@@ -1,8 +1,8 @@
-"""The history of a run as facts: everything that outlives the daemon, and nothing else.
+"""The kinds of records: the facts about runs that outlive the daemon.
 
-Records are few: heartbeats and observations leave none. Each names its job and run, and has its `reason` as a text,
-which is also its log line. `transitions/apply` applies a record, for a daemon that decides and for one that starts
-again. A number is absolute (the budget used so far, not "one more"), so that old rounds can be forgotten one by one.
+Records are few: heartbeats and observations make none. Each has a `reason`, which is also its log line.
+`transitions/apply` applies records as they are made, and again after a restart. Numbers are absolute (the restarts used
+so far, not "one more"), so that old rounds can be deleted one by one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome,
 from coordinatord.protocol.schema import Strict, printable
 
 REASON_MAX = 4_096
-"""The length in characters: the longest sentence names eight nodes, quotes a worker's message, and has the consequences
-of both."""
+"""The most characters of a reason: the longest one names eight nodes, quotes a worker's message, and names
+consequences."""
 
 Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seen = Annotated[str, printable(253, least=1)]
@@ -34,14 +34,14 @@ Age = Annotated[float, Meta(ge=0, le=AGE_MAX)]
 TokenName = Annotated[str, printable(128)]
 
 Condition = Annotated[str, printable(64)]
-"""The condition that the reason is an instance of, as one word (see `reason`); empty in old records."""
+"""The name of the condition whose sentence is the reason; empty in old records."""
 
 
 class Record(Strict, frozen=True):
     """One fact in the history of a run."""
 
     KIND: ClassVar[str]
-    """The name of this kind of fact in databases, over HTTP and in logs: that of its class."""
+    """The name of this kind of record in databases, over HTTP and in logs: that of its class."""
 
     job: Name
     run: Name
@@ -60,14 +60,14 @@ class Record(Strict, frozen=True):
 
 
 class RunOpened(Record, frozen=True):
-    """The first node of a run came; the run takes the place of the job's last one."""
+    """The first node of a run came. The run replaces the job's last one."""
 
     opener: Name
     spec: JobSpec
 
 
 class NodeRecord(Record, frozen=True):
-    """A fact about one nodeclient process."""
+    """One fact about a nodeclient process."""
 
     node: Name
     incarnation: Incarnation
@@ -80,18 +80,18 @@ class NodeJoined(NodeRecord, frozen=True):
     peer_address: Seen
     local_address: Seen
     round: Counter
-    """The last round that the node remembers, of whatever run."""
+    """The last round that the node remembers, of any run."""
     token: TokenName = ""
-    """The name of the access token that it came with; empty where none was wanted, and in old records."""
+    """The name of the node's access token; empty where none is required, and in old records."""
 
 
 class NodeLost(NodeRecord, frozen=True):
-    """A member was lost: it fell silent, or another process took its name."""
+    """A member was lost: it fell silent, or a younger process with the same node id replaced it."""
 
     silent_s: Age
     """How long it had been silent."""
     leaving: bool
-    """Whether it had announced that it would leave, and was gone before the answer."""
+    """Whether it had announced that it would leave, and was gone before the coordinator answered."""
 
 
 class NodeReleased(NodeRecord, frozen=True):
@@ -101,7 +101,7 @@ class NodeReleased(NodeRecord, frozen=True):
 
 
 class NodeSucceeded(NodeRecord, frozen=True):
-    """All workers of one node exited with 0: its part of the round is done, whatever happens to the node."""
+    """All workers of one node exited with 0: its part of the round is done, even if the node is lost later."""
 
     round: Counter
 
@@ -114,7 +114,7 @@ class NodeLeftBehind(NodeRecord, frozen=True):
 
 
 class RoundFormed(Record, frozen=True):
-    """A round got its nodes and ranks; it is never edited."""
+    """A round was formed of these nodes, with these ranks, which never change."""
 
     round: Counter
     nodes: Annotated[tuple[Ranks, ...], Meta(min_length=1, max_length=RANKS_MAX)]
@@ -122,18 +122,15 @@ class RoundFormed(Record, frozen=True):
     master_address: Address
     master_port: Port
     spent: Spent
-    """The time of the run so far, as in each record with which the activity changes."""
+    """The time of the run so far, as in each record that changes the activity."""
     resume: ResumePoint | None = None
-    """The step that its workers resume from; None if no node keeps one that is whole."""
+    """The step that its workers resume from; None if no node keeps a whole one."""
     differing: KeptStep | None = None
-    """A newer step that nodes keep, and that is left out because ranks have different states of it; None if none is."""
+    """A newer kept step that was not chosen, because ranks have different states of it; None if there is none."""
 
 
 class RoundRemembered(Record, frozen=True):
-    """The part of a `RoundFormed` that a history of rounds needs: how large the round was, without its nodes.
-
-    It is read in place of the whole once a run has ended, and never stored.
-    """
+    """A `RoundFormed` without its nodes, as a history of rounds needs it; it is read from the store, but not stored."""
 
     round: Counter
     nodes: Count
@@ -142,10 +139,10 @@ class RoundRemembered(Record, frozen=True):
 
 
 class RoundsMissed(Record, frozen=True):
-    """Nodes know of a later round than the records have: so the records are an old copy of the history."""
+    """Nodes know of a later round than the records: the records are an old copy of the history."""
 
     round: Counter
-    """The latest that is known; the next one has a higher number."""
+    """The latest known round; the next one has a higher number."""
 
 
 class RoundStarted(Record, frozen=True):
@@ -153,10 +150,10 @@ class RoundStarted(Record, frozen=True):
 
     round: Counter
     steps_awaited: bool
-    """Whether workers of this run report their steps: they train from the first one, which `TrainingBegan` records."""
+    """Whether workers of this run report steps, so that training begins with the first one (`TrainingBegan`)."""
     spent: Spent
     begun: WorkerStarts | None = None
-    """How they were begun; None if all are cold and could not be otherwise, and in old records."""
+    """How the workers were started; None if no faster start than cold was possible, and in old records."""
 
 
 class TurnRecord(Record, frozen=True):
@@ -174,11 +171,11 @@ class TrainingBegan(TurnRecord, frozen=True):
 
 
 class FirstStepOverdue(TurnRecord, frozen=True):
-    """No worker of a round has done its first step in time; if no round before had one, there may never be any."""
+    """No worker of a round has done its first step in time; without steps in earlier rounds, none may ever come."""
 
 
 class TrainingCaughtUp(TurnRecord, frozen=True):
-    """The workers of a round have come to the furthest step of the rounds before; what they did so far was redone."""
+    """The workers of a round have reached the furthest step of earlier rounds; up to it, they did steps again."""
 
 
 class TrainingStalled(TurnRecord, frozen=True):
@@ -190,7 +187,7 @@ class TrainingResumed(TurnRecord, frozen=True):
 
 
 class BusyWorkerAwaited(Record, frozen=True):
-    """All workers of a stalled round wait for one that computes, or may do so; nothing is done about it."""
+    """All workers of a stalled round wait for one that may still compute; nothing is done about it."""
 
     round: Counter
 
@@ -221,13 +218,13 @@ class FirstFailure(Strict, frozen=True):
 
 
 class RoundStopped(Record, frozen=True):
-    """A round is to end; the reason is the trigger, which need not be the root cause."""
+    """A round is being stopped; the reason is the trigger, which need not be the root cause."""
 
     round: Counter
     planned: bool
     """Whether all is well, so that the workers get the time to save their state."""
     first_failure: FirstFailure | None
-    """It is recorded because its node may be gone before it can report it again; nodes repeat other failures."""
+    """The earliest failure, as its node may be lost before it can report it again; nodes repeat other failures."""
     spent: Spent
     condition: Condition
 
@@ -242,9 +239,9 @@ class RoundEnded(Record, frozen=True):
     """The root cause, if a worker failed by itself."""
     spent: Spent
     repeats: Counter
-    """How often the same error had come right before, round after round, without a step in between."""
+    """How many rounds in a row before this one had the same error, without a step in between."""
     reached: Step | None = None
-    """The furthest step that any worker of this round or an earlier one has reported, as far as it is known."""
+    """The furthest known step that any worker of this round or an earlier one has reported."""
     charged_at: Annotated[tuple[Span, ...], Meta(max_length=WINDOW_RESTARTS_MAX)] = ()
     """When the restarts within the window were charged, by the run's ledger, the last one last; empty without a
     window."""
@@ -261,7 +258,7 @@ class RunEnded(Record, frozen=True):
     spent: Spent
     condition: Condition
     step: Step | None = None
-    """The step that all workers had come to, as far as any was known."""
+    """The last step that all workers had reached; None if none was known."""
 
 
 class JobStopAsked(Record, frozen=True):
@@ -278,7 +275,7 @@ class ClusterRecord(Record, frozen=True):
     job: Annotated[str, printable(0)]
     run: Annotated[str, printable(0)]
     node: Name
-    """A node id or the name of a host."""
+    """A node id or a host name."""
 
 
 class NodeDrained(ClusterRecord, frozen=True):
@@ -322,9 +319,9 @@ KINDS: dict[str, type[Record]] = {
 
 
 class Reason(Struct, frozen=True):
-    """The condition that held, and its text in this case."""
+    """Why a run changes its state."""
 
     condition: str
-    """The name of a condition of the table, or an operator's request if no row of the table was taken."""
+    """The name of a condition of the table, or of an operator's request if no row was taken."""
     sentence: str
-    """The row's sentence, with the names and numbers of this case."""
+    """The row's sentence with the names and numbers filled in."""

@@ -1,4 +1,4 @@
-"""The step that a round resumes from."""
+"""The choice of the step that a round resumes from, as it is recorded."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ResumePoint(AtShardedStep, frozen=True):
     """The step that a round resumes from."""
 
     redone: Step | None
-    """How many steps are done again, as far as workers have reported steps; None if that is not known."""
+    """How many steps are done again; None if that is not known, as where workers report no steps."""
     nodes: Annotated[tuple[Name, ...], Meta(max_length=HOLDERS_NAMED)] = ()
     """The first few nodes whose memory holds its big state; none in a record of an older release."""
     others: Count = 0
     """How many more nodes hold it."""
     disk: DiskStep | None = None
-    """The step is on the disk, under these names; None if it is in memory."""
+    """The names of the step on the disk; None if it is in memory."""

@@ -1,8 +1,8 @@
-"""Finds why a round ended, when all evidence is in: after every node has confirmed or is lost.
+"""Finds the root cause of a round's end, when each node has confirmed that its workers are gone, or is lost.
 
-An earlier judgement would depend on the order in which messages happen to arrive: when a node vanishes, its peers'
-workers fail of the broken connection milliseconds before the coordinator sees the node gone. Such a failure is
-collateral: it is not charged.
+Earlier, the order in which messages happen to arrive would decide. When a node vanishes, its peers' workers fail
+because of the broken connection, milliseconds before the coordinator knows that the node is gone. Such a failure is
+collateral, and not charged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ CLOCK_DRIFT = 0.001
 
 
 class WorkerFailure(Struct, frozen=True):
-    """A node's first failed worker, at a time of the coordinator's clock."""
+    """The failure of the first failed worker of a node."""
 
     node: str
     host: str
     at: float
+    """When it failed, in the coordinator's clock."""
     failure: Failure
     leaving: bool = False
     """Whether the node was asked to leave by then, as where a scheduler takes its host away."""
@@ -85,10 +86,11 @@ class LostNode(Struct, frozen=True):
 
 
 class RoundVerdict(Struct, frozen=True):
-    """What ended the round, and whether it counts against the budget of restarts."""
+    """The judgement on what ended a round."""
 
     reason: str
     charged: WorkerFailure | None
+    """The failure that counts against the budget of restarts; None if none does."""
 
 
 def find_root_cause(
@@ -98,11 +100,11 @@ def find_root_cause(
     losses: Collection[LostNode],
     collateral_s: float,
 ) -> RoundVerdict:
-    """Find the root cause.
+    """Judge what ended a round.
 
-    `trigger` is the reason for which the round was stopped. If that was no failure, `consequences_from` is the time of
-    the stop: workers fail after it because their peers end. Otherwise it is None. A silent node, or another worker's
-    failure, may be the cause of a failure if it is seen at most `collateral_s` later.
+    `trigger` is the reason for which it was stopped, and `consequences_from` the time from which failures are
+    consequences of the stop; None if a failure caused the stop. A lost node, or another worker's failure, may have
+    caused a failure even if it is seen up to `collateral_s` seconds later.
     """
     if not failures:
         return RoundVerdict(trigger, None)
@@ -119,9 +121,9 @@ def find_root_cause(
 
 
 def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> WorkerFailure:
-    """Return the failure that came first.
+    """Return the first failure, but rather one that comes soon after it if the first is a lost connection.
 
-    A worker may fail of its lost connection to a peer before the peer's own node sees the peer end.
+    A worker may lose its connection to a failed peer before the peer's own node notices that the peer has failed.
     """
     first = min(failures, key=lambda failure: failure.at)
     if not lost_connection(first.failure):

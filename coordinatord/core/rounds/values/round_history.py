@@ -1,8 +1,8 @@
-"""The last rounds of a run: why each began and ended, and what its time was spent on.
+"""The last rounds of a run: why each was formed and ended, and what its time was spent on.
 
-All times are in seconds since the run was opened, as the ledger counts them, so that they agree with it to the last
-digit and no clock that is set changes their order. The history follows only from records: `transitions/apply` adds
-them while a run goes on, and `rounds_of` reads them for a run that has ended.
+Times are in seconds since the run was opened, as in the ledger, so a clock that is set does not change their order. The
+history follows only from records: `transitions/apply` adds them while a run is live, and `rounds_of` makes the history
+of a run that has ended.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from coordinatord.protocol.messages import WorkerStarts
 from coordinatord.protocol.text import clip
 
 ROUNDS_KEPT = 50
-"""Rounds that are kept of each run, here and in the store, so a coordinator that starts again shows the same. A person
-who looks for the reason of restarts looks at the last few. 50 rounds of 10,000 nodes are 60 MB."""
+"""How many rounds of each run are kept, here and in the store. A person who looks for the reason of restarts looks at
+the last few. 50 rounds of 10,000 nodes are 60 MB."""
 
 REASON_MAX = 512
-"""The length in characters: what fits into a few lines. The events and the log have the whole."""
+"""The most characters of a reason here: a few lines. The events and the log have all of it."""
 
 ROUND_RECORDS: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)
 """The kinds of records that concern rounds; all others leave the history as it is."""
@@ -36,7 +36,7 @@ ROUND_RECORDS: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopp
 
 @dataclass(slots=True)
 class Round:
-    """One round, with the time since the one before it ended."""
+    """One round; it includes the time since the round before it ended."""
 
     number: int
     nodes: int
@@ -49,8 +49,9 @@ class Round:
     running_at: float | None = None
     """When all its workers were started."""
     begun: WorkerStarts | None = None
-    """How they were begun."""
+    """How its workers were started."""
     stopped: str | None = None
+    """Why it was stopped; None if it was not."""
     stopped_at: float | None = None
     planned: bool = False
     ended: str | None = None
@@ -58,7 +59,7 @@ class Round:
     ended_at: float | None = None
     charged: bool = False
     after: Spent | None = None
-    """What the run had spent when it ended; None while it is on."""
+    """What the run had spent when the round ended; None before that."""
 
 
 @dataclass(slots=True)
@@ -74,31 +75,28 @@ class RoundHistory:
         return iter(self._rounds)
 
     def follow(self, record: Record) -> None:
-        """Take in a record; one that does not concern rounds changes nothing."""
+        """Bring the history up to date with a record; one of another kind than `ROUND_RECORDS` changes nothing."""
         match record:
             case RoundFormed():
-                self._form(_remembered(record))
+                self._form(_without_ranks(record))
             case RoundRemembered():
                 self._form(record)
             case RoundStarted():
                 if current := self.current:
                     current.running_at, current.begun = record.spent.total, record.begun
             case RoundStopped():
-                self._stop(record)
+                if current := self.current:
+                    current.stopped, current.stopped_at = clip(record.reason, REASON_MAX), record.spent.total
+                    current.planned = record.planned
             case RoundEnded() | RunEnded():
                 self._close(record)
 
     def _form(self, record: RoundRemembered) -> None:
-        """Add a new round, and forget one that is too old."""
+        """Add a round, and drop those that are too old."""
         oldest = record.round - ROUNDS_KEPT
         self._rounds = [round_ for round_ in self._rounds if round_.number > oldest]
         formed, at = clip(record.reason, REASON_MAX), record.spent.total
         self._rounds.append(Round(record.round, record.nodes, record.workers, formed, self._spent, at))
-
-    def _stop(self, record: RoundStopped) -> None:
-        if current := self.current:
-            current.stopped, current.stopped_at = clip(record.reason, REASON_MAX), record.spent.total
-            current.planned = record.planned
 
     def _close(self, record: RoundEnded | RunEnded) -> None:
         """End the round, by itself or with its run."""
@@ -111,16 +109,16 @@ class RoundHistory:
 
     @property
     def current(self) -> Round | None:
-        """The round that is on; None if there is none."""
+        """The round that has not ended; None if there is none."""
         return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None
 
 
 def without_ranks(record: Record) -> Record:
-    """Return a record without the ranks of all nodes, which a history of rounds does not need."""
-    return _remembered(record) if isinstance(record, RoundFormed) else record
+    """Return a record without the ranks of nodes, which a history of rounds does not need."""
+    return _without_ranks(record) if isinstance(record, RoundFormed) else record
 
 
-def _remembered(formed: RoundFormed) -> RoundRemembered:
+def _without_ranks(formed: RoundFormed) -> RoundRemembered:
     workers = sum(ranks.workers for ranks in formed.nodes)
     return RoundRemembered(
         formed.job, formed.run, formed.reason, formed.round, len(formed.nodes), workers, formed.spent
@@ -128,7 +126,7 @@ def _remembered(formed: RoundFormed) -> RoundRemembered:
 
 
 def rounds_of(records: Iterable[Record]) -> RoundHistory:
-    """Return the rounds of one run by its records, the oldest record first."""
+    """Return the history of a run from its records, the oldest one first."""
     rounds = RoundHistory()
     for record in records:
         rounds.follow(record)

@@ -1,11 +1,10 @@
-"""Counts where each second of a run went: to exactly one activity, from its first record to its last.
+"""Counts the seconds of a run by activity: each second, from the first record to the last, goes to exactly one.
 
-This module has the arithmetic. `transitions/apply` says which activity a record begins. `queries/time_attribution` says
-where a time has to be cut in two, because there were enough nodes by then, or the round was broken by then.
-`round_history` has the times of single rounds.
+This module has the arithmetic. `transitions/apply` says which activity a record begins, and `queries/time_attribution`
+where the time between two records has to be split. `round_history` has the times of single rounds.
 
-Time is counted from the first record of a run, not from any clock's zero, and the times in records are absolute. So a
-clock that is set, a coordinator that is away and rounds that are forgotten leave earlier counts as they are.
+Time is counted from the first record of a run, and records have the sums so far. So earlier counts do not change when a
+clock is set, the coordinator is away, or old rounds are deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from msgspec.structs import asdict, replace
 from coordinatord.protocol.schema import Strict
 
 SPAN_MAX = 10**9
-"""The limit in seconds: some 30 years, in place of no limit."""
+"""The most seconds of a span: some 30 years, since every number has a limit."""
 Span = Annotated[float, Meta(ge=0, le=SPAN_MAX)]
 """A span of time in seconds."""
 
@@ -28,26 +27,26 @@ class Activity(StrEnum):
     """What a second of a run's wall time went to."""
 
     TRAINING = "training"
-    """All its workers are started, and they do steps that no round of the run has done before."""
+    """All workers are started, and do steps that no earlier round of the run has done."""
     REDONE = "redone"
-    """They do steps again that an earlier round of the run had done, as after a restart from a checkpoint."""
+    """All workers are started, and do steps again that an earlier round has done, as after a loss of steps."""
     RUNNING = "running"
-    """All its workers are started; whether they train is not known, since no step is reported."""
+    """All workers are started; whether they train is not known, since no step is reported."""
     STALLED = "stalled"
     """No worker has done a step for much longer than steps have taken recently."""
     SILENT = "silent"
     """No node of the round is heard, so nothing is known of its workers."""
     WAITING = "waiting"
-    """No round, and fewer nodes have joined than it needs."""
+    """There is no round, and fewer nodes have joined than it needs."""
     RENDEZVOUS = "rendezvous"
-    """No round, though enough nodes are ready: more may arrive within the settle window."""
+    """There is no round, though enough nodes are ready: more may arrive within the settle window."""
     STARTING = "starting"
-    """There is a round, but its workers are not started yet, or have yet to report the first of their steps. Without a
-    round, enough nodes have joined, and some of them still import what their workers need."""
+    """The workers of the round are not all started, or have not done their first step. Without a round, enough nodes
+    have joined, and some of them still prepare."""
     DETECTING = "detecting"
-    """The round is broken, and that is not known yet."""
+    """The round is broken, but the coordinator does not know that yet."""
     STOPPING = "stopping"
-    """The round's workers end, and save their state."""
+    """The workers of the round save their state and end."""
 
 
 class Spent(Strict, frozen=True):
@@ -66,7 +65,7 @@ class Spent(Strict, frozen=True):
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """The seconds of all activities."""
         return sum(self.by_activity().values())
 
     @property
@@ -79,7 +78,7 @@ class Spent(Strict, frozen=True):
         return asdict(self)
 
     def plus(self, activity: Activity, seconds: float) -> Spent:
-        """Return a copy with so many more seconds for one activity."""
+        """Return a copy with `seconds` more for one activity."""
         return replace(self, **{str(activity): min(getattr(self, activity) + seconds, SPAN_MAX)})
 
     def minus(self, earlier: Spent) -> Spent:
@@ -88,21 +87,21 @@ class Spent(Strict, frozen=True):
 
 
 class Ledger(Struct, frozen=True):
-    """The seconds of one run: those that are settled, and the time since, which goes to one activity so far."""
+    """The account of a run: the settled seconds, and the activity of the open time since then."""
 
     settled_at: float
-    """When the last of them ended, in the coordinator's clock."""
+    """When the open time began, in the coordinator's clock."""
     settled: Spent = Spent()
-    """Up to the last boundary between two activities."""
+    """The seconds before that."""
     activity: Activity | None = Activity.WAITING
-    """What the time since goes to, as far as records show; None once the run is over."""
+    """The activity of the open time, as far as records show; None once the run is over."""
 
     def total(self, now: float) -> float:
         """Return all seconds of the run at `now`."""
         return self.settled.total + (0.0 if self.activity is None else max(0.0, now - self.settled_at))
 
     def split(self, turn: float, before: Activity | None, since: Activity | None, now: float) -> Spent:
-        """Return the seconds at `now` if the open time went to `before` up to `turn`, and to `since` from then on."""
+        """Return the seconds up to `now`: the open time goes to `before` up to `turn`, and to `since` from then on."""
         if before is None or since is None:
             return self.settled  # the run is over
         now = max(now, self.settled_at)  # a clock that was set back takes nothing away

@@ -1,9 +1,9 @@
-"""How far a round has come, by the steps that its nodes report: the step, the pace, and whether training has stalled.
+"""The progress of a round, by the steps that its nodes report: the pace, and whether training has stalled.
 
-The workers of a job take their steps together, so one node sets the pace for all: the first of those that report, by
-group rank. Times are the coordinator's: when a node was heard, less the reported age. Nothing of this is recorded:
-nodes report it again with every heartbeat. Heartbeats are most of what the coordinator handles, so each of them costs
-one comparison here, and all else is computed when it is read.
+The workers of a job take their steps together, so one node sets the pace for all: the first one that reports steps, by
+group rank. Times are in the coordinator's clock: when a node was heard, minus the reported age. Nothing of this is
+recorded, since nodes report it with every heartbeat. Most events are heartbeats, so each costs one comparison here, and
+all else is computed when it is read.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from coordinatord.protocol.messages import Observed, Section
 
 
 class OpenSection(Struct, frozen=True):
-    """The section of the workers of one node."""
+    """A section that the workers of a node are in."""
 
     section: Section
     began_at: float
+    """When it began, in the coordinator's clock."""
 
     @property
     def ends_at(self) -> float:
-        """When its time is up."""
+        """When its limit is reached."""
         return self.began_at + self.section.limit_s
 
 
 class Sections:
-    """The sections of one round, by the reports of its nodes."""
+    """The open sections of a round's workers, by the reports of its nodes."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenSection] = {}
@@ -39,7 +40,7 @@ class Sections:
         """When a section last ended."""
 
     def record(self, group_rank: int, section: Section | None, heard_at: float) -> None:
-        """Record the report of a node."""
+        """Record the section that a node reports; None if its workers are in none."""
         if section is not None:
             self._open[group_rank] = OpenSection(section, heard_at - section.age_s)
         elif self._open and self._open.pop(group_rank, None) is not None:
@@ -47,89 +48,89 @@ class Sections:
 
     @property
     def longest(self) -> OpenSection | None:
-        """The open section that may go on for the longest; None if there is none, as with most heartbeats."""
+        """The open section that ends last; None if there is none."""
         return max(self._open.values(), key=lambda section: section.ends_at) if self._open else None
 
 
 WINDOW_S = 30.0
-"""The pace is the mean over this time: one slow step, or a checkpoint, does not make it jump, and a stall shows at once
-and is clear after half of it."""
+"""The pace is the mean over so many seconds: one slow step, or a checkpoint, does not make it jump, and a stall is
+clear after half of them."""
 
 STALL_S_MIN = 10.0
-"""The least patience (see `patience_s`), however short the steps are: hosts have hiccups."""
+"""The least patience (see `patience_s`) in seconds, however short the steps are: hosts have hiccups."""
 
 STALL_STEPS = 10
-"""The patience in slowest recent steps: validation and checkpoints make gaps, too."""
+"""The patience as a multiple of the slowest recent step: validation and checkpoints make gaps, too."""
 
 STALL_GAPS = 2
-"""The patience in lengths of an earlier gap that counted as a stall: an evaluation, once seen, is usual. With
-`STALL_STEPS` instead, a hang after one of ten minutes would show only after an hour and a half."""
+"""The patience as a multiple of an earlier stall that ended: after one evaluation, another is expected. With
+`STALL_STEPS` instead, a hang after an evaluation of ten minutes would show only after an hour and a half."""
 
 STALL_S_UNKNOWN = 300.0
-"""The least patience while the coordinator does not know how long any step took, as after its own restart: a step of a
-large model may take a minute."""
+"""The least patience in seconds while no step was timed, as after a restart of the coordinator: a step of a large model
+may take a minute."""
 
 LATELY_S = 3_600.0
-"""The slowest step of the last hour or two counts."""
+"""The seconds of one window of recent steps; the slowest step of the last two windows counts."""
 
 STEP_APART_S = 0.5
-"""Times of steps that are closer than this may be of one step, reported twice over a network whose delay has
+"""The least seconds between two steps: reports that are closer may be of the same step, over a network whose delay has
 changed."""
 
 SPACING_S = 1.0
-"""The time between two samples that are kept, and at least from the first to the last of them: a shorter time would
-show the network's delays more than the job's pace. So there are never more than 32."""
+"""The least seconds between two samples: closer ones would show the network's delays rather than the job's pace. So
+there are at most 32 samples."""
 
 
 class TrainingProgress:
-    """The steps of the present round, and how long steps took in the rounds so far."""
+    """The steps of the present round, and how long steps have taken in the run."""
 
     def __init__(self, patience_given_s: float | None = None) -> None:
-        """Begin with the first round; `patience_given_s` is the patience, if the user has set it."""
+        """Begin with the first round; `patience_given_s` is the patience if the user has set it."""
         self._patience_given_s = patience_given_s
         self._slowest = [0.0, 0.0]
-        """How long the slowest step took, in the present window of `LATELY_S` and in the last one, over all rounds.
+        """The seconds of the slowest step in the present window of `LATELY_S`, and in the one before.
 
         A stall counts as a shorter step, so that the patience becomes `STALL_GAPS` times the stall."""
         self._slowest_from = -math.inf
         """When the present window began."""
         self._timed = False
-        """Whether it is known how long any step of the run took."""
+        """Whether any step of the run was timed."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, as a new round begins."""
+        """Forget the steps of the last round, as a new one begins."""
         self.gone_step: int | None = None
-        """The least step of nodes that are no longer members: so it stays known where a round stopped."""
+        """The least step of removed members, so that the last step of a round stays known."""
         self._pacer: int | None = None
         """The group rank of the node that sets the pace."""
         self._steps: tuple[int | None, ...] = ()
-        """The steps that this node last reported."""
+        """The steps that the pacer last reported."""
         self._heard_at = 0.0
-        """When this node was last heard."""
+        """When the pacer was last heard."""
         self._samples: deque[tuple[float, int]] = deque()
-        """When its workers were at which step; the last one is their present step."""
+        """Times, each with the furthest step of the pacer's workers then; the last one is their present step."""
         self.first_at: float | None = None
-        """When the first step that is known of was done."""
+        """When the first known step was done."""
         self.stepped_at: float | None = None
         """When the newest step of any worker was done."""
         self._stepper: int | None = None
-        """The group rank of the node that reported it."""
+        """The group rank of the node that reported the newest step."""
         self.idle_s = 0.0
-        """How long this node has reported no newer step; other nodes may report steps less often."""
+        """The seconds for which this node has reported no newer step; other nodes may report steps less often."""
         self._first_s: float | None = None
-        """How long the first step of the round took, until there is a second one."""
+        """The seconds of the first step of the round; None after the second one."""
         self.furthest: int | None = None
-        """The furthest step that was reported by nodes that set the pace, or are no longer members."""
+        """The furthest step that a pacer, or a node that is no longer a member, has reported."""
         self._counts_anew = False
-        """Whether the script has begun to count its steps anew within the round."""
+        """Whether the script has restarted its count of steps within the round."""
         self.sections = Sections()
 
     def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
-        """Record a report of a node that reports steps, or will; `before` is its last report."""
+        """Record a report of a node whose workers report steps or a section; `before` is its last report."""
         self.sections.record(group_rank, observed.section, heard_at)
         if observed.step_age_s is None:
-            return  # none yet
+            return  # no worker has done a step yet
         self._record_newest(
             group_rank, heard_at - observed.step_age_s, heard_at, stepped=_has_stepped(observed, before)
         )
@@ -161,30 +162,30 @@ class TrainingProgress:
             self.idle_s = heard_at - self.stepped_at
 
     def record_start(self, running_at: float) -> None:
-        """Record, at the first step of a round, when its workers had been started."""
+        """Record, at the first step of a round, when all its workers were started."""
         if self.stepped_at is not None:
             self._first_s, self._timed = max(0.0, self.stepped_at - running_at), True
 
     @property
     def is_idle(self) -> bool:
-        """Whether reports show that no worker has done a step for much longer than is usual."""
+        """Whether reports show that no worker has done a step for longer than the patience, or its section's limit."""
         if self.stepped_at is None:
             return False
-        named = self.sections.longest
-        if named is not None:
-            return self.stepped_at + self.idle_s >= max(named.began_at, self.stepped_at) + named.section.limit_s
+        longest = self.sections.longest
+        if longest is not None:
+            return self.stepped_at + self.idle_s >= max(longest.began_at, self.stepped_at) + longest.section.limit_s
         return self._quiet_s >= self.patience_s
 
     @property
     def _quiet_s(self) -> float:
-        """How long no worker was seen to do a step since the last section; 0 within a section."""
+        """The seconds without a step of any worker since the last section; 0 within a section."""
         if self.stepped_at is None or self.sections.longest is not None:
             return 0.0
         return min(self.idle_s, self.stepped_at + self.idle_s - self.sections.ended_at)
 
     @property
     def patience_s(self) -> float:
-        """How long there may be no step before training counts as stalled."""
+        """The seconds without a step after which training counts as stalled."""
         if self._patience_given_s is not None:
             return self._patience_given_s
         least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
@@ -198,15 +199,15 @@ class TrainingProgress:
         if self.furthest is None or step > self.furthest:
             self.furthest = step
         if samples:
-            at = max(at, samples[-1][0])  # the message before took its time to arrive
+            at = max(at, samples[-1][0])  # the message before may have been slower than this one
         if len(samples) > 1 and at - samples[-2][0] < SPACING_S:
             samples.pop()
         samples.append((at, step))
 
     def reached_at(self, step: int) -> float | None:
-        """Return when the round came to a step, worked out between two reports; None if it has not.
+        """Return when the round reached a step, interpolated between two reports; None if it has not.
 
-        A script that counts anew has nothing left to come to: the time is that of its newest step.
+        For a script that counts its steps anew it is the time of the newest step.
         """
         if self._counts_anew:
             return self._samples[-1][0]
@@ -219,9 +220,9 @@ class TrainingProgress:
 
     @property
     def steps_per_s(self) -> float | None:
-        """The mean recent pace; None before there are two different steps to compute it from.
+        """The mean recent pace; None before there are two samples with different steps.
 
-        It falls as soon as the next step takes longer than those before it, and towards 0 while none comes.
+        It falls towards 0 while the next step takes longer than the recent ones.
         """
         if not self._samples:
             return None
@@ -234,7 +235,7 @@ class TrainingProgress:
 
     @property
     def usual_s(self) -> float | None:
-        """How long a step took recently, while there were any; None before there are two to compute it from."""
+        """The mean seconds of a recent step; None before there are two samples with different steps."""
         if not self._samples:
             return None
         (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
@@ -244,12 +245,12 @@ class TrainingProgress:
 
 
 def least_step(reports: Iterable[Observed], run: str, number: int) -> int | None:
-    """Return the step that all workers of a round have come to, of those that report any; None if none does."""
+    """Return the last step that all workers have reached, of those that report steps; None if none does."""
     return min(_steps_of(reports, run, number), default=None)
 
 
 def furthest_step(reports: Iterable[Observed], run: str, number: int) -> int | None:
-    """Return the step that any worker of a round has come to; None if none reports any."""
+    """Return the furthest step that any worker of a round has reached; None if none reports steps."""
     return max(_steps_of(reports, run, number), default=None)
 
 
@@ -264,9 +265,9 @@ def _steps_of(reports: Iterable[Observed], run: str, number: int) -> Iterator[in
 
 
 def _has_stepped(observed: Observed, before: Observed) -> bool:
-    """Whether a worker of a node has done a step since its last report, by the node's own clock.
+    """Whether a worker of a node has done a step since the node's last report.
 
-    A report that arrives late seems to be of a later step. The age of a step grows until there is another one.
+    The age of the newest step tells: it grows until there is another step. The time of arrival may be late.
     """
     if observed.steps != before.steps or observed.round != before.round or before.step_age_s is None:
         return True
@@ -274,13 +275,13 @@ def _has_stepped(observed: Observed, before: Observed) -> bool:
 
 
 class StragglingWorker(Struct, frozen=True):
-    """The worker of a round that has come the least far, of those that report their steps."""
+    """The worker of a round that is furthest behind, of those that report steps."""
 
     node: str
     rank: int
     step: int
     lag: int
-    """Steps from there to the worker that has come furthest."""
+    """How many steps it is behind the furthest worker."""
     stepped_at: float
     """When a worker of its node last did a step."""
 
@@ -288,9 +289,9 @@ class StragglingWorker(Struct, frozen=True):
 def find_straggler(
     run: str, number: int, members: Iterable[tuple[str, int, Observed, float]]
 ) -> StragglingWorker | None:
-    """Return the worker of a round that is furthest behind; None if all that report steps are equally far.
+    """Return the worker of a round that is furthest behind; None if all that report steps are at the same one.
 
-    Each of `members` is a node, its first rank, its last report, and when that came.
+    Each of `members` is a node, its first rank, its last report, and when it was heard.
     """
     least, most, behind = math.inf, -1, None
     for node, first_rank, observed, heard_at in members:
