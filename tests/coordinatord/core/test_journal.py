@@ -1,5 +1,7 @@
 """Persist, then send: which effects wait for which records, and which wait for none."""
 
+import pytest
+
 from coordinatord.core.journal import GROUP_RECORDS, Journal
 from coordinatord.core.rounds.effects import Batch, Close, Effect, ReportDegraded, Send
 from coordinatord.core.rounds.values.records import Record, RoundStarted
@@ -20,47 +22,37 @@ def a_batch(*effects: Effect, records: int = 0) -> Batch:
     return Batch(tuple(a_record(number) for number in range(records)), effects)
 
 
-def test_what_rests_on_no_record_is_said_at_once() -> None:
+def test_what_rests_on_a_record_is_said_when_that_is_durable_and_all_else_at_once() -> None:
     journal = Journal()
     assert journal.add(a_batch(a_send(1), Close(2)), 0.0) == (a_send(1), Close(2))
     assert journal.begin() == ()
-
-
-def test_what_rests_on_a_record_is_said_when_that_is_durable() -> None:
-    journal = Journal()
     assert journal.add(a_batch(a_send(1), records=1), 0.0) == ()
     assert journal.begin() == ((0.0, a_record(0)),)
     assert journal.finish() == (a_send(1),)
     assert journal.add(a_batch(a_send(1)), 0.0) == (a_send(1),)
 
 
-def test_what_is_decided_before_anything_is_written_waits_although_it_adds_no_record() -> None:
+@pytest.mark.parametrize("is_writing", [False, True])
+def test_what_adds_no_record_waits_for_those_before_it(is_writing: bool) -> None:
     journal = Journal()
     journal.add(a_batch(records=1), 0.0)
+    if is_writing:
+        journal.begin()
     assert journal.add(a_batch(a_send(1)), 0.0) == ()
-    journal.begin()
+    assert (journal.begin() == ()) is is_writing
     assert journal.finish() == (a_send(1),)
 
 
-def test_what_is_decided_during_a_write_waits_for_that_one_if_it_adds_no_record() -> None:
+def test_all_that_comes_during_a_write_is_written_next_in_one_go_with_the_times_of_the_decisions() -> None:
     journal = Journal()
-    journal.add(a_batch(records=1), 0.0)
+    journal.add(a_batch(records=1), 5.0)
     journal.begin()
-    assert journal.add(a_batch(a_send(1)), 0.0) == ()
-    assert journal.begin() == ()
-    assert journal.finish() == (a_send(1),)
-
-
-def test_all_that_comes_during_a_write_is_written_next_in_one_go() -> None:
-    journal = Journal()
-    journal.add(a_batch(records=1), 0.0)
-    journal.begin()
-    journal.add(a_batch(a_send(1), records=1), 0.0)
-    journal.add(a_batch(a_send(2)), 0.0)
-    journal.add(a_batch(a_send(3), records=2), 0.0)
+    journal.add(a_batch(a_send(1), records=1), 7.0)
+    journal.add(a_batch(a_send(2)), 7.5)
+    journal.add(a_batch(a_send(3), records=2), 8.0)
     assert journal.begin() == ()
     assert journal.finish() == ()
-    assert journal.begin() == ((0.0, a_record(0)), (0.0, a_record(0)), (0.0, a_record(1)))
+    assert journal.begin() == ((7.0, a_record(0)), (8.0, a_record(0)), (8.0, a_record(1)))
     assert journal.finish() == (a_send(1), a_send(2), a_send(3))
     assert journal.begin() == ()
 
@@ -99,21 +91,19 @@ def test_of_all_words_to_a_session_that_wait_only_the_last_is_said() -> None:
     assert journal.finish() == (a_send(1, "new"), Close(2))
 
 
-def test_that_the_coordinator_lives_is_said_whatever_is_being_written() -> None:
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch((), (ReportDegraded(1, Degraded("the disk is full")),), at_once=True),
+        Batch((), (a_send(2),), repeats=True),
+    ],
+    ids=["that the coordinator lives", "what the session was sent before"],
+)
+def test_some_messages_do_not_wait_for_a_write(batch: Batch) -> None:
     journal = Journal()
     journal.add(a_batch(a_send(1), records=1), 0.0)
     journal.begin()
-    degraded = ReportDegraded(1, Degraded("the disk is full"))
-    assert journal.add(Batch((), (degraded,), at_once=True), 0.0) == (degraded,)
-    assert journal.finish() == (a_send(1),)
-
-
-def test_what_a_session_has_been_told_is_told_again_whatever_is_being_written() -> None:
-    journal = Journal()
-    journal.add(a_batch(a_send(1), records=1), 0.0)
-    journal.begin()
-    again = Batch((), (a_send(2),), repeats=True)
-    assert journal.add(again, 0.0) == (a_send(2),)
+    assert journal.add(batch, 0.0) == batch.effects
     assert journal.finish() == (a_send(1),)
 
 
@@ -129,16 +119,6 @@ def test_what_still_waits_to_be_said_is_not_said_again_before_that() -> None:
     assert journal.add(Batch((), (a_send(1),), repeats=True), 0.0) == (a_send(1),)
     journal.begin()
     assert journal.finish() == (a_send(2),)
-
-
-def test_records_keep_the_time_at_which_they_were_decided_however_long_they_wait() -> None:
-    journal = Journal()
-    journal.add(a_batch(records=1), 5.0)
-    assert [at for at, _ in journal.begin()] == [5.0]
-    journal.add(a_batch(records=1), 7.0)
-    journal.add(a_batch(records=2), 8.0)
-    journal.finish()
-    assert [at for at, _ in journal.begin()] == [7.0, 8.0, 8.0]
 
 
 def test_a_newer_repetition_takes_the_place_of_what_waits() -> None:

@@ -96,9 +96,8 @@ def record_resumed(run: Run, reason: Reason, decision: Decision) -> None:
     decision.record(TrainingResumed(*_round_fields(run, reason), so_far))
 
 
-def begin_look(run: Run, reason: Reason, decision: Decision) -> None:
+def begin_look(run: Run, _: Reason, decision: Decision) -> None:
     """Ask where the workers stand; a look changes nothing, so it is not recorded."""
-    del reason
     look = run.watching.begin_look(decision.now)
     if look is not None:
         decision.looks.append(look)
@@ -142,9 +141,8 @@ def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
     _stop(run, reason, decision, planned=False)
 
 
-def advance_keeping(run: Run, reason: Reason, decision: Decision) -> None:
+def advance_keeping(run: Run, _: Reason, decision: Decision) -> None:
     """Let the keeping wing do what is due, which it does not record."""
-    del reason
     for member in run.keeping.act(decision.now):
         decision.notify(run, member)
 

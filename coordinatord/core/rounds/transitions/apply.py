@@ -124,8 +124,7 @@ def _node_lost(run: DurableRun, record: records.NodeLost, at: float) -> None:
         run.emptied_at = None if record.leaving else at
 
 
-def _node_released(run: DurableRun, record: records.NodeReleased, at: float) -> None:
-    del at
+def _node_released(run: DurableRun, record: records.NodeReleased, _: float) -> None:
     run.last_left = record.outcome.result is Result.LEFT
     member = run.members[record.node]
     member.outcome = record.outcome
@@ -141,8 +140,7 @@ def _release(run: DurableRun, member: DurableMember) -> None:
         run.emptied_at = None
 
 
-def _node_succeeded(run: DurableRun, record: records.NodeSucceeded, at: float) -> None:
-    del at
+def _node_succeeded(run: DurableRun, record: records.NodeSucceeded, _: float) -> None:
     member = run.released.get(record.node) or _member(run, record, record.node)
     member.succeeded = True
     run.succeeded.add(record.node)
@@ -200,8 +198,7 @@ def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRem
     _work_on(run, record.spent, at)
 
 
-def _rounds_missed(run: DurableRun, record: records.RoundsMissed, at: float) -> None:
-    del at
+def _rounds_missed(run: DurableRun, record: records.RoundsMissed, _: float) -> None:
     run.round, run.superseded_reason = record.round, record.reason
 
 
@@ -237,9 +234,8 @@ def _training_resumed(run: DurableRun, record: records.TrainingResumed, at: floa
     _work_on(run, record.spent, at)
 
 
-def _busy_worker_awaited(run: DurableRun, record: records.BusyWorkerAwaited, at: float) -> None:
+def _busy_worker_awaited(*_: object) -> None:
     """Change nothing: the record is only for readers of the history."""
-    del run, record, at
 
 
 def _nodes_silent(run: DurableRun, record: records.NodesSilent, at: float) -> None:
@@ -316,8 +312,7 @@ _CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
 _ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED, Result.LEFT: State.LEFT}
 
 
-def _job_stop_asked(run: DurableRun, record: records.JobStopAsked, at: float) -> None:
-    del at
+def _job_stop_asked(run: DurableRun, record: records.JobStopAsked, _: float) -> None:
     run.stop_asked = record.reason
 
 

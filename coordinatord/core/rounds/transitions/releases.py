@@ -49,9 +49,8 @@ def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision
         run.roll.place(member)
 
 
-def release_held_back(run: Run, reason: Reason, decision: Decision) -> None:
+def release_held_back(run: Run, _: Reason, decision: Decision) -> None:
     """Release the nodes whose kept state is needed no more, or whose time to stay is over: an action of the table."""
-    del reason
     for node, wait in run.keeping.waits().items():
         if wait.until is not None and wait.until <= decision.now:
             release_leaving(run, run.members[node], decision, wait.last_step)

@@ -7,6 +7,7 @@ so far, not "one more"), so that old rounds can be deleted one by one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, ClassVar
 
@@ -286,36 +287,14 @@ class NodeUndrained(ClusterRecord, frozen=True):
     """Jobs let the node in again."""
 
 
-KINDS: dict[str, type[Record]] = {
-    kind.KIND: kind
-    for kind in (
-        RunOpened,
-        NodeJoined,
-        NodeLost,
-        NodeReleased,
-        NodeSucceeded,
-        NodeLeftBehind,
-        RoundFormed,
-        RoundsMissed,
-        RoundStarted,
-        TrainingBegan,
-        FirstStepOverdue,
-        TrainingCaughtUp,
-        TrainingStalled,
-        TrainingResumed,
-        BusyWorkerAwaited,
-        NodesSilent,
-        NodesHeard,
-        RoundStopped,
-        RoundEnded,
-        RunEnded,
-        JobStopAsked,
-        JobForgotten,
-        NodeDrained,
-        NodeUndrained,
-    )
-}
-"""Every record by the name that it is stored under."""
+def _kinds(parent: type[Record]) -> Iterator[type[Record]]:
+    """Yield the kinds of records under a class, in the order of this module."""
+    for kind in parent.__subclasses__():
+        yield from _kinds(kind) if kind.__subclasses__() else (kind,)
+
+
+KINDS: dict[str, type[Record]] = {kind.KIND: kind for kind in _kinds(Record) if kind is not RoundRemembered}
+"""Every kind of record that is stored, by its name."""
 
 
 class Reason(Struct, frozen=True):
