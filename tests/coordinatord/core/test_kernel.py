@@ -1,10 +1,12 @@
 """The kernel is complete without its wings."""
 
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Wings
 from coordinatord.core.rounds.state.wings import KeepingWing, WatchingWing
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal
 from tests.support.builders import EPOCH
 from tests.support.running_job import desired_of, state_of
@@ -65,3 +67,12 @@ def test_a_coordinator_that_is_started_again_goes_on() -> None:
     again = Coordinator(Policy(), EPOCH, Wings(KeepingWing, WatchingWing))
     again.restore(stage.past, stage.now)
     assert again.jobs["default"].durable.state is State.RUNNING
+
+
+def test_nothing_follows_from_an_answer_that_nobody_asked_for() -> None:
+    stage = bare_stage()
+    stage.play("join n1 min=1 max=1 laggards=1.1", "running n1", "advance 1s", "step n1 10", "advance 60s")
+    run, before = stage.coordinator.jobs["default"], list(stage.past)
+    for event in (Looked(run.id, 1, 1, ()), Compared(run.id, 1, ())):
+        assert stage.coordinator.handle(event, stage.now).records == ()
+    assert (stage.past, job_view(run, stage.now, None).laggard, stage.look) == (before, None, None)
