@@ -6,8 +6,8 @@ durable.
 
 Behind `machine` are the kernel, two wings and what is shown:
 
-* `rounds` is the kernel: who is in a run, which round is on, and who has which rank. It imports no wing, and knows them
-  only by the words of `rounds/state/wings`.
+* `rounds` is the kernel: who is in a run, which round is on, and who has which rank. It imports no wing, and calls
+  them only by the interfaces in `rounds/state/wings`.
 * `keeping` is the wing for training state that outlives workers: in memory, copied to other nodes, and on a disk.
 * `watching` is the wing that looks at workers: which one holds up the others, and which one is late.
 * `shown` describes jobs to readers. It may read everything, and nothing in here reads it.

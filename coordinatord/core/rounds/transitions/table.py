@@ -47,8 +47,8 @@ FORMING, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED, LEFT = State
 _LEFT = "{reasons.because}the last node has left, as asked"
 _FORMED = "{reasons.because}formed of {reasons.chosen}"
 
+# In which states, under which condition, to which state (None: the same one), by which action, for which reason
 _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
-    # In which states, under which condition, to which state (None: the same one), by which action, for which reason.
     (
         (FORMING, STARTING, RUNNING),
         when.replaced,
@@ -122,6 +122,7 @@ ROWS = [
     for sources, condition, target, action, reason in _TABLE
     for source in sources
 ]
+"""The table with a row for each state."""
 
 _BY_STATE = {state: [row for row in ROWS if row.source is state] for state in State}
 
