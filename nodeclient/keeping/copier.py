@@ -1,8 +1,7 @@
-"""Gets copies of what other nodes keep, one part after the other, within the rate that the user allows.
+"""Copies parts from other nodes, one after the other, within the rate that the user allows.
 
-Neither the training processes nor their groups take part. The coordinator names what to copy, until the copies are
-here. Copies lie in arenas like all kept state (`parts.arenas`), so other nodes and the workers of this one get them in
-the same way.
+The workers are not involved. The coordinator names the parts to copy until this node has them. Copies lie in arenas
+like all kept state (`parts.arenas`), so other nodes and the workers of this one get them in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from coordinatord.protocol.kept_state import KeptCopy
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
 from nodeclient.keeping.parts.arenas import NoMemoryError
-from nodeclient.keeping.parts.part_fetch import LOOK_UP_S, FetchError, fetch
+from nodeclient.keeping.parts.part_fetch import POLL_S, FetchError, fetch
 from nodeclient.keeping.parts.part_messages import Kind, PartName
 from nodeclient.keeping.resources import KeepResources
 from workerlib.contract.arena import Commit, Place
@@ -27,7 +26,7 @@ BURST_S = 0.1
 
 
 class RateLimit:
-    """How fast copies may come, so that they leave the network and the processors to the training.
+    """Limits the rate of copies, so that they leave the network and the processors to the training.
 
     A token bucket, empty at first. The caller passes the time, in seconds of a clock that never goes back.
     """
@@ -38,21 +37,21 @@ class RateLimit:
         self._spent_at = now
         """When all bytes so far would have come at exactly this rate."""
 
-    def take(self, size: int, now: float) -> float:
-        """Count bytes that have come; return how many seconds to wait before more may come."""
+    def spend(self, size: int, now: float) -> float:
+        """Count bytes that were received; return how many seconds to wait before receiving more."""
         self._spent_at = max(self._spent_at, now - BURST_S) + size / self._rate
         return max(0.0, self._spent_at - now)
 
 
-AGAIN_S = 1.0
-"""The pause before another attempt to get a part, after one that failed."""
+RETRY_S = 1.0
+"""The pause before another attempt to copy parts."""
 
 _Wanted = tuple[KeptCopy, int]
-"""A copy, and the rank whose part it is."""
+"""A copy that the coordinator wants, and one of the ranks whose parts it has."""
 
 
 class Copier:
-    """The copies that this node keeps of other nodes' state."""
+    """Keeps copies of other nodes' parts on this node."""
 
     def __init__(self, resources: KeepResources) -> None:
         self._resources = resources
@@ -61,12 +60,12 @@ class Copier:
         self._wanted: tuple[KeptCopy, ...] = ()
         self._working: asyncio.Task[None] | None = None
         self._getting: tuple[_Wanted, Event] | None = None
-        """The copy that is on its way, and the event that makes its thread give it up."""
+        """The copy that is being received, and the event that makes its thread give it up."""
         self.problem = ""
-        """Why a copy cannot be had. It is reported, so that the coordinator does not wait for the copy."""
+        """Why a part cannot be copied, for the coordinator, which then does not wait for it; empty if all can be."""
 
-    def want(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
-        """Get these copies, and no others."""
+    def set_wanted(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
+        """Get these copies, and drop all others."""
         self._run, self._wanted = run, copies
         if self._getting is not None and self._getting[0] not in set(self._all()):
             self._getting[1].set()
@@ -74,18 +73,18 @@ class Copier:
             self.problem = ""
         self._resources.arenas.drop_copies(keep={rank for _, rank in self._all()})
         if copies and (self._working is None or self._working.done()):
-            self._working = self._resources.tasks.spawn(self._work(), name="copies")
+            self._working = self._resources.tasks.spawn(self._copy_missing(), name="copies")
 
     def close(self) -> None:
-        """Give up all copies that are on their way."""
+        """Give up all copies that are being received."""
         self._wanted = ()
         if self._getting is not None:
             self._getting[1].set()
         if self._working is not None:
             self._working.cancel()
 
-    async def _work(self) -> None:
-        """Get parts until none is missing. A part that cannot be had does not hold up the others."""
+    async def _copy_missing(self) -> None:
+        """Copy parts until none is missing. A part that cannot be copied does not delay the others."""
         loop = asyncio.get_running_loop()
         failing_since: dict[tuple[str, int], float] = {}
         while missing := [part for part in self._all() if not self._is_here(*part)]:
@@ -107,27 +106,27 @@ class Copier:
                     await self._compute_digest(copy, rank)
                     self._resources.submit(KeptChanged())
             if any(not self._is_here(*part) for part in self._all()):
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
     async def _get(self, loop: asyncio.AbstractEventLoop, copy: KeptCopy, rank: int) -> None:
-        """Get one part. Raises `NoMemoryError`, `FetchError` and `OSError`."""
+        """Copy one part. Raises `NoMemoryError`, `FetchError` and `OSError`."""
         given_up = Event()
         self._getting = (copy, rank), given_up
         name = PartName(self._run, rank, copy.round, copy.step, Kind.BIG)
 
         def room(commit: Commit) -> Place:
-            """Return the place for the part, which only the loop's thread may choose."""
+            """Return the place for the part, which only the event loop may choose."""
             chosen = asyncio.run_coroutine_threadsafe(self._resources.arenas.reserve_copy(commit), loop)
             while not given_up.is_set():
                 try:
-                    return chosen.result(LOOK_UP_S)
+                    return chosen.result(POLL_S)
                 except NotYetError:
                     continue
             chosen.cancel()
             raise FetchError("it is not wanted any more")
 
         def pace(size: int) -> None:
-            given_up.wait(self._limit.take(size, time.monotonic()))
+            given_up.wait(self._limit.spend(size, time.monotonic()))
 
         try:
             await loop.run_in_executor(self._resources.threads, fetch, copy.source, name, room, given_up, pace)
@@ -136,7 +135,7 @@ class Copier:
             self._getting = None
 
     async def _compute_digest(self, copy: KeptCopy, rank: int) -> None:
-        """Compute the digest by which a copy of a shared state is compared: the copy is reported from then on."""
+        """Compute the digest by which a copy of a shared state is compared, after which the copy is reported."""
         if (held := self._resources.arenas.find(rank, copy.round, copy.step, Kind.BIG)) is not None:
             await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.compute([held.place])))
 

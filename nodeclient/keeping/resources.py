@@ -1,4 +1,4 @@
-"""The settings, memory, threads, tasks, callbacks and disk that all modules of this room share."""
+"""The objects that all modules of this room share: settings, memory, threads, tasks, callbacks and the disk."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ THREADS = 8
 """How many parts are received or checked at a time."""
 
 PATIENCE_S = 30.0
-"""How long a holder that does not send a part is asked again. The coordinator knows much sooner whether the holder is
-lost: a lease is 5 s by default."""
+"""How long a node retries to get a part from its holder. If the holder is lost, the coordinator knows within a lease, 5
+s by default, and names another one."""
 
 SAVE_BASE_S = 1.0
 SAVE_RATE = 0.5e9
-"""A save may take `SAVE_BASE_S`, and a second more for each `SAVE_RATE` bytes: half of what a busy host copies."""
+"""A save may take `SAVE_BASE_S`, plus a second for each `SAVE_RATE` bytes, which is half the rate of a busy host."""
 
 
 class KeepSettings(Struct, frozen=True):
-    """How much may be kept, and how long a save may take."""
+    """The limits of kept state."""
 
     limit_bytes: int
+    """The most memory for kept state."""
     timeout_s: float
-    """The longest time to save; the size decides how much of it workers get."""
+    """The longest time for a save, of any size."""
     patience_s: float = PATIENCE_S
-    """How long the coordinator has to name another holder, if one does not send its part."""
+    """How long to retry to get a part from its holder."""
     address: str = ""
-    """The address of this host at which other nodes reach what is kept; empty for all."""
+    """The address of this host at which other nodes get parts; empty for all addresses."""
     copy_rate: float = 0.0
-    """How many bytes a second of other nodes' state may be copied to this node; 0 if nothing is."""
+    """How many bytes a second of other nodes' parts this node may copy; 0 for no copies."""
 
     def save_within_s(self, kept_bytes: int) -> float:
-        """Return how long workers that keep so many bytes, in all generations, have to save one generation."""
+        """Return how long workers have to save one generation, if all generations have so many bytes."""
         return min(SAVE_BASE_S + kept_bytes / GENERATIONS / SAVE_RATE, self.timeout_s)
 
 
 class KeepResources(Struct, frozen=True):
-    """The memory, the threads, and the callbacks into nodeclient; all of it lives as long as nodeclient does."""
+    """The shared objects, which live as long as nodeclient does."""
 
     settings: KeepSettings
     node: str
@@ -60,17 +61,17 @@ class KeepResources(Struct, frozen=True):
     """The threads for transfers and checks, which block."""
     tasks: Tasks
     submit: Callable[[Event], None]
-    """Gives an event to the agent of this node."""
+    """Hands an event to the agent of this node."""
     notify: Notify
     disk: Persister | None = None
     """Writes steps to a disk and reads them; None without `--persist`."""
 
     def compute_digests(self, *kinds: Kind) -> list[Future[bool]]:
-        """Compute the digests of all parts of these kinds; return the computations for shared states."""
+        """Begin to compute the digests of all parts of these kinds; return the computations for shared states."""
         return self.digests.compute(held.place for held in self.arenas.held() if held.kind in kinds)
 
     def withdraw_damaged(self, held: Held) -> None:
-        """Empty the place of a part that is not what was saved, and warn the user."""
+        """Empty the place of a damaged part, and warn the user."""
         if withdraw(held.place, held.commit):
             commit = held.commit
             text = (

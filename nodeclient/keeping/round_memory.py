@@ -1,4 +1,8 @@
-"""The memory for the state of one round's workers, and its loans from ended workers to live ones."""
+"""Provides the workers of one round with memory for their state, and lends the memory of ended workers to living ones.
+
+Several workers may have the same part of the state. If the one that has memory for it ends, another one saves the part
+into that memory.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +21,29 @@ from workerlib.contract.channel_messages import RefusedMemory, Reserve, Reserved
 
 
 class Loan(NamedTuple):
-    """The memory of a worker that has ended, for one that is left; both are local ranks."""
+    """The memory of an ended worker, lent to a living one."""
 
     owner: int
+    """The local rank whose arena it is."""
     borrower: int
+    """The local rank that saves into it."""
 
 
 @dataclass(slots=True)
 class RoundMemory:
-    """Tracks which workers of a round have memory for big state, and lends that of ended ones."""
+    """Decides whose memory is lent to whom. Workers are known by their local ranks."""
 
     reserving: set[int] = field(default_factory=set)
     """The workers that wait for an arena."""
     _wanted: dict[int, Reserve] = field(default_factory=dict)
-    """What each worker has asked for last."""
+    """The last request of each worker."""
     _memory_of: dict[int, int] = field(default_factory=dict)
-    """The workers that have memory for their big state, each with the local rank whose arena it is."""
+    """The workers that have memory for their big state, each with the owner of the arena."""
     _ended: dict[int, None] = field(default_factory=dict)
-    """The workers that have ended, in order. Only their memory is lent: they no longer write into it."""
+    """The ended workers, in order. Only their memory is lent, since they no longer write into it."""
 
-    def begin(self, local_rank: int, wanted: Reserve) -> bool:
-        """Record that a worker asks for memory; return whether it is to get any."""
+    def request(self, local_rank: int, wanted: Reserve) -> bool:
+        """Record a worker's request for memory; return False if it already waits for some, or has ended."""
         if local_rank in self.reserving or local_rank in self._ended:
             return False
         self.reserving.add(local_rank)
@@ -45,8 +51,8 @@ class RoundMemory:
         self._memory_of.pop(local_rank, None)
         return True
 
-    def give(self, local_rank: int) -> None:
-        """Record that a worker has got the memory that it asked for, even if it has ended meanwhile."""
+    def record_reserved(self, local_rank: int) -> None:
+        """Record that the requested memory of a worker exists, even if the worker has ended meanwhile."""
         if self._wanted[local_rank].generation:
             self._memory_of[local_rank] = local_rank
 
@@ -55,10 +61,10 @@ class RoundMemory:
         self._ended[local_rank] = None
 
     def lend(self, able: AbstractSet[int]) -> Loan | None:
-        """Lend the memory of a worker that has ended, if no other has memory for the same big state.
+        """Lend the memory of an ended worker, if no other has memory for the same big state.
 
-        The borrower is `able` to save, and waits for no memory. A loan that is needless now may be needed later, when
-        the worker with such memory ends too. Return None if nothing is lent.
+        The borrower is among the workers that are `able` to save, and waits for no memory. Return None if no loan is
+        needed now; one may be needed when the worker with such memory ends too.
         """
         for ended in reversed(self._ended):
             if ended in self._memory_of and (borrower := self._borrower(ended, able)) is not None:
@@ -67,49 +73,50 @@ class RoundMemory:
         return None
 
     def awaited(self, connected: AbstractSet[int]) -> set[int]:
-        """Return the workers whose connection is gone, and whose memory is lent once their process has ended."""
+        """Return the workers whose connection is gone, and whose memory will be lent once their process has ended."""
         gone = self._memory_of.keys() - connected - self._ended.keys()
         return {local_rank for local_rank in gone if self._borrower(local_rank, connected) is not None}
 
     def _borrower(self, owner: int, able: AbstractSet[int]) -> int | None:
+        """Return the worker that is to borrow from `owner`; None if none can, or one has memory for the same part."""
         part = self._wanted[owner].shard, self._wanted[owner].shards
         others = (able - self.reserving - self._ended.keys()) & self._wanted.keys()
-        of_same = [rank for rank in others if (self._wanted[rank].shard, self._wanted[rank].shards) == part]
-        if not of_same or not self._memory_of.keys().isdisjoint(of_same):
+        same_part = [rank for rank in others if (self._wanted[rank].shard, self._wanted[rank].shards) == part]
+        if not same_part or not self._memory_of.keys().isdisjoint(same_part):
             return None
-        return min(of_same)
+        return min(same_part)
 
 
-class ArenaGiver:
-    """Gives the workers of a round their memory, and lends that of one that has ended to one that is left."""
+class MemoryProvider:
+    """Reserves memory for the workers of a round, and sends it to them."""
 
     def __init__(
         self,
         resources: KeepResources,
         channel: WorkerChannel,
         workers: RoundWorkers,
-        on_given: Callable[[int, bool], None],
+        on_reserved: Callable[[int, bool], None],
     ) -> None:
-        """Serve these workers; `on_given` gets each local rank that got an arena, and whether it is lent."""
+        """Serve these workers; `on_reserved` gets the local rank of each that got memory, and whether it is lent."""
         self._resources = resources
         self._channel = channel
         self._workers = workers
-        self._on_given = on_given
+        self._on_reserved = on_reserved
         self.memory = RoundMemory()
-        self._over = False
+        self._closed = False
 
-    def give_up(self) -> None:
-        """Give no more arenas: another round begins."""
-        self._over = True
+    def close(self) -> None:
+        """Provide no more memory, because another round begins."""
+        self._closed = True
 
-    def take(self, local_rank: int, wanted: Reserve) -> None:
+    def request(self, local_rank: int, wanted: Reserve) -> None:
         """Handle a worker's request for memory."""
-        if self.memory.begin(local_rank, wanted):
+        if self.memory.request(local_rank, wanted):
             self._resources.tasks.spawn(self._reserve(local_rank, wanted), name="reserve")
 
     def lend(self) -> None:
-        """Lend the memory of workers that have ended to those that have none for the same state."""
-        if self._over or self._workers.alike is False:
+        """Lend the memory of ended workers to living ones that need it."""
+        if self._closed or self._workers.alike is False:
             return
         # A worker that a signal has stopped saves nothing.
         while (loan := self.memory.lend(self._channel.connected - self._channel.stopped)) is not None:
@@ -125,19 +132,19 @@ class ArenaGiver:
             text = f"the state of local rank {local_rank} is not kept: {error}"
             resources.notify(Level.WARNING, text, "state_not_kept")
             small = await resources.arenas.reserve_small(local_rank, wanted.small)
-            if not self._over:
+            if not self._closed:
                 self._channel.send(local_rank, RefusedMemory(str(error)), [] if small is None else [small])
         else:
-            memory.give(local_rank)
-            if not self._over:
+            memory.record_reserved(local_rank)
+            if not self._closed:
                 self._send(local_rank, file)
         finally:
             memory.reserving.discard(local_rank)
-        # Meanwhile this worker may have ended, or another one whose memory it now needs.
+        # This worker may have ended meanwhile, or another one whose memory it now needs.
         self.lend()
 
     def _send(self, local_rank: int, file: int, *, lent: bool = False) -> None:
         disk = self._resources.disk
         self._channel.send(local_rank, Reserved(0.0 if disk is None else disk.settings.offer.every_s, lent), [file])
         if local_rank in self._channel.connected:
-            self._on_given(local_rank, lent)
+            self._on_reserved(local_rank, lent)

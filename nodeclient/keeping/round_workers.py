@@ -1,4 +1,4 @@
-"""What the workers of one round have reported about the state that they keep."""
+"""The reports of one round's workers about the state that they keep, and their answers to requests to save."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from workerlib.contract.channel_messages import BEFORE_NAMED, HaltAt, Interval, 
 
 
 class SaveRequests:
-    """The requests to save that the workers of one round were sent, and the answers that are missing."""
+    """The requests to save for the workers of one round, and the answers that are missing."""
 
     def __init__(self, number: int = 0) -> None:
-        """Begin without a request; `number` is that of the last one in the round before."""
+        """Begin without a request; `number` is the number of the last request in the round before."""
         self.number = number
-        """The number of the last request: no two in the life of this process have the same."""
+        """The number of the last request, which is unique in the life of this process."""
         self.last: SaveNow | HaltAt | None = None
-        """The last request."""
+        """The last request; None before the first one."""
         self.why_not = ""
-        """Why no worker has saved its state, if none of those that were asked has; empty otherwise."""
+        """Why none of the workers that were asked has saved its state; empty if one has."""
         self.put_off = False
-        """Whether, at the last request, a script goes on to a step of its own choice first."""
+        """Whether a script goes on to a step of its own choice before it carries out the last request."""
         self._missing: dict[int, int] = {}
-        """How many answers are missing of each worker that was asked."""
+        """How many answers are missing from each worker."""
         self._saved = False
-        """Whether a worker has saved its state when it was asked to."""
+        """Whether any worker has saved its state on request."""
         self._refusal = ""
-        """Why a worker has not saved its state when it was asked to, if one has not."""
+        """Why a worker has not saved its state on request; empty if none has refused."""
 
     def make(self, order: SaveKept | HaltWorkers) -> SaveNow | HaltAt:
-        """Return the request that carries out an order of the agent."""
+        """Make the request that carries out an effect of the agent."""
         self.number += 1
         if isinstance(order, HaltWorkers):
             self.last = HaltAt(self.number, BEFORE_NAMED if order.step is None else order.step)
@@ -50,32 +50,32 @@ class SaveRequests:
         return not self._missing
 
     def record_save(self, local_rank: int, asked: int) -> bool:
-        """Record that a worker has saved; return whether it was the last answer to the last request."""
+        """Record that a worker has saved; return whether this completes the answers to the last request."""
         self._saved |= asked > 0
         return self.record_answer(local_rank, asked)
 
     def record_refusal(self, local_rank: int, answer: NotSaved) -> bool:
-        """Record that a worker has not saved; return whether it was the last answer to the last request."""
+        """Record that a worker has not saved; return whether this completes the answers to the last request."""
         if answer.asked:
             self._refusal = answer.why
         self.put_off |= answer.put_off and answer.asked == self.number
         return self.record_answer(local_rank, answer.asked)
 
     def lose(self, local_rank: int) -> bool:
-        """Record that a worker is gone; return whether it was the last one whose answer was missing."""
+        """Record that a worker is gone; return whether this completes the answers to the last request."""
         if local_rank in self._missing:
             self._missing[local_rank] = 1
         return self.record_answer(local_rank, self.number)
 
     def repeat(self, local_rank: int) -> bool:
-        """Await one more answer of a worker, which can save now; return False if the last request was answered."""
+        """Await one more answer of a worker that can save only now; return False if all answers had come."""
         if self.answered:
             return False
         self._missing[local_rank] = self._missing.get(local_rank, 0) + 1
         return True
 
     def record_answer(self, local_rank: int, asked: int) -> bool:
-        """Record an answer to a request with this number; return whether it was the last one to the last request."""
+        """Record an answer to the request `asked`; return whether this completes the answers to the last request."""
         if asked != self.number or local_rank not in self._missing:
             return False
         self._missing[local_rank] -= 1
@@ -89,25 +89,26 @@ class SaveRequests:
 
 @dataclass(slots=True)
 class RoundWorkers:
-    """The workers of one round, each by its local rank."""
+    """The reports of one round's workers, by local rank."""
 
     number: int = 0
     """The number of the round."""
     may_connect: bool = False
-    """Whether they could connect: not in a round that has failed before they were started."""
+    """Whether the workers could connect. In a round that fails before their start, they cannot."""
     keepers: set[int] = field(default_factory=set)
     """The workers that have an arena."""
     checkpointing: set[int] = field(default_factory=set)
     """The workers whose script writes a checkpoint of its own before a planned end."""
     promised: dict[int, int] = field(default_factory=dict)
-    """The step after which each worker stands still, once it was asked to."""
+    """The step after which each worker has promised to stand still, once it was asked to."""
     checkpoints: dict[int, int] = field(default_factory=dict)
-    """The step of the last checkpoint that each worker has written by itself."""
+    """The step of the last checkpoint that the script of each worker has written."""
     intervals: dict[int, Interval] = field(default_factory=dict)
+    """How often each worker saves, if it saves at intervals."""
     first_states: dict[int, int] = field(default_factory=dict)
-    """The digest of the state that each worker had after its first step, if its round began from nothing."""
+    """The digest of each worker's state after its first step, in a round that began from nothing."""
     alike: bool | None = None
-    """Whether all ranks of the round had the same state then; None before the coordinator has said so."""
+    """Whether all ranks of the round had the same state then; None before the coordinator has compared them."""
     saves: SaveRequests = field(default_factory=SaveRequests)
 
     def lose(self, local_rank: int) -> None:
@@ -116,7 +117,7 @@ class RoundWorkers:
         self.checkpointing.discard(local_rank)
 
     def named_first_states(self, workers: int) -> tuple[int, ...]:
-        """Return what is reported of the first states of so many workers; see `Holding.first_states`."""
+        """Return `Holding.first_states` for so many workers: the different digests, once they are telling."""
         different = sorted({*self.first_states.values()})[:FIRST_STATES_MAX]
         return tuple(different) if len(different) > 1 or len(self.first_states) == workers else ()
 
@@ -127,13 +128,13 @@ class RoundWorkers:
 
     @property
     def halts_after(self) -> int | None:
-        """The furthest step of all promises; None before all workers that can halt have promised one."""
+        """The furthest promised step; None before all workers that can halt have promised one."""
         promised = self.promised
         return max(promised.values()) if promised and promised.keys() >= self.halting else None
 
     @property
     def writers(self) -> set[int]:
-        """The workers whose script writes checkpoints by itself, as far as is known."""
+        """The workers whose script is known to write checkpoints."""
         return self.checkpointing | self.checkpoints.keys()
 
     @property
@@ -150,5 +151,5 @@ class RoundWorkers:
 
     @property
     def skipped(self) -> int:
-        """How many saves were left out."""
+        """How many saves the workers have skipped."""
         return min(sum(interval.skipped for interval in self.intervals.values()), COUNTER_MAX)

@@ -1,4 +1,7 @@
-"""Carries out the agent's effects on the state that the workers of this node keep. Other rooms call this module."""
+"""Keeps the state of this node's workers: carries out the agent's effects, and handles messages of the workers.
+
+Other rooms call this module.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ from nodeclient.keeping.parts.part_messages import Kind
 from nodeclient.keeping.parts.part_server import PartServer
 from nodeclient.keeping.resources import THREADS, KeepResources, KeepSettings
 from nodeclient.keeping.restoration import Resuming
-from nodeclient.keeping.round_memory import ArenaGiver
+from nodeclient.keeping.round_memory import MemoryProvider
 from nodeclient.keeping.round_workers import RoundWorkers, SaveRequests
 from nodeclient.keeping.worker_channel import WorkerChannel
 from workerlib.contract.channel_messages import (
@@ -63,13 +66,13 @@ from workerlib.contract.channel_messages import (
 from workerlib.contract.env import KEEP
 
 UNKEPT_MAX = 8
-"""How many things are named that training depends on and nobody keeps; a script forgets one or two."""
+"""How many things that a script forgets to keep are named; it forgets one or two."""
 
 
 class StateKeeper:
-    """Keeps state for the workers of one node, and gives it to those of later rounds, here and on other nodes.
+    """Keeps state for the workers of one node, and sends it to those of later rounds, here and on other nodes.
 
-    Must be made in the running loop. Raises `OSError` if there is no port.
+    Create it in the running loop. Raises `OSError` without a free port.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class StateKeeper:
         tasks: Tasks,
         persist: PersistSettings | None = None,
     ) -> None:
-        """Begin with nothing. If the limit is 0, nothing is kept, and no port is needed."""
+        """Begin without state. If the limit of memory is 0, nothing is kept, and no port is opened."""
         uses_disk, changed = persist is not None and settings.limit_bytes > 0, partial(submit, KeptChanged())
         copies = COPIES_WITH_DISK if uses_disk else COPIES
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
@@ -100,26 +103,26 @@ class StateKeeper:
             notify=notify,
             disk=Persister(persist, arenas, notify, changed, tasks) if persist and uses_disk else None,
         )
-        self._channel = WorkerChannel(self._take_message, self._lose)
+        self._channel = WorkerChannel(self._handle, self._lose)
         self._server: PartServer | None = None
         if settings.limit_bytes:
             self._server = PartServer(arenas, self._resources.withdraw_damaged, settings.address)
         self._copier = Copier(self._resources)
         self._round = RoundWorkers()
-        self._giver = ArenaGiver(self._resources, self._channel, self._round, self._on_given)
+        self._memory = MemoryProvider(self._resources, self._channel, self._round, self._on_reserved)
         self._resuming = Resuming(self._resources, self._channel.send)
         self._save_s: float | None = None
         """How many seconds the last save of a worker took."""
         self._is_used = not uses_disk
-        """Whether a worker has asked for what is kept, or for memory; else the user is told of a disk without a use."""
+        """Whether a worker has used kept state. If none has, the user is warned that `--persist` is of no use."""
         self._unkept: list[str] = []
-        """What training of this run depends on, though its workers do not keep it."""
+        """State that the training of this run depends on, but its workers do not keep."""
         self._may_listen = True
-        """Whether no attempt to listen has failed: the user is warned of the first one."""
+        """False once an attempt to listen has failed, of which the user was warned."""
 
     @property
     def offer(self) -> Keeper | None:
-        """How other nodes get what is kept here; None if nothing is kept."""
+        """How other nodes get kept state from this node, for its `Join`; None if nothing is kept."""
         if self._server is None:
             return None
         settings, disk = self._resources.settings, self._resources.disk
@@ -128,22 +131,22 @@ class StateKeeper:
         return Keeper(self._server.port, self._server.key, settings.limit_bytes, persist, takes_copies=copies)
 
     def persisting(self) -> PersistReport | None:
-        """Return how far this node is with what it writes to the disk; None if it writes nothing."""
+        """Return the state of the present write to the disk; None without one."""
         return None if self._resources.disk is None else self._resources.disk.report
 
-    async def look_at_disk(self) -> None:
-        """Look for steps on the disk, before this node joins: the first round may resume from one."""
+    async def find_steps_on_disk(self) -> None:
+        """Find the steps on the disk, before this node joins: the first round may resume from one."""
         if self._resources.disk is not None:
-            await self._resources.disk.steps.keep_looking()
+            await self._resources.disk.steps.start()
 
     async def claim_disk(self, probe: Probe) -> Unreached | None:
-        """Claim the folder of steps for the run of a round; return why the round must not begin, None if it may."""
+        """Claim the folder of steps for the run of a round; return why the round must not begin; None if it may."""
         disk = self._resources.disk
         obstacle = "" if disk is None else await disk.claim(probe.run)
         return Unreached(probe.run, probe.round, obstacle) if obstacle else None
 
     def close(self) -> None:
-        """Drop all kept state, and stop all that works on it."""
+        """Drop all kept state, and stop all work on it."""
         self._resuming.give_up()
         self._copier.close()
         if self._resources.disk is not None:
@@ -166,7 +169,7 @@ class StateKeeper:
                 self._resources.arenas.protect(run, {(at.round, at.step) for at in steps})
             case CopyKept(run, copies):
                 self._enter(run)
-                self._copier.want(run, copies)
+                self._copier.set_wanted(run, copies)
             case Persist(run, persist_order):
                 if disk is not None and run == self._resources.arenas.run:
                     disk.carry_out(run, persist_order)
@@ -182,27 +185,27 @@ class StateKeeper:
             self._resources.notify(Level.INFO, notices.DIFFERENT_STATES, "different_states")
 
     def _restore(self, order: Restore) -> None:
-        """Get what the workers of a round resume from; the first order for a round begins that round."""
+        """Get the parts that the workers of a round resume from; the first order of a round begins it."""
         run, number = order.run, order.round
         if (run, number) != (self._resources.arenas.run, self._round.number):
             self._resuming.give_up()
-            self._giver.give_up()
+            self._memory.close()
             self._round = RoundWorkers(number, saves=SaveRequests(self._round.saves.number))
-            self._giver = ArenaGiver(self._resources, self._channel, self._round, self._on_given)
+            self._memory = MemoryProvider(self._resources, self._channel, self._round, self._on_reserved)
             unkept = self._unkept if run == self._resources.arenas.run else []
             self._resuming = Resuming(self._resources, self._channel.send, run, number, " and ".join(unkept))
         self._enter(run)
         self._resuming.pursue(order.resume)
 
     def _enter(self, run: str) -> None:
-        """Keep the state of this run from now on, and drop that of another run."""
+        """Keep the state of this run from now on, and drop the state of another run."""
         if run != self._resources.arenas.run:
-            self._copier.want(run, ())
+            self._copier.set_wanted(run, ())
             self._resources.arenas.enter(run)
             self._save_s, self._unkept = None, []
 
     def listen(self, folder: Path, round_number: int) -> dict[str, str]:
-        """Let the workers of a round connect; return the variable with the socket's path, none if nothing is kept."""
+        """Accept the workers of a round; return the variable with the socket's path, or none if nothing is kept."""
         if self._server is None:
             return {}
         self._round.may_connect = True
@@ -216,29 +219,29 @@ class StateKeeper:
             return {}
 
     def _ask_to_save(self, order: SaveKept | HaltWorkers) -> None:
-        """Ask the workers to save, now or after a step; `KeptSaved` follows."""
+        """Ask the workers to save now or after a step; `KeptSaved` follows."""
         saves, connected = self._round.saves, self._channel.connected
         request = saves.make(order)
         saving = self._round.halting & connected
         if isinstance(order, SaveKept) and not order.planned:
             # A worker that a signal has stopped does not answer. Before a planned end it may be continued in time.
             saving -= self._channel.stopped
-        saves.await_answers(saving | self._giver.memory.awaited(connected))
+        saves.await_answers(saving | self._memory.memory.awaited(connected))
         self._channel.send_all(saving, request)
         if saves.answered:
             self._resources.submit(KeptSaved())
 
-    def note_exit(self, local_rank: int) -> None:
-        """Let go of a worker that has ended. One that is left may need its memory to save the same state."""
-        if self._channel.is_open:  # else it was held from an earlier round, and another one takes its place
-            self._giver.memory.end(local_rank)
-        self._giver.lend()
+    def record_exit(self, local_rank: int) -> None:
+        """Record that a worker has ended. A living worker may need its memory to save the same state."""
+        if self._channel.is_open:  # otherwise it was parked, and is not in this round
+            self._memory.memory.end(local_rank)
+        self._memory.lend()
         self._lose(local_rank)
 
-    async def note_end(self) -> None:
-        """Close the round, whose workers have all ended: what they kept does not change any more.
+    async def end_round(self) -> None:
+        """Close the round, whose workers have all ended, so that their kept state does not change any more.
 
-        Wait until the digests of shared states are known: the coordinator compares them before it forms a round.
+        Wait until the digests of shared states are known, which the coordinator compares before it forms a round.
         """
         self._channel.close()
         computing = self._resources.compute_digests(Kind.BIG, Kind.SMALL)
@@ -248,10 +251,9 @@ class StateKeeper:
         await asyncio.gather(*map(asyncio.wrap_future, computing))
 
     def complete(self, observed: Observed) -> Observed:
-        """Return the node's report completed with what is kept of its run, and with the steps of any run on the disk.
+        """Return the node's report with the kept state of its run, and with the steps on the disk.
 
-        A node that waits for its first round of a run keeps nothing of that run yet, but the round may resume from the
-        disk.
+        A node that waits for its first round of a run keeps nothing of it yet, but the round may resume from the disk.
         """
         resources = self._resources
         steps = KnownSteps() if resources.disk is None else resources.disk.steps.known
@@ -285,29 +287,29 @@ class StateKeeper:
 
     # Messages of workers
 
-    def _take_message(self, local_rank: int, message: Message) -> None:
+    def _handle(self, local_rank: int, message: Message) -> None:
         current = self._round
         self._is_used |= isinstance(message, Reserve | AskRestore)
         match message:
             case Reserve():
-                self._giver.take(local_rank, message)
+                self._memory.request(local_rank, message)
             case AskRestore():
                 self._resuming.ask(local_rank)
             case Saved():
                 self._save_s = message.seconds
                 self._resources.arenas.drop_superseded()
                 self._resources.compute_digests(Kind.BIG)
-                self._go_on(all_answered=current.saves.record_save(local_rank, message.asked))
+                self._submit_if_answered(all_answered=current.saves.record_save(local_rank, message.asked))
             case NotSaved():
-                self._go_on(all_answered=current.saves.record_refusal(local_rank, message))
+                self._submit_if_answered(all_answered=current.saves.record_refusal(local_rank, message))
             case Interval():
                 current.intervals[local_rank] = message
             case FirstState() | Unkept():
-                self._take_first_step(current, local_rank, message)
+                self._handle_first_step(current, local_rank, message)
             case Halted() | Checkpointing() | Checkpointed():
-                self._take_planned_end(current, local_rank, message)
+                self._handle_planned_end(current, local_rank, message)
 
-    def _take_first_step(self, current: RoundWorkers, local_rank: int, message: FirstState | Unkept) -> None:
+    def _handle_first_step(self, current: RoundWorkers, local_rank: int, message: FirstState | Unkept) -> None:
         match message:
             case FirstState(digest):
                 current.first_states[local_rank] = digest % 2**32
@@ -319,7 +321,7 @@ class StateKeeper:
                 self._unkept.append(what)
                 self._resources.notify(Level.WARNING, notices.unkept(what), "state_not_kept")
 
-    def _take_planned_end(
+    def _handle_planned_end(
         self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed
     ) -> None:
         match message:
@@ -331,19 +333,19 @@ class StateKeeper:
                 self._add_halting(current, current.checkpointing, local_rank)
             case Checkpointed(step, asked):
                 current.checkpoints[local_rank] = min(step, STEP_MAX)
-                self._go_on(all_answered=current.saves.record_answer(local_rank, asked))
+                self._submit_if_answered(all_answered=current.saves.record_answer(local_rank, asked))
 
     def _lose(self, local_rank: int) -> None:
         """Record that a worker's connection is gone.
 
-        While its process has not ended, and a worker that is left waits for its memory, a request to save stays open.
+        A request to save stays open if another worker needs its memory, which it gets once the process has ended.
         """
         self._resuming.lose(local_rank)
         self._round.lose(local_rank)
-        is_awaited = local_rank in self._giver.memory.awaited(self._channel.connected)
-        self._go_on(all_answered=not is_awaited and self._round.saves.lose(local_rank))
+        is_awaited = local_rank in self._memory.memory.awaited(self._channel.connected)
+        self._submit_if_answered(all_answered=not is_awaited and self._round.saves.lose(local_rank))
 
-    def _go_on(self, *, all_answered: bool) -> None:
+    def _submit_if_answered(self, *, all_answered: bool) -> None:
         """Submit `KeptSaved` if all workers that were asked to save have answered, or are gone."""
         if not all_answered:
             return
@@ -353,10 +355,10 @@ class StateKeeper:
             self._resources.notify(Level.INFO, text, "state_not_saved")
         self._resources.submit(KeptSaved(saves.put_off))
 
-    def _on_given(self, local_rank: int, lent: bool) -> None:
+    def _on_reserved(self, local_rank: int, lent: bool) -> None:
         self._add_halting(self._round, self._round.keepers, local_rank)
         request = self._round.saves.last
-        # One that had no memory has refused to save, or was not asked.
+        # Without memory, the worker has refused to save, or was not asked.
         if lent and isinstance(request, SaveNow) and self._round.saves.repeat(local_rank):
             self._channel.send(local_rank, request)
 
@@ -367,5 +369,5 @@ class StateKeeper:
         within_s = self._resources.settings.save_within_s(self._resources.arenas.used_bytes)
         self._resources.submit(Keeping(within_s, writes_checkpoints=bool(current.checkpointing)))
         if before < len(current.halting) == self._resources.workers:
-            # So that a round that is stopped within its first second loses no step.
+            # Reported at once, so that a round that is stopped within its first second loses no step.
             self._resources.submit(KeptChanged())

@@ -1,7 +1,7 @@
-"""The agent's end of the channels to its workers: Unix sockets of packets, with file descriptors beside them.
+"""The agent's end of the channels to its workers: Unix sockets for packets with file descriptors.
 
-`workerlib.contract.channel_messages` has the messages. What a worker sends is not trusted: it may be any program of
-this user.
+`workerlib.contract.channel_messages` has the messages. Messages of a worker are not trusted, because it may be any
+program of this user.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from workerlib.contract.channel_messages import Hello, Message, decode, encode
 from workerlib.contract.packets import ChannelError
 
 UNSENT_MAX = 1_024
-"""The most packets that wait for a worker. A worker that lets so many wait has stopped reading."""
+"""The most packets that wait for a worker. A worker with more has stopped reading."""
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """A connection. Its local rank is not known before the worker's hello."""
+    """A connection."""
 
     socket: socket.socket
     pid: int
     """The process that has connected."""
     local_rank: int | None = None
+    """None before the worker has sent its hello."""
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
     """The packets that the socket does not take yet, each with duplicates of its descriptors."""
 
@@ -70,20 +71,20 @@ class WorkerChannel:
 
     @property
     def stopped(self) -> frozenset[int]:
-        """The local ranks of the connected workers that a signal has stopped: they do not answer."""
+        """The local ranks of the connected workers that a signal has stopped, so that they do not answer."""
         return frozenset(
             peer.local_rank for peer in self._peers if peer.local_rank is not None and is_stopped(peer.pid)
         )
 
     def send_all(self, local_ranks: Iterable[int], message: Message) -> None:
-        """Send a packet to each of some workers."""
+        """Send a packet to several workers."""
         for local_rank in local_ranks:
             self.send(local_rank, message)
 
     def send(self, local_rank: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a packet to a worker, if it is still connected; the descriptors stay the caller's.
+        """Send a packet to a worker if it is connected, with duplicates of the descriptors.
 
-        Where the system is short of descriptors the channel ends: a worker cannot do without a packet.
+        If the system is short of descriptors, the channel is closed, because a worker needs every packet.
         """
         packet = encode(message)
         for peer in [peer for peer in self._peers if peer.local_rank == local_rank]:

@@ -194,7 +194,7 @@ class Node:
         gpus, _ = await asyncio.gather(sample_gpus(os.environ), self._setup.guard.await_ready_in_loop())
         self._tasks.spawn(self._setup.guard.watch(self._complain), name="guard")
         await self._logs.try_out()
-        await self._keeper.look_at_disk()
+        await self._keeper.find_steps_on_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         self.submit(GpusInUse(gpus))
         await self._participation.session.run()
@@ -321,7 +321,7 @@ class Node:
                 self._complain(leftover_stages.linger_notice(rank, pid, exit_code))
 
     def _record_exit(self, local_rank: int, exit_code: int) -> None:
-        self._keeper.note_exit(local_rank)
+        self._keeper.record_exit(local_rank)
         self._output.on_worker_exit(local_rank, exit_code)
         self._exit_reporter.record_exit(local_rank, exit_code, self._workers.pid_of(local_rank))
 
@@ -350,7 +350,7 @@ class Node:
         if looks_at_gpus and (gpus := await sample_gpus(os.environ)):
             self.submit(GpusInUse(gpus))
             return
-        await self._keeper.note_end()
+        await self._keeper.end_round()
         await self._exit_reporter.await_reported()
         await self._flush_followed_logs()  # followers read the next round once it is formed
         self._logs.end_round()

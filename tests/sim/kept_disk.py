@@ -26,7 +26,7 @@ from coordinatord.protocol.kept_state import (
 from nodeclient.core.events import KeptChanged
 from nodeclient.core.persist_attempt import StepOnDisk, steps_to_delete
 from nodeclient.keeping.disk.disk_thread import STALL_S
-from nodeclient.keeping.disk.steps_on_disk import LOOK_EVERY_S
+from nodeclient.keeping.disk.steps_on_disk import SCAN_EVERY_S
 from tests.sim.kept_copies import GARBLED, Chain, Stored
 from tests.support.kept_state import kept_parts
 
@@ -144,7 +144,7 @@ class KeptDisk:
         """The time until which each step that could not be read is ignored."""
         if world.scenario.persist_every_s is not None:
             self._find()
-            self._memory.later(LOOK_EVERY_S, self._look)
+            self._memory.later(SCAN_EVERY_S, self._look)
 
     @property
     def _directory(self) -> Directory:
@@ -167,7 +167,7 @@ class KeptDisk:
         if (self.found, self.unusable) != before:
             self._host.submit(KeptChanged())
         if again:
-            self._memory.later(LOOK_EVERY_S, self._look)
+            self._memory.later(SCAN_EVERY_S, self._look)
 
     # Writing
 

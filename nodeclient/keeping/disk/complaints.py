@@ -1,4 +1,4 @@
-"""Warns the user of a disk that does not do what it should."""
+"""Warns the user of trouble with the disk, once for each trouble."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Notify = Callable[[Level, str, str], None]
 
 
 class Complaints:
-    """Warns the user of what is wrong with the disk, and of nothing twice in a row."""
+    """Warns the user of trouble with the disk, and of nothing twice in a row."""
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
         self._last = ""
 
     def complain(self, text: str) -> None:
-        """Warn the user, unless the last warning was the same. Texts that differ only before `: ` are the same."""
+        """Warn the user, unless the last warning was the same after its first `: `."""
         if text.partition(": ")[2] != self._last.partition(": ")[2] or not self._last:
             self._notify(Level.WARNING, text, "state_not_persisted")
         self._last = text
 
     def forget(self) -> None:
-        """Forget the last complaint, as all went well: the next one is shown even if it is the same."""
+        """Forget the last warning because the disk works, so that the next one is shown even if it is the same."""
         self._last = ""

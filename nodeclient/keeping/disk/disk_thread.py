@@ -1,4 +1,4 @@
-"""Work on a disk that may hang for ever: in daemon threads, whose progress in bytes is watched."""
+"""Runs work on a disk that may hang for ever: in daemon threads, whose progress in bytes is watched."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ THREAD = "persist"
 STALL_S = 30.0
 """How long a thread may make no progress before the disk counts as hanging. The coordinator's own limit is longer."""
 
-LOOK_AGAIN_S = 0.5
-"""The pause between two looks at how many bytes are written."""
+POLL_S = 0.5
+"""The pause between two checks of the progress."""
 
 Result = TypeVar("Result")
 
 
 class DiskHangsError(OperationalError):
-    """The disk does not answer."""
+    """The disk does not answer; the text says since when."""
 
 
 class DiskThread:
-    """Writes in one thread at a time, so that a disk that hangs holds up one thread and no more."""
+    """Writes in one thread at a time, so that a disk that hangs blocks only one thread."""
 
     def __init__(self) -> None:
         self._working: asyncio.Future[Any] | None = None
-        """The work that was begun last. Work that was given up goes on until its system call returns."""
+        """The last work. After it was given up, it goes on until its system call returns."""
         self._hangs = False
-        """Whether that work was seen to hang."""
+        """Whether the last work hangs."""
 
-    async def do(self, work: Callable[[], Result], progress: Progress, record_bytes: Callable[[int], None]) -> Result:
-        """Do work that counts its `progress`, call `record_bytes` with the progress now and then; return its result.
+    async def run(self, work: Callable[[], Result], progress: Progress, record_bytes: Callable[[int], None]) -> Result:
+        """Run work that counts its `progress`, and return its result; call `record_bytes` with the progress meanwhile.
 
-        Raises `DiskHangsError` if the work makes no progress, or if work that was begun before does not end, and what
-        the work raises. The work is given up if this call is cancelled.
+        Raises `DiskHangsError` if the work makes no progress, or if earlier work does not end, and the errors of the
+        work. Cancelling this call gives the work up.
         """
-        await self._end_of_last(progress)
+        await self._await_last(progress)
         self._hangs = False
         self._working = thread = in_thread(work, THREAD)
-        thread.add_done_callback(retrieve)
+        thread.add_done_callback(ignore_error)
         try:
-            await _end_of(thread, progress, record_bytes, "written")
+            await _await_progress(thread, progress, record_bytes, "written")
             return thread.result()
         except DiskHangsError:
             self._hangs = True
@@ -55,46 +55,46 @@ class DiskThread:
             record_bytes(progress.bytes)
             progress.give_up()  # work that goes on ends at its next chunk
 
-    async def _end_of_last(self, progress: Progress) -> None:
-        """Wait for the end of work that was given up. Raises `DiskHangsError` if it does not end."""
+    async def _await_last(self, progress: Progress) -> None:
+        """Wait until work that was given up has ended. Raises `DiskHangsError` if it does not end."""
         loop = asyncio.get_running_loop()
         until = loop.time() + STALL_S
         while (last := self._working) is not None and not last.done():
             if self._hangs or loop.time() >= until:
                 self._hangs = True
                 raise DiskHangsError("the disk hangs: a write that was begun before has not ended")
-            await asyncio.wait([last], timeout=LOOK_AGAIN_S)
+            await asyncio.wait([last], timeout=POLL_S)
             progress.add(0)
 
 
 async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Result:
-    """Do work that reads and counts its `progress`, in a thread of its own; return the result.
+    """Run work that reads and counts its `progress`, in a thread of its own; return its result.
 
-    Raises `DiskHangsError` if the work makes no progress, and what the work raises.
+    Raises `DiskHangsError` if the work makes no progress, and the errors of the work.
     """
     thread = in_thread(work, THREAD)
-    thread.add_done_callback(retrieve)
-    await _end_of(thread, progress, lambda _: None, "read")
+    thread.add_done_callback(ignore_error)
+    await _await_progress(thread, progress, lambda _: None, "read")
     return thread.result()
 
 
-def retrieve(ended: asyncio.Future[Any]) -> None:
-    """Retrieve the error of work that was given up; asyncio would report it otherwise."""
+def ignore_error(ended: asyncio.Future[Any]) -> None:
+    """Ignore the error of work that was given up; asyncio would report it otherwise."""
     if not ended.cancelled():
         ended.exception()
 
 
-async def _end_of(
+async def _await_progress(
     thread: asyncio.Future[Any], progress: Progress, record_bytes: Callable[[int], None], participle: str
 ) -> None:
     """Wait until a thread has ended. Raises `DiskHangsError` if it makes no progress for `STALL_S`.
 
-    `participle`, "read" or "written", is for the text of that error.
+    `participle` is "read" or "written", for the text of the error.
     """
     loop = asyncio.get_running_loop()
     seen, seen_at = progress.bytes, loop.time()
     while True:
-        done, _ = await asyncio.wait([thread], timeout=LOOK_AGAIN_S)
+        done, _ = await asyncio.wait([thread], timeout=POLL_S)
         if done:
             return
         if progress.bytes != seen:

@@ -1,7 +1,7 @@
-"""Writes a file so that it is whole or not there, whatever happens meanwhile, and reads one without trust in its size.
+"""Writes files so that each is whole or not there, even after a crash, and reads files without trusting their size.
 
-A file is written under a temporary name, flushed to the disk (fsync), renamed, and the folder is flushed too: a rename
-is durable only then. All of this may block for ever, so it is for a daemon thread.
+A file is written under a temporary name, flushed to the disk (fsync) and renamed. Then the folder is flushed, which
+makes the rename durable. All of this may block for ever, so it is for a daemon thread.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OperationalError
 
 CHUNK_BYTES = 4 << 20
-"""How many bytes are written or read in one go: that takes a fast disk a few milliseconds, and progress is seen after
-each."""
+"""How many bytes are written or read at a time. A fast disk takes a few milliseconds, and then progress is counted."""
 
 FLUSH_BYTES = 16 << 20
-"""How many bytes are flushed in one go. Only flushed bytes count as progress, and a flush shows none before it returns.
-A disk that needs minutes to flush a whole file would seem to hang. One that flushes 16 MiB in 30 s does not: it may be
-that of a file server to which a hundred nodes write."""
+"""How many bytes are flushed at a time. Only flushed bytes count as progress, so a disk that takes minutes to flush a
+whole file would seem to hang. A file server to which a hundred nodes write flushes so many bytes within 30 s."""
 
-TRY_BYTES = 4096
-"""How much is written to find out whether a folder can be written: one block of usual file systems."""
+TRIAL_BYTES = 4096
+"""The size of the file that is written to check a folder: one block of usual file systems."""
 
 TEMPORARY = ".tmp"
-"""The end of the name of a file that is not whole yet."""
+"""The suffix of a file that is not whole yet."""
 
 
 class GivenUpError(OperationalError):
@@ -41,15 +39,15 @@ class GivenUpError(OperationalError):
 
 
 class Progress:
-    """How far a thread has come with reading or writing. Other threads read this, and may give the work up."""
+    """The progress of a thread that reads or writes. Other threads read it, and may give the work up."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        """How many bytes have been checked, written or read: as long as it grows, nothing hangs."""
+        """How many bytes were checked, written or read. While this grows, the disk does not hang."""
         self._given_up = Event()
 
     def give_up(self) -> None:
-        """Let the work end at its next chunk."""
+        """Make the work end at its next chunk."""
         self._given_up.set()
 
     def add(self, count: int) -> None:
@@ -60,7 +58,7 @@ class Progress:
 
 
 class Written(Struct, frozen=True):
-    """What was written."""
+    """The result of writing a file."""
 
     size: int
     crc: int
@@ -68,7 +66,7 @@ class Written(Struct, frozen=True):
 
 
 def write_file(path: Path, blocks: Iterable[memoryview | bytes], progress: Progress) -> Written:
-    """Write a file, which is there afterwards even if the power fails. Raises `OSError` and `GivenUpError`."""
+    """Write a file durably: from then on it outlives a crash. Raises `OSError` and `GivenUpError`."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     size = crc = flushed = 0
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -112,7 +110,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably, unless they are there already. Raises `OSError`."""
+    """Make a folder and its parents durably, unless they exist. Raises `OSError`."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -122,7 +120,7 @@ def make_folder(folder: Path) -> None:
 
 
 def open_regular(path: Path) -> tuple[int, int]:
-    """Open a file that is no link, no pipe and no device; return its descriptor and size. Raises `OSError`."""
+    """Open a regular file, and no link; return its descriptor and size. Raises `OSError`."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode):
@@ -132,7 +130,7 @@ def open_regular(path: Path) -> tuple[int, int]:
 
 
 def read_small_file(path: Path, limit: int) -> bytes:
-    """Return a file of at most `limit` bytes. Raises `OSError`."""
+    """Return the bytes of a file of at most `limit` bytes. Raises `OSError`."""
     file, size = open_regular(path)
     try:
         if size > limit:
@@ -145,13 +143,13 @@ def read_small_file(path: Path, limit: int) -> bytes:
         os.close(file)
 
 
-def try_out(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Make a folder if it is missing, write a file there, read it back and delete it. Raises `OSError`."""
     make_folder(folder)
-    path, text = folder / f"try-{secrets.token_hex(8)}", secrets.token_bytes(TRY_BYTES)
+    path, text = folder / f"try-{secrets.token_hex(8)}", secrets.token_bytes(TRIAL_BYTES)
     try:
         write_file(path, [text], Progress())
-        if read_small_file(path, TRY_BYTES) != text:
+        if read_small_file(path, TRIAL_BYTES) != text:
             raise OSError(errno.EIO, "it returns other bytes than were written")
     finally:
         path.unlink(missing_ok=True)
@@ -160,7 +158,7 @@ def try_out(folder: Path) -> None:
 def read_into(file: int, at: int, memory: memoryview, crc: int, progress: Progress) -> int:
     """Fill memory with the bytes of a file from `at` on. Raises `OSError` and `GivenUpError`.
 
-    `crc` is the crc32 of the bytes before; return that with these bytes.
+    `crc` is the crc32 of the bytes before `at`. Return the crc32 that includes the new bytes.
     """
     done = 0
     while done < len(memory):

@@ -1,7 +1,7 @@
-"""Claims the folder of a job's steps for one run: two runs that write there would resume from each other's steps.
+"""Claims the folder of a job's steps for one run, since two runs that write there would resume from each other's steps.
 
-The nodes of a run share a lock on a file that names the run. The kernel or the file server releases it when a process
-ends, however that happens. All of this may block for ever, so it is for a daemon thread.
+The nodes of a run share a lock on a file that names the run. The kernel or the file server releases a lock when its
+process ends. All of this may block for ever, so it is for a daemon thread.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from coordinatord.protocol.schema import SchemaError, Strict, check, printable
 from nodeclient.keeping.disk.durable_file import make_folder
 
 CLAIM = "claim.json"
-"""The name of the locked file. It is never deleted: a process could hold the lock of a file that is gone."""
+"""The name of the locked file. It is never deleted, since a process could hold the lock of a file that is gone."""
 
 CLAIM_MAX = 4096
 
-AGAIN_S = 0.2
-"""The longest pause between two attempts. It is random, so that nodes which go into another run together do not keep
-each other from it."""
+RETRY_S = 0.2
+"""The longest pause between two attempts. Pauses are random, so that nodes that enter another run together do not keep
+blocking each other."""
 
 
 class FolderInUseError(OperationalError):
-    """Another run that has not ended has the folder; the text names it."""
+    """Another run that has not ended uses the folder; the text names the run."""
 
 
 class RunAndHost(Strict, frozen=True):
-    """What the file contains: the run that has the folder, and the host of the node that claimed it first."""
+    """The contents of the file: the run that uses the folder, and the host of the node that claimed it first."""
 
     run: Name
     host: Annotated[str, printable(255, least=1)]
 
 
 class FolderClaim:
-    """This process's share in the claim on a folder. Several threads may call it."""
+    """This process's share in the claim on a folder. It is safe for several threads."""
 
     def __init__(self, job: Path) -> None:
         """Begin without a share in the folder `job`, which may not be there yet."""
@@ -54,10 +54,10 @@ class FolderClaim:
         self._file: int | None = None
         self._one_at_a_time = threading.Lock()
         self.run = ""
-        """The run for which the folder was last taken; empty before."""
+        """The run for which the folder was last claimed; empty before the first one."""
 
-    def take(self, run: str, patience_s: float) -> None:
-        """Take the folder for a run, or check that the run still has it; wait so long for another run to end.
+    def acquire(self, run: str, patience_s: float) -> None:
+        """Claim the folder for a run, or check that it still has the claim; wait `patience_s` for another run to end.
 
         Raises `FolderInUseError`, and `OSError` if nothing can be locked there.
         """
@@ -69,17 +69,17 @@ class FolderClaim:
                         f"{self._path.parent} is in use by another run of this job: {owner}. Give each job a --job-id"
                         " or a --persist directory of its own, or end that run first"
                     )
-                threading.Event().wait(random.uniform(0.1, 1.0) * AGAIN_S)  # noqa: S311 - it keeps no secret
+                threading.Event().wait(random.uniform(0.1, 1.0) * RETRY_S)  # noqa: S311 - it keeps no secret
             self.run = run
 
     def release(self) -> None:
-        """Give up the share in the folder."""
+        """Release the share in the claim."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _attempt(self, run: str) -> str | None:
-        """Return None if the run has the folder now, else a text that names the run which has it."""
+        """Try to claim the folder; return None on success, else a text that names its run."""
         file = self._open()
         owner = _read(file)
         try:
@@ -93,12 +93,12 @@ class FolderClaim:
             self.release()
             return "its name cannot be read" if owner is None else f"run {owner.run}, begun on host {owner.host}"
         except BaseException:
-            self.release()  # a full disk, say, must not keep other nodes of the run from it
+            self.release()  # after a failed write, say, other nodes of the run may still claim it
             raise
         return None
 
     def _open(self) -> int:
-        """Return the descriptor of the file that is there now: the folder may have been deleted and made anew."""
+        """Return a descriptor of the present file, since the folder may have been deleted and made anew."""
         if self._file is not None:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._file), self._path.stat()):
@@ -111,7 +111,7 @@ class FolderClaim:
 
 
 def _read(file: int) -> RunAndHost | None:
-    """Return what the file contains; None if that is nothing or not to be understood. Raises `OSError`."""
+    """Return the contents of the file; None if it is empty or malformed. Raises `OSError`."""
     try:
         return check(json.loads(os.pread(file, CLAIM_MAX, 0)), RunAndHost, CLAIM)
     except (SchemaError, ValueError, RecursionError):

@@ -1,12 +1,14 @@
-"""Which whole steps of a job are on the disk, as the last look there found them, and which of them cannot be read.
+"""The whole steps of a job on the disk, as the last scan found them, and which of them cannot be read.
 
-Pure: the caller looks, and passes the time in seconds.
+Pure: the caller scans, and passes the time in seconds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+
+from msgspec import Struct
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_state import PERSISTED_MAX, PERSISTED_PARTS_MAX, DiskStep, KeptStep, PersistedStep
@@ -15,65 +17,71 @@ from nodeclient.core import kept_groups
 from nodeclient.core.persist_attempt import StepOnDisk
 from nodeclient.keeping.disk.step_folder import Manifest
 
-AGAIN_S = 30.0
-"""The first pause after an error of the file system; each further one is twice as long."""
+RETRY_S = 30.0
+"""The first pause before a step is read again after an error of the file system. Each further one is twice as long."""
 
-AGAIN_MAX_S = 600.0
+RETRY_MAX_S = 600.0
 
 Key = tuple[str, KeptStep]
-"""A step by the run that did it."""
+"""A step with the run that did it."""
+
+
+class _ReadFailure(Struct, frozen=True):
+    """The last failure to read a step."""
+
+    why: str
+    pause_s: float
+    until: float
+    """When the step may be read again; infinity if never."""
 
 
 class UnusableSteps:
-    """The steps that could not be read, each with the reason, and when they are tried again.
+    """The steps that could not be read.
 
-    A step that is damaged is never tried again in the life of this process. A file system that fails may soon work
-    again. A whole round is begun for each attempt, so the pauses grow. The caller passes the time, in seconds.
+    A damaged step is never read again by this process. After an error of the file system, a step is tried again. Each
+    attempt costs a whole round, so the pauses grow.
     """
 
     def __init__(self) -> None:
-        self._barred_until: dict[Key, float] = {}
-        self._pause_s: dict[Key, float] = {}
-        self._why: dict[Key, str] = {}
+        self._failures: dict[Key, _ReadFailure] = {}
 
     def record(self, key: Key, why: str, now: float, *, may_pass: bool) -> None:
-        """Record that a step could not be read; with `may_pass` the file system has failed, and not the step."""
-        pause_s = min(2 * self._pause_s.get(key, AGAIN_S / 2), AGAIN_MAX_S)
-        self._pause_s[key], self._why[key] = pause_s, why
-        self._barred_until[key] = now + pause_s if may_pass else math.inf
+        """Record that a step could not be read. With `may_pass`, only the file system has failed."""
+        last = self._failures.get(key)
+        pause_s = RETRY_S if last is None else min(2 * last.pause_s, RETRY_MAX_S)
+        self._failures[key] = _ReadFailure(why, pause_s, now + pause_s if may_pass else math.inf)
 
-    def forget_gone(self, there: Collection[Key]) -> None:
+    def forget_gone(self, present: Collection[Key]) -> None:
         """Forget the steps that are not on the disk any more."""
-        for key in self._why.keys() - {*there}:
-            del self._barred_until[key], self._pause_s[key], self._why[key]
+        self._failures = {key: failure for key, failure in self._failures.items() if key in present}
 
     def is_barred(self, key: Key, now: float) -> bool:
-        """Whether a step is not to be tried now."""
-        return now < self._barred_until.get(key, -math.inf)
+        """Whether a step must not be read now."""
+        return key in self._failures and now < self._failures[key].until
 
-    def why(self, there: Iterable[Key], now: float) -> str:
-        """Return why the first of these steps that is not to be tried now is of no use; empty if all can be tried."""
-        return next((self._why[key] for key in there if self.is_barred(key, now)), "")
+    def why(self, steps: Iterable[Key], now: float) -> str:
+        """Return why the first step that must not be read now is unusable; empty if all may be read."""
+        return next((self._failures[key].why for key in steps if self.is_barred(key, now)), "")
 
 
 class KnownSteps:
-    """What the last look at the disk found."""
+    """The results of the last scan of the disk."""
 
     def __init__(self) -> None:
         self._manifests: dict[Key, Manifest] = {}
         """The manifests of the steps that may be read, the newest first."""
         self._unusable = UnusableSteps()
         self.problems: set[str] = set()
-        """What was wrong with steps."""
+        """Texts about folders that hold no usable step."""
         self.whole: tuple[StepOnDisk, ...] = ()
         """All whole steps."""
         self.found: tuple[PersistedStep, ...] = ()
-        """The newest whole steps, without those that could not be read."""
+        """The newest steps that may be read, for the coordinator."""
         self.unusable = ""
-        """Why something on the disk is of no use to this node."""
+        """Why a step on the disk is unusable, for the coordinator; empty if none is known to be."""
 
     def update(self, whole: Sequence[Manifest], problems: Collection[str], now: float) -> None:
-        """Replace what is known by what a look found: the whole steps, the newest first, and what is wrong."""
+        """Record the results of a scan: the whole steps, the newest first, and texts about other folders."""
         self.problems = {*problems}
         manifests: dict[Key, Manifest] = {}
         for manifest in whole:
@@ -104,14 +112,14 @@ class KnownSteps:
         return {manifest.of.folder: manifest for manifest in self._manifests.values()}
 
     def manifest(self, disk: DiskStep | None, step: int) -> Manifest | None:
-        """Return the manifest of a step; None if the step may not be read."""
+        """Return the manifest of a step; None if the step is gone or must not be read."""
         return None if disk is None else self._manifests.get((disk.run, KeptStep(disk.round, step)))
 
     def withdraw(self, disk: DiskStep, step: int, why: str, now: float, *, may_pass: bool) -> None:
-        """Stop reporting a step that cannot be read. With `may_pass` it is tried again after a pause."""
+        """Stop reporting a step that could not be read. With `may_pass`, it is tried again after a pause."""
         key = disk.run, KeptStep(disk.round, step)
         self._unusable.record(key, why, now, may_pass=may_pass)
-        self._manifests.pop(key, None)  # so that the next look reads its manifest anew
+        self._manifests.pop(key, None)  # so that the next scan reads its manifest anew
         self.found = tuple(persisted for persisted in self.found if (persisted.run, persisted.at) != key)
         self.unusable = clip(why, MESSAGE_MAX)
 

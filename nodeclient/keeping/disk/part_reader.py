@@ -1,4 +1,4 @@
-"""Reads parts of a persisted step into memory of this node, in the layout of an arena. All of it blocks."""
+"""Reads parts of a step from the disk into memory of this node, in the layout of an arena. All functions block."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from nodeclient.keeping.disk.tensor_file import LENGTH_BYTES, TensorFile, Tensor
 from workerlib.contract.arena import Commit, Place
 
 Room = Callable[[Commit], Place]
-"""Returns the memory that a part with these control words is to be read into."""
+"""Returns the place in memory for a part with these control words."""
 
 
 def read_part(
     job: Path, manifest: Manifest, key: tuple[int, Contents], round_number: int, room: Room, progress: Progress
 ) -> Commit:
-    """Read a part, whose `key` is its rank and its contents; return its control words, with `round_number`.
+    """Read the part with this rank and these contents, its `key`; return its control words, with `round_number`.
 
-    Its place is whole only if all bytes are those that were written. Raises `OSError` and `UnusableError`, and what
-    `room` raises.
+    Its place becomes whole only if all bytes are those that were written. Raises `OSError`, `UnusableError`, and the
+    errors of `room`.
     """
     rank, contents = key
     part = manifest.find(contents, rank)
@@ -48,7 +48,7 @@ def _read_small(file: int, step_name: StepName, part: PartFile, room: Room, prog
     commit = _commit(step_name, part, part.bytes)
     place = room(commit)
     crc = read_into(file, 0, place.data[: part.bytes], 0, progress)
-    return _finish(place, commit, part, crc)
+    return _commit_if_unchanged(place, commit, part, crc)
 
 
 def _read_shard(file: int, step_name: StepName, part: PartFile, room: Room, progress: Progress) -> Commit:
@@ -61,7 +61,7 @@ def _read_shard(file: int, step_name: StepName, part: PartFile, room: Room, prog
     for span in tensors.spans:
         memory = place.data[span.in_memory : span.in_memory + span.length]
         crc = read_into(file, at + span.in_file, memory, crc, progress)
-    return _finish(place, commit, part, crc)
+    return _commit_if_unchanged(place, commit, part, crc)
 
 
 def _read_header(file: int, size: int, progress: Progress) -> tuple[TensorFile, int]:
@@ -77,8 +77,8 @@ def _commit(name: StepName, part: PartFile, length: int) -> Commit:
     return Commit(name.step, name.round, length, part.rank, name.world_size, part.shard, name.shards, serial=1)
 
 
-def _finish(place: Place, commit: Commit, part: PartFile, crc: int) -> Commit:
-    """Make a place whole whose bytes have this crc32. Raises `UnusableError` if others were written."""
+def _commit_if_unchanged(place: Place, commit: Commit, part: PartFile, crc: int) -> Commit:
+    """Make a place whole if its bytes, with this crc32, are those that were written. Raises `UnusableError`."""
     if crc != part.crc32:
         raise UnusableError("its digest does not match: it was changed, or the disk is bad")
     place.commit(commit)

@@ -1,4 +1,4 @@
-"""Writes parts of a step from the memory of this node into the folder of the step. All of it blocks."""
+"""Writes parts of a step from memory of this node into the folder of the step. All functions block."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ RANDOM = "random/"
 
 
 class PartLostError(OperationalError):
-    """What was to be written is not in memory any more, or is damaged there; the text says which."""
+    """A part to write is not in memory any more, or is damaged there; the text says which."""
 
 
 class DamagedPartError(PartLostError):
-    """A part is not what was saved."""
+    """A part in memory has other bytes than were saved."""
 
     def __init__(self, held: Held) -> None:
         super().__init__(f"what this node kept of rank {held.commit.rank} at step {held.commit.step} is damaged")
@@ -42,17 +42,17 @@ class DamagedPartError(PartLostError):
 
 def write_big(folder: Path, step_name: StepName, held: Held, progress: Progress) -> None:
     """Write one shard of the big state. Raises `OSError`, `PartLostError`, `ManifestError` and `TensorFileError`."""
-    data = _checked(held, progress)
+    data = _verified(held, progress)
     blocks = _blocks(describe(read_layout(data)), data)
     _write(folder, step_name, held, shard_file(held.commit.shard), Contents.SHARD, blocks, progress)
 
 
 def write_small(folder: Path, step_name: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
-    """Write the small state of a rank as it is, and with `buffers` its buffers as tensors.
+    """Write the small state of a rank as it is; with `buffers`, also write its buffers as tensors.
 
     Raises the errors of `write_big`.
     """
-    data = _small_data(held, _checked(held, progress))
+    data = _small_data(held, _verified(held, progress))
     _write(folder, step_name, held, small_file(held.commit.rank), Contents.SMALL, [data], progress)
     layout = read_layout(data)
     numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
@@ -62,7 +62,7 @@ def write_small(folder: Path, step_name: StepName, held: Held, progress: Progres
 
 
 def file_name(kind: Kind, held: Held) -> str:
-    """Return the name of the file for a part. The buffers of a rank are in a further one."""
+    """Return the name of the file for a part. The buffers of a rank are in a further file."""
     return shard_file(held.commit.shard) if kind is Kind.BIG else small_file(held.commit.rank)
 
 
@@ -86,24 +86,24 @@ def _write(
 ) -> None:
     """Write a file, and its note with the size and the crc32."""
     written = write_file(folder / name, blocks, progress)
-    _check_still(held)
+    _check_unchanged(held)
     part = PartFile(name, contents, held.commit.rank, held.commit.shard, written.size, written.crc)
     write_note(folder, Note(step_name, part), progress)
 
 
-def _checked(held: Held, progress: Progress) -> memoryview:
-    """Return the data of a place. Raises `PartLostError` if they do not match their digest, where one was noted."""
+def _verified(held: Held, progress: Progress) -> memoryview:
+    """Return the data of a place, after a check of their digest if one is known. Raises `PartLostError`."""
     data = held.place.data[: held.commit.length]
     known = held.place.digest(held.commit)
     if known is not None and _crc(data, progress) != known:
-        _check_still(held)
+        _check_unchanged(held)
         raise DamagedPartError(held)
-    _check_still(held)
+    _check_unchanged(held)
     return data
 
 
 def _crc(data: memoryview, progress: Progress) -> int:
-    """Return the crc32 of all data, and note progress: a large shard takes a minute, and the disk does not hang."""
+    """Return the crc32 of all data, and count progress, because a large shard takes a minute."""
     crc = 0
     for begin in range(0, len(data), CHUNK_BYTES):
         chunk = data[begin : begin + CHUNK_BYTES]
@@ -112,7 +112,7 @@ def _crc(data: memoryview, progress: Progress) -> int:
     return crc
 
 
-def _check_still(held: Held) -> None:
+def _check_unchanged(held: Held) -> None:
     if held.place.read() != held.commit:
         commit = held.commit
         raise PartLostError(f"step {commit.step} of rank {commit.rank} was overwritten before it was on the disk")

@@ -1,4 +1,4 @@
-"""What a user chooses about the disk. Command lines import this module, and nothing else of this room."""
+"""The user's settings for kept state on a disk. Command lines import no other module of this room."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from msgspec import Struct
 from coordinatord.protocol.kept_state import PersistOffer
 
 PERSIST_EVERY_S = 600.0
-"""The default time between two steps on the disk. Memory has the newest state, so the disk is for the loss of all
-hosts."""
+"""The default time between two steps on the disk, which is needed only if all hosts are lost: memory has newer
+steps."""
 
 PERSIST_KEEP = 2
-"""How many steps stay on the disk by default: one more than is needed, in case the newest proves to be damaged."""
+"""How many steps are left on the disk by default: one more than is needed, in case the newest proves damaged."""
 
 
 class PersistSettings(Struct, frozen=True):
     """Where steps are written, and how often."""
 
     root: Path
+    """The directory that the user has named."""
     job: str
     offer: PersistOffer
+    """The settings that the coordinator has to know."""
     command: str = ""
-    """The digest of the workers' command, by which two trainings are told apart; empty if there is none."""
+    """The digest of the workers' command, by which two trainings are told apart; empty without a command."""
     named: bool = True
-    """Whether somebody has named the job: then another command may go on from its steps."""
+    """Whether the user has named the job. If so, another command may resume from its steps."""

@@ -1,7 +1,7 @@
-"""Writes steps to the disk as the coordinator orders, and has the steps that are there. Other rooms call this module.
+"""Writes steps to the disk as the coordinator orders. Other rooms call this module.
 
-A disk may be slow, full, broken or away, and a network file system may hang for ever. So all that touches the disk runs
-in daemon threads, and a hang is noticed because no bytes are written or read.
+A disk may be slow, full, broken or missing, and a network file system may hang for ever. So everything that touches the
+disk runs in daemon threads, and a hang shows in that no bytes are written or read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nodeclient.core.effects import Level
 from nodeclient.core.persist_attempt import PersistAttempt, steps_to_delete
 from nodeclient.keeping.disk import step_folder
 from nodeclient.keeping.disk.complaints import Complaints, Notify
-from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread, retrieve
+from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread, ignore_error
 from nodeclient.keeping.disk.durable_file import GivenUpError, Progress
 from nodeclient.keeping.disk.folder_claim import FolderClaim, FolderInUseError
 from nodeclient.keeping.disk.part_writer import DamagedPartError, file_name, write_big, write_small
@@ -34,59 +34,59 @@ from nodeclient.keeping.parts.part_messages import Kind, kinds_of
 from workerlib.contract.manifest import ManifestError
 
 ANSWERS_WITHIN_S = 10.0
-"""How long a round waits for a disk that does not answer: one that hangs stops no training."""
+"""How long a round waits for a disk that does not answer. After that the training begins without the claim."""
 
 CLAIM_WITHIN_S = 5.0
-"""How long another run gets to end: a process that is ending, and nodes of which some have begun with the next run."""
+"""How long a claim waits for another run whose processes are just ending."""
 
 
 class Persister:
-    """Writes steps to the disk, for one node. Must be made in the running loop."""
+    """Writes steps to the disk, for one node. Create it in the running loop."""
 
     def __init__(
         self, settings: PersistSettings, arenas: Arenas, notify: Notify, changed: Callable[[], None], tasks: Tasks
     ) -> None:
-        """Begin without a look at the disk; `changed` is called when there is something to report."""
+        """Begin without access to the disk; `changed` is called when the node's report changes."""
         self.settings = settings
         self._arenas = arenas
         self._notify = notify
         self._changed = changed
         self._tasks = tasks
         self._attempt: PersistAttempt | None = None
-        """The attempt to write the step that the coordinator wants now; None if it wants none."""
+        """The attempt to write the step that the coordinator has ordered; None if it has ordered none."""
         self._progress = Progress()
-        """How far the files of that attempt are written."""
+        """The progress of that attempt."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
-        self._hanging: asyncio.Future[None] | None = None
-        """The last claim on the folder that was awaited: if the disk still hangs, it holds up no other round."""
+        self._claiming: asyncio.Future[None] | None = None
+        """The last attempt to claim the folder. While the disk hangs, no other one is made, so no other round waits."""
         self._claim = FolderClaim(step_folder.job_folder(settings.root, settings.job))
         self.steps = StepsOnDisk(settings, notify, self._complaints, changed, tasks)
-        """The steps that the disk has."""
+        """The steps on the disk."""
 
     @property
     def report(self) -> PersistReport | None:
-        """How far this node is with the step that the coordinator wants; None if it wants none."""
+        """The state of the ordered write; None if none is ordered."""
         return None if self._attempt is None else self._attempt.report
 
     def close(self) -> None:
-        """Give up the write in progress, without waiting for the end of its thread, and the claim on the folder."""
+        """Give up the write in progress and the claim on the folder, without waiting for a thread."""
         self._progress.give_up()
         in_thread(self._claim.release, THREAD)
 
     async def claim(self, run: str) -> str:
-        """Claim the folder for a run that begins a round; return why the run must not use it, empty if it may."""
+        """Claim the folder for a run before a round; return why the round must not begin, empty if it may."""
         if self._claim.run == run:
             return ""
         why = "it does not answer"
         try:
-            if self._hanging is None or self._hanging.done():
-                claiming = in_thread(partial(self._claim.take, run, CLAIM_WITHIN_S), THREAD)
-                claiming.add_done_callback(retrieve)
+            if self._claiming is None or self._claiming.done():
+                claiming = in_thread(partial(self._claim.acquire, run, CLAIM_WITHIN_S), THREAD)
+                claiming.add_done_callback(ignore_error)
                 await asyncio.wait([claiming], timeout=CLAIM_WITHIN_S + ANSWERS_WITHIN_S)
-                self._hanging = claiming
-            if self._hanging.done():
-                self._hanging.result()
+                self._claiming = claiming
+            if self._claiming.done():
+                self._claiming.result()
         except FolderInUseError as error:
             return str(error)
         except OSError as error:
@@ -98,13 +98,13 @@ class Persister:
         return ""
 
     def carry_out(self, run: str, order: PersistOrder | None) -> None:
-        """Write this node's parts of a step; None ends the write in progress."""
+        """Begin or go on with an ordered write; None gives up the write in progress."""
         current = self._attempt
         if order is None:
             if current is not None:
                 self._attempt = None
                 self._progress.give_up()
-                self.steps.look_now()
+                self.steps.request_scan()
         elif current is not None and current.is_for(run, order):
             current.record_order(order)
             if current.begin_commit():
@@ -121,7 +121,7 @@ class Persister:
             names = ((rank, kind) for each in order.parts for rank in each.each_rank for kind in kinds_of(each))
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in names]
             work = partial(self._write_all, name, parts, progress, order.aborted)
-            await self._thread.do(work, progress, attempt.record_bytes)
+            await self._thread.run(work, progress, attempt.record_bytes)
         except GivenUpError:
             return
         except (OperationalError, ManifestError, OSError) as error:
@@ -141,12 +141,12 @@ class Persister:
     def _write_all(
         self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, aborted: tuple[int, ...]
     ) -> None:
-        """Write the parts of this node. If that fails or is given up, delete them: the step does not become whole."""
+        """Write this node's parts, in a thread; delete them again if that fails or is given up."""
         with suppress(OSError):  # without locks, the user was warned when the round began
-            self._claim.take(name.run, CLAIM_WITHIN_S)
-        step_folder.drop_attempts(self.steps.folder, name.run, aborted, progress)
+            self._claim.acquire(name.run, CLAIM_WITHIN_S)
+        step_folder.delete_attempts(self.steps.folder, name.run, aborted, progress)
         folder = step_folder.begin(self.steps.folder, name)
-        # A step has one file of buffers: those of the rank that writes the first shard.
+        # A step has one file of buffers, that of the rank that writes the first shard.
         with_buffers = {held.commit.rank for kind, held in parts if kind is Kind.BIG and held.commit.shard == 0}
         try:
             for kind, held in parts:
@@ -161,10 +161,11 @@ class Persister:
             raise
 
     async def _commit(self, attempt: PersistAttempt) -> None:
+        """Make the step of an attempt whole, and delete older ones."""
         folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
-            whole, unfinished = await self._thread.do(work, progress, attempt.record_bytes)
+            whole, unfinished = await self._thread.run(work, progress, attempt.record_bytes)
         except (OperationalError, OSError) as error:
             self._fail(attempt, error)
             return
@@ -173,10 +174,10 @@ class Persister:
         self._changed()
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
-        await self.steps.look()
+        await self.steps.scan()
         dropped = steps_to_delete(self.steps.known.whole, self.settings.offer.keep, attempt.order.in_use) | unfinished
         try:
-            await in_thread(lambda: step_folder.drop(folder, dropped), THREAD)
+            await in_thread(lambda: step_folder.delete_steps(folder, dropped), THREAD)
         except OSError as error:
             self._complaints.complain(f"older steps cannot be deleted: {error.strerror or error}")
 
@@ -199,9 +200,9 @@ def _name_of(attempt: PersistAttempt) -> StepName:
 def _commit_and_list(
     job: Path, name: StepName, small: int, progress: Progress, command: str
 ) -> tuple[StepName, set[str]]:
-    """Make a step whole; return the step that is whole, and the folders of those that were begun and are not.
+    """Make a step whole; return its name, and the folders of unfinished steps.
 
-    They are listed here, before the coordinator knows of this step: then another step may be begun at any moment.
+    These are listed before the coordinator learns that the step is whole, since then another step may begin.
     """
     whole = step_folder.commit(job, name, small, progress, command).of
     return whole, step_folder.unfinished(job, progress)

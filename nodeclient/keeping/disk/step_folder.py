@@ -1,10 +1,10 @@
-"""The folder of a persisted step: which files it has, when it is whole, and how it is deleted.
+"""The folder of a step on the disk: which files it has, when it is whole, and how it is deleted.
 
-Each part is a file with a note beside it, which describes it. When all parts are there, one node makes one manifest of
-the notes. A folder without a manifest is not whole, and counts for nothing. So a step appears at one instant, and it
-disappears at one instant too: the manifest is deleted first.
+Each part is a file with a note beside it, which describes it. When all nodes have written, the committer turns the
+notes into one manifest. A folder without a manifest does not count. So a step appears at one instant, and since its
+manifest is deleted first, it disappears at one instant too.
 
-Nothing in the folders is trusted: names, sizes and numbers are checked, and what does not fit is left alone.
+Nothing in the folders is trusted: names, sizes and numbers are checked, and foreign files are left alone.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from nodeclient.keeping.disk.durable_file import Progress, flush_folder, make_fo
 MANIFEST = "manifest.json"
 
 NOTE = ".note"
-"""The end of the name of a note."""
+"""The suffix of a note."""
 
 MANIFEST_MAX = 64 << 20
 """The longest manifest in bytes: that of 100,000 ranks has 30 MB."""
 
 NOTE_MAX = 4096
 
-LOOKED_AT = 1
-"""The progress, in bytes, for each file that is looked at or deleted. A busy file server takes a moment for each, and a
-large job has tens of thousands of files. So progress shows that nothing hangs."""
+FILE_PROGRESS = 1
+"""The progress, in bytes, for each file that is examined or deleted. A busy file server takes a moment for each of the
+tens of thousands of files of a large job, and without progress it would seem to hang."""
 
 FOLDERS_MAX = 2 * KEEP_STEPS_MAX
-"""The most whole or damaged steps of a job that are looked at: these programs never keep more. Folders that are not
-whole do not count, however many attempts have failed."""
+"""The most whole or damaged steps of a job that a scan examines: these programs never keep more. Unfinished steps do
+not count."""
 
 SERIAL_MAX = 2**53 - 1
 
@@ -58,18 +58,18 @@ _FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}(-[0-9a-z]{1,16}
 
 
 class UnusableError(OperationalError):
-    """A folder holds no whole step; the text says why."""
+    """A folder holds no whole step, or a part of it cannot be used; the text says why."""
 
 
 class Contents(StrEnum):
-    """What a file of a step holds."""
+    """The kinds of files of a step."""
 
     SHARD = "shard"
     """One shard of the big state, as tensors."""
     BUFFERS = "buffers"
     """The buffers of one rank, as tensors: with them stock torch has a whole model. `ctx.keep` does not read them."""
     SMALL = "small"
-    """The small state of one rank, with the bytes that it had in memory."""
+    """The small state of one rank, with the same bytes as in memory."""
 
 
 class PartFile(Strict, frozen=True):
@@ -86,7 +86,7 @@ class PartFile(Strict, frozen=True):
 
 
 class StepName(Strict, frozen=True):
-    """Which step a folder holds. The number of the step is not enough: runs and rounds may repeat it."""
+    """The identity of a step. Its number is not enough, because runs and rounds may repeat it."""
 
     run: Name
     round: Counter
@@ -95,7 +95,7 @@ class StepName(Strict, frozen=True):
     shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     attempt: Annotated[str, printable(16)] = ""
     """The attempt that writes the step, in lower-case letters and digits. Two attempts at one step share no file, so
-    what is left of one that failed can be deleted while another one writes."""
+    the files of one that failed can be deleted while another one writes."""
 
     @property
     def at(self) -> KeptStep:
@@ -110,14 +110,14 @@ class StepName(Strict, frozen=True):
 
 
 class Note(Strict, frozen=True):
-    """What the note beside a file contains."""
+    """The contents of the note beside a file."""
 
     of: StepName
     file: PartFile
 
 
 class Manifest(Strict, frozen=True):
-    """All files of a whole step."""
+    """The contents of the manifest of a whole step: all of its files."""
 
     format: Annotated[int, Meta(ge=_FORMAT, le=_FORMAT)]
     serial: Annotated[int, Meta(ge=1, le=SERIAL_MAX)]
@@ -132,7 +132,7 @@ class Manifest(Strict, frozen=True):
         return next((file for file in self.files if file.contents is contents and file.rank == rank), None)
 
     def parts(self) -> list[KeptParts]:
-        """Return the parts that the folder holds, one for each file that `ctx.keep` reads."""
+        """Return the parts of the step, one for each file that `ctx.keep` reads."""
         of = self.of
         return [
             KeptParts(
@@ -157,7 +157,7 @@ Noted = TypeVar("Noted", Note, Manifest)
 
 
 def job_folder(root: Path, job: str) -> Path:
-    """Return the folder for the steps of a job. The job's name is escaped, and cut if it is too long for a file."""
+    """Return the folder for the steps of a job, whose name is escaped, and cut if it is too long for a file."""
     name = quote(job, safe=" +,=@").replace(".", "%2E")
     if len(name) > _NAME_MAX:
         name = f"{name[: _NAME_MAX - 13]}-{hashlib.sha256(job.encode()).hexdigest()[:12]}"
@@ -178,17 +178,17 @@ def small_file(rank: int) -> str:
 
 
 def write_note(folder: Path, note: Note, progress: Progress) -> None:
-    """Write the note beside a file that is there now. Raises `OSError` and `GivenUpError`."""
+    """Write the note beside a file that is written. Raises `OSError` and `GivenUpError`."""
     write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], progress)
 
 
 def find_whole(
     job: Path, known: Mapping[str, Manifest] | None = None, progress: Progress | None = None
 ) -> tuple[list[Manifest], list[str]]:
-    """Return the whole steps of a job, the newest first, and what is wrong with others. Raises `OSError`.
+    """Return the whole steps of a job, the newest first, and texts about unusable folders. Raises `OSError`.
 
-    `known` has manifests by folder: of these folders, only the presence of the manifest is checked. `progress` grows
-    with each file that is looked at.
+    `known` has manifests by folder, for which only the presence of the manifest is checked. `progress` grows with each
+    file that is examined.
     """
     progress = progress or Progress()
     whole: list[Manifest] = []
@@ -201,9 +201,9 @@ def find_whole(
                 manifest = read_manifest(folder, progress)
             else:
                 (folder / MANIFEST).lstat()
-                progress.add(LOOKED_AT)
+                progress.add(FILE_PROGRESS)
         except FileNotFoundError:
-            progress.add(LOOKED_AT)
+            progress.add(FILE_PROGRESS)
             continue  # not whole yet, or not any more
         except (OSError, UnusableError) as error:
             problems.append(f"{folder} is of no use: {error}")
@@ -214,7 +214,7 @@ def find_whole(
 
 
 def read_manifest(folder: Path, progress: Progress) -> Manifest:
-    """Return what a whole step consists of. Raises `FileNotFoundError`, `OSError` and `UnusableError`."""
+    """Read and check the manifest of a step. Raises `FileNotFoundError`, `OSError` and `UnusableError`."""
     manifest = _read(folder / MANIFEST, Manifest, MANIFEST_MAX, progress)
     if manifest.of.folder != folder.name:
         raise UnusableError("its manifest is that of another step")
@@ -224,9 +224,9 @@ def read_manifest(folder: Path, progress: Progress) -> Manifest:
 
 
 def commit(job: Path, name: StepName, small: int, progress: Progress, command: str = "") -> Manifest:
-    """Make a step whole, all of whose files are written: its shards, and the small state of `small` ranks.
+    """Make a step whole once all files are written: its shards, and the small state of `small` ranks.
 
-    `command` is the digest of the command that did the step. Notes progress with each file. Raises `OSError`,
+    `command` is the digest of the command that did the step. Progress grows with each file. Raises `OSError`,
     `UnusableError` and `GivenUpError`.
     """
     folder = job / name.folder
@@ -248,21 +248,21 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, command: s
     write_file(folder / MANIFEST, [_json(manifest)], progress)
     for path in paths:
         path.unlink(missing_ok=True)
-        progress.add(LOOKED_AT)
+        progress.add(FILE_PROGRESS)
     return manifest
 
 
 def unfinished(job: Path, progress: Progress) -> set[str]:
-    """Return the names of the folders that hold no whole step. Raises `OSError` and `GivenUpError`."""
+    """Return the names of the folders of unfinished steps. Raises `OSError` and `GivenUpError`."""
     found = set()
     for folder in _folders(job):
         if not (folder / MANIFEST).exists():
             found.add(folder.name)
-        progress.add(LOOKED_AT)
+        progress.add(FILE_PROGRESS)
     return found
 
 
-def drop(job: Path, names: Collection[str]) -> None:
+def delete_steps(job: Path, names: Collection[str]) -> None:
     """Delete steps by the names of their folders. Raises `OSError`."""
     for folder in _folders(job):
         if folder.name in names:
@@ -271,8 +271,8 @@ def drop(job: Path, names: Collection[str]) -> None:
             shutil.rmtree(folder)
 
 
-def drop_attempts(job: Path, run: str, attempts: Collection[int], progress: Progress) -> None:
-    """Delete the files of a run's failed attempts. Those that cannot be deleted stay. Raises `OSError`.
+def delete_attempts(job: Path, run: str, attempts: Collection[int], progress: Progress) -> None:
+    """Delete the files of a run's failed attempts, as far as that is possible. Raises `OSError`.
 
     All nodes that write do this at the same time, so files may vanish meanwhile.
     """
@@ -280,13 +280,13 @@ def drop_attempts(job: Path, run: str, attempts: Collection[int], progress: Prog
     for folder in _folders(job) if suffixes else ():
         if folder.name.split("-", 4)[-1] in suffixes and not (folder / MANIFEST).exists():
             shutil.rmtree(folder, ignore_errors=True)
-            progress.add(LOOKED_AT)
+            progress.add(FILE_PROGRESS)
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Delete the files of parts of a step that does not become whole, and before each its note. Raises `OSError`.
+    """Delete files of a step that does not become whole, each after its note. Raises `OSError`.
 
-    The folder stays, since other nodes may be about to write into it.
+    The folder is left, since other nodes may be about to write into it.
     """
     for name in names:
         (folder / f"{name}{NOTE}").unlink(missing_ok=True)
@@ -294,7 +294,7 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def begin(job: Path, name: StepName) -> Path:
-    """Make the folder of a step, if it is not there; return it. Raises `OSError` and `UnusableError`."""
+    """Make the folder of a step if it is missing; return it. Raises `OSError` and `UnusableError`."""
     folder = job / name.folder
     make_folder(folder)
     if folder.is_symlink():
@@ -309,17 +309,17 @@ def _folders(job: Path) -> list[Path]:
             found = [entry.name for entry in named if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
-    return [job / name for name in sorted(found, key=_numbers, reverse=True)]
+    return [job / name for name in sorted(found, key=_sort_key, reverse=True)]
 
 
-def _numbers(name: str) -> tuple[int, int, str]:
-    """Return the round and the step in a folder's name, which order the steps of one run, and the digest of its run."""
+def _sort_key(name: str) -> tuple[int, int, str]:
+    """Return the key by which folders are sorted: the round, the step, and the digest of the run."""
     _, step, _, number, run, *_ = name.split("-")
     return int(number), int(step), run
 
 
 def _check_all_written(name: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:
-    """Check that the files of all nodes are found. Raises `UnusableError`."""
+    """Check that the files of all nodes are present. Raises `UnusableError`."""
     shards_found = len({file.shard for file in files if file.contents is Contents.SHARD})
     small_found = sum(file.contents is Contents.SMALL for file in files)
     if shards_found < name.shards or small_found < small:
@@ -331,7 +331,7 @@ def _check_all_written(name: StepName, files: tuple[PartFile, ...], small: int, 
 
 
 def _check_whole(name: StepName, files: tuple[PartFile, ...]) -> None:
-    """Check that files make up a step. Raises `UnusableError`."""
+    """Check that files make up a whole step. Raises `UnusableError`."""
     names = {file.name for file in files}
     if len(names) < len(files) or any(file.rank >= name.world_size or file.shard >= name.shards for file in files):
         raise UnusableError("its files do not fit together")
@@ -349,7 +349,7 @@ def _check_sizes(folder: Path, files: tuple[PartFile, ...], progress: Progress) 
             size = (folder / file.name).lstat().st_size
         except FileNotFoundError:
             raise UnusableError(f"{file.name} is missing") from None
-        progress.add(LOOKED_AT)
+        progress.add(FILE_PROGRESS)
         if size != file.bytes:
             raise UnusableError(f"{file.name} has {size:,} bytes, and {file.bytes:,} were written")
 

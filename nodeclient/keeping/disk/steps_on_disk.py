@@ -1,6 +1,6 @@
-"""Looks from time to time which whole steps are on the disk, and reads the one that a round resumes from.
+"""Scans the disk for whole steps at intervals, and reads the step that a round resumes from.
 
-All that touches the disk runs in daemon threads: a network file system may hang for ever.
+Everything that touches the disk runs in daemon threads, since a network file system may hang for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodeclient.core.effects import Level
 from nodeclient.keeping.disk import disk_thread, step_folder
 from nodeclient.keeping.disk.complaints import Complaints, Notify
 from nodeclient.keeping.disk.disk_thread import THREAD, Result, read_in_thread
-from nodeclient.keeping.disk.durable_file import Progress, try_out
+from nodeclient.keeping.disk.durable_file import Progress, check_writable
 from nodeclient.keeping.disk.known_steps import KnownSteps
 from nodeclient.keeping.disk.part_reader import Room, read_part
 from nodeclient.keeping.disk.persist_settings import PersistSettings
@@ -27,38 +27,38 @@ from nodeclient.keeping.disk.step_folder import Contents, Manifest, UnusableErro
 from nodeclient.keeping.parts.part_messages import Kind
 from workerlib.contract.arena import Commit
 
-LOOK_WITHIN_S = 10.0
-"""How long the first look at the disk may take before the user is warned. The node does not join before that look."""
+SCAN_WITHIN_S = 10.0
+"""How long the first scan may take before the user is warned. The node joins only after that scan."""
 
-LOOK_EVERY_S = 10.0
-"""The pause between two looks at the disk: other nodes write and delete steps. A round that would begin from nothing
-waits until all of its nodes find the same steps."""
+SCAN_EVERY_S = 10.0
+"""The pause between two scans, since other nodes write and delete steps. A round that would begin from nothing waits
+until all of its nodes find the same steps."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The errors of a disk that is full: a node joins all the same, since somebody may make room while it trains."""
+"""The errors of a full disk. The node joins nonetheless, since somebody may make room while it trains."""
 
 MISTAKEN = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
 )
-"""The errors of a directory that is not the right one, or may not be written: these do not pass by themselves."""
+"""The errors of a wrong directory, or of one that must not be written. A retry would not help."""
 
-AGAIN = f"this is tried again every {LOOK_EVERY_S:g} s"
+RETRIED = f"this is tried again every {SCAN_EVERY_S:g} s"
 
 
 class OtherCommandError(OperationalError):
-    """The steps in the folder are of another command, and nothing says that this one is to go on from them."""
+    """The steps in the folder are those of another command, and the user has not asked to resume from them."""
 
     exit_code = ExitCode.USAGE
 
 
 class UnwritableError(OperationalError):
-    """A directory takes no steps, or no logs; the text says why."""
+    """Nothing can be written to the directory of steps, or of logs; the text says why."""
 
     exit_code = ExitCode.IO_ERROR
 
 
 class StepsOnDisk:
-    """The whole steps of one job in the directory, as this node finds them. Must be made in the running loop."""
+    """The whole steps of one job in the directory, as this node finds them. Create it in the running loop."""
 
     def __init__(
         self,
@@ -68,40 +68,40 @@ class StepsOnDisk:
         changed: Callable[[], None],
         tasks: Tasks,
     ) -> None:
-        """Begin without a look at the disk; `changed` is called when the reported steps have changed."""
+        """Begin without a scan; `changed` is called when the reported steps have changed."""
         self._settings = settings
         self.folder = step_folder.job_folder(settings.root, settings.job)
         self._notify = notify
         self._complaints = complaints
         self._changed = changed
         self._tasks = tasks
-        self._looking = asyncio.Lock()
-        self._look_now = asyncio.Event()
+        self._scanning = asyncio.Lock()
+        self._scan_requested = asyncio.Event()
         self.known = KnownSteps()
-        """What the last look found."""
+        """The results of the last scan."""
 
-    async def keep_looking(self) -> None:
-        """Try the disk out and look at it until that succeeds; then have it looked at from time to time.
+    async def start(self) -> None:
+        """Check that the disk is writable and scan it, until that succeeds; then scan it at intervals.
 
-        A node that joined before could make a round begin from nothing although there is a step on the disk. Raises
+        A node that joined before this could make a round begin from nothing despite a step on the disk. Raises
         `UnwritableError` and `OtherCommandError`.
         """
-        first = self._tasks.spawn(self._look_until_seen(), name="look")
-        done, _ = await asyncio.wait([first], timeout=LOOK_WITHIN_S)
+        first = self._tasks.spawn(self._scan_first(), name="scan")
+        done, _ = await asyncio.wait([first], timeout=SCAN_WITHIN_S)
         if not done:
-            text = f"{self._settings.root} does not answer within {LOOK_WITHIN_S:g} s: this node joins when it does"
+            text = f"{self._settings.root} does not answer within {SCAN_WITHIN_S:g} s: this node joins when it does"
             self._notify(Level.WARNING, text, "disk_hangs")
         await first
-        # By a mistyped directory or job, all would begin anew unseen.
+        # With a mistyped directory or job, the training would begin anew without a word.
         if not self.known.whole and not self.known.unusable:
             self._notify(Level.INFO, f"no step of this job is on the disk yet, in {self.folder}", "disk_empty")
         self._compare_commands()
-        self._tasks.spawn(self._look_on(), name="look")
+        self._tasks.spawn(self._scan_on(), name="scan")
 
     def _compare_commands(self) -> None:
         """Warn the user if another command has written the newest step.
 
-        Raises `OtherCommandError` if nobody has named the job: then only the command tells trainings apart.
+        Raises `OtherCommandError` if the job has no name of the user's, so that only the command tells trainings apart.
         """
         newest, command = self.known.newest, self._settings.command
         if newest is None or "" in {newest.command, command} or newest.command == command:
@@ -116,41 +116,41 @@ class StepsOnDisk:
             " to go on from that training"
         )
 
-    async def _look_until_seen(self) -> None:
+    async def _scan_first(self) -> None:
         while True:
-            if await self._try_out() and await self.look():
+            if await self._check_writable() and await self.scan():
                 return
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(SCAN_EVERY_S)
 
-    async def _try_out(self) -> bool:
+    async def _check_writable(self) -> bool:
         """Write to the folder; return whether the disk answers. Raises `UnwritableError`."""
         try:
-            await self._in_thread(partial(try_out, self.folder))
+            await self._in_thread(partial(check_writable, self.folder))
         except OSError as error:
             text = f"steps cannot be written to {self.folder}: {error.strerror or error}"
             if error.errno in MISTAKEN:
                 raise UnwritableError(f"{text}; see --persist") from error
             is_full = error.errno in FULL
-            self._complaints.complain(f"{text}; {'the training begins nonetheless' if is_full else AGAIN}")
+            self._complaints.complain(f"{text}; {'the training begins nonetheless' if is_full else RETRIED}")
             return is_full
         return True
 
-    async def _look_on(self) -> None:
+    async def _scan_on(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_S):  # wait_for may swallow the cancellation of this task
-                    await self._look_now.wait()
-            self._look_now.clear()
-            await self.look()
+                async with asyncio.timeout(SCAN_EVERY_S):  # wait_for may swallow the cancellation of this task
+                    await self._scan_requested.wait()
+            self._scan_requested.clear()
+            await self.scan()
 
-    async def look(self) -> bool:
-        """Look which steps are whole; return whether the disk could be read. One look is made at a time."""
-        async with self._looking:
+    async def scan(self) -> bool:
+        """Find the whole steps, in one scan at a time; return whether the disk could be read."""
+        async with self._scanning:
             work = partial(step_folder.find_whole, self.folder, self.known.by_folder())
             try:
                 whole, problems = await self._in_thread(work)
             except OSError as error:
-                self._complaints.complain(f"{self.folder} cannot be read: {error.strerror or error}; {AGAIN}")
+                self._complaints.complain(f"{self.folder} cannot be read: {error.strerror or error}; {RETRIED}")
                 return False
         self._record(whole, problems)
         return True
@@ -167,10 +167,10 @@ class StepsOnDisk:
             self._changed()
 
     def _complain_of_loss(self) -> None:
-        """Warn the user that the newest step is gone: no node deletes it before a newer one is whole.
+        """Warn the user that the newest step is gone, which no node deletes before a newer one is whole.
 
-        So the directory was deleted, or its file system is not mounted any more. Steps are then written to another disk
-        than the user thinks. If a step is damaged, that may be the newest one, and the user was told.
+        So the directory was deleted, or its file system is not mounted any more, and steps are written to another disk
+        than the user thinks.
         """
         self._notify(
             Level.WARNING,
@@ -180,7 +180,7 @@ class StepsOnDisk:
         )
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Return the result of work at the disk; after `STALL_S`, warn the user that it does not answer."""
+        """Return the result of work on the disk; after `STALL_S`, warn the user that it does not answer."""
         working = in_thread(work, THREAD)
         done, _ = await asyncio.wait([working], timeout=disk_thread.STALL_S)
         if not done:
@@ -188,14 +188,14 @@ class StepsOnDisk:
             self._complaints.complain(text)
         return await working
 
-    def look_now(self) -> None:
-        """Have the next look made at once."""
-        self._look_now.set()
+    def request_scan(self) -> None:
+        """Make the next scan follow at once."""
+        self._scan_requested.set()
 
     async def read(self, resume: Resume, rank: int, kind: Kind, room: Room, progress: Progress) -> Commit:
         """Read a part of the step that a round resumes from into memory; return its control words.
 
-        Raises `OSError`, `UnusableError` and `DiskHangsError`, and what `room` raises.
+        Raises `OSError`, `UnusableError`, `DiskHangsError`, and the errors of `room`.
         """
         manifest = self.known.manifest(resume.disk, resume.step)
         if manifest is None:
@@ -206,5 +206,5 @@ class StepsOnDisk:
         return await read_in_thread(work, progress)
 
     def withdraw(self, disk: DiskStep, step: int, why: str, *, may_pass: bool) -> None:
-        """Stop reporting a step that cannot be read. With `may_pass` it is tried again after a pause."""
+        """Stop reporting a step that could not be read. With `may_pass`, it is tried again after a pause."""
         self.known.withdraw(disk, step, why, asyncio.get_running_loop().time(), may_pass=may_pass)

@@ -1,9 +1,9 @@
-"""The form of a file of tensors: safetensors, with the sharding information of torch's distributed checkpoints.
+"""The format of a file of tensors: safetensors, with the sharding information of torch's distributed checkpoints.
 
-A file begins with the length of its header (8 bytes), the header (JSON) and then the tensors, one after the other
-(https://huggingface.co/docs/safetensors). `torch.distributed.checkpoint.HuggingFaceStorageReader` reads such files, and
-finds under `DCP_SHARDING_INFO` which piece of a whole tensor each of them has. Under `coordinatord` is what a place of
-an arena needs besides: the pieces in their order, of the types that torch has.
+A file has the length of its header (8 bytes), the header (JSON), and then the tensors, one after the other
+(https://huggingface.co/docs/safetensors). `torch.distributed.checkpoint.HuggingFaceStorageReader` reads such files:
+under `DCP_SHARDING_INFO` it finds which piece of a whole tensor each one is. Under `coordinatord` the header has what
+only an arena needs: the pieces in their order, with torch's types.
 
 No file is trusted: lengths, types and places are compared with each other and with the file's size.
 """
@@ -43,7 +43,7 @@ TYPES = {
     "uint64": ("U64", 8),
     "float64": ("F64", 8),
 }
-"""The format's names of torch's types, and the bytes of an element. Other types are written as bytes: see `_entry`."""
+"""The format's name of each torch type, and the bytes of an element. Other types are written as bytes, see `_entry`."""
 
 _RAW = "U8"
 
@@ -56,7 +56,7 @@ _OWN = "coordinatord"
 
 
 class TensorFileError(OperationalError):
-    """A file does not have the form that is written here; the text says what is wrong with it."""
+    """A file does not have this format; the text says what is wrong with it."""
 
 
 class Span(Struct, frozen=True):
@@ -69,7 +69,7 @@ class Span(Struct, frozen=True):
 
 
 class TensorFile(Struct, frozen=True):
-    """What a file of tensors consists of."""
+    """The structure of a file of tensors."""
 
     header: bytes
     """The header, with its length before it. It is padded so that the tensors are aligned."""
@@ -80,7 +80,7 @@ class TensorFile(Struct, frozen=True):
 
 
 def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
-    """Return the file for the tensors of a place, or for those with the numbers in `only`. Raises `TensorFileError`."""
+    """Lay out a file for the tensors of a place, or for those with numbers in `only`. Raises `TensorFileError`."""
     numbers = range(len(layout.pieces)) if only is None else only
     pieces = [(number, layout.pieces[number]) for number in numbers]
     # The largest elements come first, as in safetensors' own files: then all of them are aligned.
@@ -109,7 +109,7 @@ def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile
 
 
 def header_length(begin: bytes, size: int) -> int:
-    """Return the length of a header, by the first bytes of a file of `size` bytes. Raises `TensorFileError`."""
+    """Read the length of the header from the first bytes of a file of `size` bytes. Raises `TensorFileError`."""
     length = int.from_bytes(begin, "little")
     if len(begin) < LENGTH_BYTES or length > min(HEADER_MAX, size - LENGTH_BYTES):
         raise TensorFileError(f"a header of {length} bytes in a file of {size}")
@@ -117,7 +117,7 @@ def header_length(begin: bytes, size: int) -> int:
 
 
 def read_header(text: bytes, data_bytes: int) -> TensorFile:
-    """Return what a file consists of, by its header and the bytes that follow. Raises `TensorFileError`."""
+    """Return the structure of a file with this header and `data_bytes` after it. Raises `TensorFileError`."""
     try:
         entries = json.loads(text)
         own = json.loads(entries[_METADATA][_OWN])
@@ -155,7 +155,7 @@ def _spans(layout: Layout, entries: dict[str, Any]) -> tuple[Span, ...]:
 
 
 def _entry(piece: Piece) -> tuple[str, str, list[int], list[int]]:
-    """Return the key, type, sizes and offsets of a piece in the header; a type that the format lacks is bytes."""
+    """Return the key, type, sizes and offsets of a piece in the header. A type that the format lacks becomes bytes."""
     if piece.dtype in TYPES:
         return piece.name, TYPES[piece.dtype][0], [*piece.sizes], [*piece.offsets]
     begins = "x".join(map(str, piece.offsets))

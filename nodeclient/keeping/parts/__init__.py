@@ -1,8 +1,6 @@
-"""The parts of kept state that a node holds: their memory, and their way from one node to another.
+"""The parts of kept state that a node holds: their memory, and their transfer between nodes.
 
-`arenas` owns the memory, and `digests` shows whether its bytes are still those that were saved. `landing` is the memory
-of a part that comes in. `part_server` sends parts to other agents and `part_fetch` gets them, with the messages of
-`part_messages`.
-
-The other modules of `keeping` decide which part moves when.
+`arenas` owns the memory, and `digests` detects damaged bytes in it. `landing` is the memory of a part that is being
+received. `part_server` sends parts to other agents and `part_fetch` gets them, with the messages of `part_messages`.
+The other modules of `keeping` decide which parts are transferred.
 """

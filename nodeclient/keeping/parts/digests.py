@@ -1,8 +1,8 @@
-"""Whether what is kept is still what was saved: a CRC-32 of each place of an arena.
+"""Digests of kept state: a CRC-32 of each place of an arena, which shows damage to its bytes.
 
-The tensors that several ranks have alike get a digest of their own, by which the coordinator compares them. To compute
-one takes a second for each gigabyte, so threads do it. Never do two of them compute the first digest of a place: when a
-round has ended, digests are computed while the next round checks its parts.
+The tensors of a shared state, which several ranks have alike, get a further digest, by which the coordinator compares
+them. A digest takes a second for each gigabyte, so threads compute it. The first digest of a place is computed once,
+although the end of a round and the checks of the next one may both request it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from workerlib.contract.manifest import ManifestError, digests_of
 
 
 class Digests:
-    """Computes and compares digests. All methods are for one thread; `threads` do the work."""
+    """Computes and compares digests in `threads`. All methods are for one thread."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
         self._computing: dict[tuple[int, Commit], Future[bool]] = {}
-        """The computations in progress, by the identity of the place and what it holds."""
+        """The computations in progress, by the id of the place object and its commit."""
         self._of_tensors: WeakKeyDictionary[Place, tuple[Commit, int | None]] = WeakKeyDictionary()
-        """The digest of the tensors in each place of a shared state."""
+        """The digest of the tensors in each place of a shared state, with the commit that it is of."""
 
     def of_tensors(self, place: Place, commit: Commit) -> int | None:
         """Return the digest of the tensors of a shared state; None if it is not known yet."""
@@ -32,7 +32,7 @@ class Digests:
         return digest if known == commit else None
 
     def compute(self, places: Iterable[Place]) -> list[Future[bool]]:
-        """Compute the digests of each place that is whole and lacks one; return the computations for shared states."""
+        """Begin to compute the missing digests of whole places; return the computations for shared states."""
         computing = []
         for place in places:
             commit = place.read()
@@ -45,9 +45,9 @@ class Digests:
         return computing
 
     def check(self, place: Place, commit: Commit) -> Future[bool]:
-        """Return whether a place still holds what was saved with this commit, as a future.
+        """Return, as a future, whether the bytes of a place are still those that were saved with this commit.
 
-        Where its digest is not known yet, there is nothing to compare, and the digest is computed now.
+        If its digest is not known yet, there is nothing to compare, and the digest is computed.
         """
         known = place.digest(commit)
         if known is None:
@@ -62,7 +62,7 @@ class Digests:
         return self._computing[key]
 
     def _compute(self, place: Place, commit: Commit) -> bool:
-        """Compute and note the digests of a commit; return False if its place is overwritten meanwhile."""
+        """Compute the digests of a commit; return False if its place was overwritten meanwhile."""
         data, known, of_tensors = place.data[: commit.length], place.digest(commit), None
         try:
             crc, of_tensors = digests_of(data) if is_comparable(commit) else (zlib.crc32(data), None)
@@ -76,12 +76,12 @@ class Digests:
 
 
 def is_comparable(commit: Commit) -> bool:
-    """Whether other ranks save the same part of the big state, to the last bit."""
+    """Whether other ranks save the same part of the big state, with the same bits."""
     return commit.shards < commit.world_size and not commit.flags & CHOSEN
 
 
 def withdraw(place: Place, commit: Commit) -> bool:
-    """Empty a place if it still has this commit, whose data cannot be trusted; return whether it did."""
+    """Empty a place if it still has this damaged commit; return whether it had."""
     if place.read() != commit:
         return False
     place.begin()

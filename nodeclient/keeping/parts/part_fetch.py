@@ -1,4 +1,4 @@
-"""Gets a part of the kept state from the agent that holds it, over TCP. `part_messages` has the exchange."""
+"""Gets a part of kept state from the agent that holds it, over TCP. `part_messages` describes the exchange."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from nodeclient.keeping.parts.part_messages import (
 from nodeclient.keeping.parts.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN, REQUEST_WITHIN_S
 from workerlib.contract.arena import Commit, Place
 
-LOOK_UP_S = 0.5
-"""The pause between two looks of a thread that waits for data at whether the part was given up."""
+POLL_S = 0.5
+"""How often a thread that waits for data checks whether the part was given up."""
 
 
 class FetchError(OperationalError):
-    """A part cannot be had from its holder; the text says why."""
+    """A part cannot be received from its holder; the text says why."""
 
 
 def fetch(
@@ -36,14 +36,14 @@ def fetch(
     given_up: Event,
     pace: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Get a part into a place, commit it there and note its digest. Blocks, so it is for a thread.
+    """Receive a part into a place and commit it there, with its digest. Blocks, so it is for a thread.
 
-    `room` is called once, with the control words of the part, and returns the place for it. Another thread sets
-    `given_up` to end the transfer. `pace` is called with the size of each piece that has come, and returns when the
-    next one may come. Raises `FetchError`, and what `room` raises.
+    `room` is called once with the control words of the part, and returns the place for it. Another thread sets
+    `given_up` to end the transfer. `pace` is called with the size of each received piece, and blocks until the next one
+    may be received. Raises `FetchError`, and the errors of `room`.
     """
     try:
-        connection, exchange = _ask(source, name, given_up)
+        connection, exchange = _request(source, name, given_up)
         with connection:
             commit = exchange.read_answer(_receive(connection, ANSWER_BYTES, time.monotonic() + GRACE_S, given_up))
             if commit is None:
@@ -51,7 +51,7 @@ def fetch(
             if (commit.rank, commit.round, commit.step) != (name.rank, name.round, name.step):
                 raise FetchError(f"{source.address} offers another part")
             place = room(commit)
-            crc = _take(connection, exchange, place.data[: commit.length], given_up, pace)
+            crc = _receive_part(connection, exchange, place.data[: commit.length], given_up, pace)
     except (TimeoutError, EOFError):
         raise FetchError(f"{source.address} was too slow, or broke off") from None
     except OSError as error:
@@ -62,7 +62,8 @@ def fetch(
     place.note_digest(commit, crc)
 
 
-def _ask(source: KeptSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
+def _request(source: KeptSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
+    """Connect to the holder of a part and request it."""
     connection = socket.create_connection((source.address, source.port), timeout=REQUEST_WITHIN_S)
     try:
         nonce = _receive(connection, NONCE_BYTES, time.monotonic() + REQUEST_WITHIN_S, given_up)
@@ -75,7 +76,7 @@ def _ask(source: KeptSource, name: PartName, given_up: Event) -> tuple[socket.so
     return connection, exchange
 
 
-def _take(
+def _receive_part(
     connection: socket.socket,
     exchange: Exchange,
     memory: memoryview,
@@ -84,7 +85,7 @@ def _take(
 ) -> int:
     """Receive a part into memory; return the CRC that its holder has computed.
 
-    Raises `ValueError` if the bytes are not what was saved.
+    Raises `ValueError` if the bytes are not those that were saved.
     """
     tag = exchange.data_tag()
     until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN
@@ -107,7 +108,7 @@ def _receive(connection: socket.socket, length: int, until: float, given_up: Eve
 
 def _receive_into(connection: socket.socket, memory: memoryview, until: float, given_up: Event) -> None:
     """Fill memory from the connection. Raises `TimeoutError`, `EOFError` and other errors of the connection."""
-    connection.settimeout(LOOK_UP_S)
+    connection.settimeout(POLL_S)
     while memory:
         if given_up.is_set():
             raise EOFError

@@ -1,18 +1,18 @@
-"""The bytes that two agents exchange when one gets a part of the kept state from the other. Pure: no socket, no clock.
+"""The bytes that two agents exchange when one gets a part of kept state from the other. Pure: no socket, no clock.
 
 The holder sends first:
 
-| from | what |
+| from | bytes |
 |---|---|
 | holder | a nonce of 32 bytes |
 | reader | the request, with a nonce of its own, and a tag |
-| holder | the answer, whether it has the part and with which control words (`workerlib.contract.arena`), and a tag |
+| holder | the answer: whether it has the part, its control words (`workerlib.contract.arena`), and a tag |
 | holder | the part |
-| holder | the end, whether the part was whole and its CRC, and a tag over the part and the end |
+| holder | the end: whether the part was whole, its CRC, and a tag over the part and the end |
 
 Each tag is an HMAC-SHA256 with the holder's key, which only the coordinator and the nodes of the run know. It covers
-both nonces and the request, so messages that were recorded are of no use in another connection. The key itself is never
-sent here. Parts are not encrypted.
+both nonces and the request, so recorded messages are useless in another connection. The key is never sent here. Parts
+are not encrypted.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ END_BYTES = _END.size + TAG_BYTES
 
 
 class Kind(IntEnum):
-    """Which of the two places of a step a part is in."""
+    """The kind of a part."""
 
     BIG = 1
-    """A generation: the state that is saved at a break or at an interval."""
+    """A shard of the big state, which is saved at a stop or at intervals, in a generation of an arena."""
     SMALL = 2
-    """The state that is saved at each step."""
+    """The small state of a rank, which is saved at each step."""
 
 
 def kinds_of(wanted: WantedParts) -> list[Kind]:
-    """Return the kinds of parts that are wanted of each rank."""
+    """Return the kinds of parts that are wanted from each rank."""
     return [kind for kind, is_wanted in ((Kind.BIG, wanted.big), (Kind.SMALL, wanted.small)) if is_wanted]
 
 
@@ -68,7 +68,7 @@ class PartName(Struct, frozen=True):
 
 
 class Exchange:
-    """One exchange about one part, on either side: makes its own tags and checks those of the other side."""
+    """One exchange about one part, on either side: makes tags, and checks those of the other side."""
 
     def __init__(self, key: str, holder_nonce: bytes, request: bytes) -> None:
         """Begin with the holder's nonce and the packed request."""
@@ -80,14 +80,14 @@ class Exchange:
         return self._tag(b"request").digest()
 
     def answer(self, commit: Commit | None) -> bytes:
-        """Return the answer of a holder that has the part with these control words, or None if it does not have it."""
+        """Return the answer of a holder: the control words of the part, or None if it does not have the part."""
         packed = _ANSWER.pack(commit is not None, *(_NOT_HELD if commit is None else commit.words))
         return packed + self._tag(b"answer", packed).digest()
 
     def read_answer(self, data: bytes) -> Commit | None:
         """Return the control words of the part; None if the holder does not have it.
 
-        Raises `ValueError` for a false tag, and for numbers that no part can have: the holder may lie.
+        Raises `ValueError` for a false tag, and for numbers that no part can have.
         """
         packed, tag = data[: _ANSWER.size], data[_ANSWER.size :]
         _check(tag, self._tag(b"answer", packed).digest())

@@ -1,7 +1,7 @@
-"""Sends parts of the kept state to other agents, over TCP. `part_messages` has the exchange.
+"""Sends parts of kept state to other agents, over TCP. `part_messages` describes the exchange.
 
-The event loop serves peers until they have proved that they know the key, and a thread then sends them the part. So no
-heartbeat is late because of a peer that is slow, sends nonsense, or belongs to no job.
+The event loop serves a peer until the peer has proved that it knows the key. Then a thread sends the part. So a peer
+that is slow, sends nonsense, or belongs to no job delays no heartbeat.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ BACKLOG = 1_024
 """All nodes of a large round may connect within a second."""
 
 CONNECTIONS_MAX = 256
-"""Connections at a time. For another one, the server closes the oldest unproven connection of the address that has the
-most of these. If all peers have proved that they know the key, the new one is closed, and its peer tries again."""
+"""The most connections at a time. For another one, the server closes the oldest connection that has not proved the key,
+of the address with the most of these. If all have proved it, the new one is closed, and its peer retries."""
 
 REQUEST_WITHIN_S = 5.0
-"""The time in which a peer has to send its request: it is one packet, which TCP may have to repeat."""
+"""How long a peer has to send its request, which is one packet that TCP may have to repeat."""
 
 SENDERS = 4
 """How many parts of each kind are sent at a time: enough to fill a fast network. Further parts wait. Small parts never
 wait for big ones."""
 
 CHUNK_BYTES = 1 << 20
-"""The bytes that are read, checked and sent in one go: they stay in the processor's cache meanwhile."""
+"""The bytes that are read, checked and sent at a time, so that they stay in the processor's cache."""
 
 GRACE_S = 10.0
 RATE_MIN = 1e6
-"""A transfer may take `GRACE_S`, and a second more for each `RATE_MIN` bytes: a network of 1 Gbit/s that a hundred
-nodes share is faster. A peer that is slower is dropped."""
+"""A transfer may take `GRACE_S`, plus a second for each `RATE_MIN` bytes. A network of 1 Gbit/s that a hundred nodes
+share is faster. A slower peer is dropped."""
 
 _PAUSE_S = 1.0
 """The pause before the next attempt to accept, when the system lacks descriptors."""
 
 
 class PartServer:
-    """Listens at a port of its own until `close`. Must be made in the running loop. Raises `OSError` without a port."""
+    """Listens at a port of its own until `close`. Create it in the running loop. Raises `OSError` without a port."""
 
     def __init__(self, arenas: Arenas, on_damage: Callable[[Held], None], address: str) -> None:
-        """Begin to serve what is in memory at an address of this host; empty for all addresses.
+        """Begin to serve the parts in memory at an address of this host; empty for all addresses.
 
-        `on_damage` gets a part whose bytes are not what was saved.
+        `on_damage` gets each part whose bytes are not those that were saved.
         """
         self.key = secrets.token_hex(16)
         """The key that peers have to know."""
@@ -167,7 +167,7 @@ class PartServer:
 
 
 def _send_part(connection: socket.socket, exchange: Exchange, held: Held) -> bool:
-    """Send a part and its end; return whether its bytes are not what was saved."""
+    """Send a part and its end; return whether the part is damaged."""
     place, commit = held.place, held.commit
     data, known = place.data[: commit.length], place.digest(commit)
     until = time.monotonic() + GRACE_S + len(data) / RATE_MIN
@@ -179,13 +179,13 @@ def _send_part(connection: socket.socket, exchange: Exchange, held: Held) -> boo
             crc = zlib.crc32(chunk, crc)
             tag.update(chunk)
             _send_all(connection, chunk, until)
-        stayed = place.read() == commit
-        right = known in {None, crc}
-        _send_all(connection, exchange.end(tag, crc, whole=stayed and right), until)
+        is_unchanged = place.read() == commit
+        is_undamaged = known in {None, crc}
+        _send_all(connection, exchange.end(tag, crc, whole=is_unchanged and is_undamaged), until)
         connection.shutdown(socket.SHUT_WR)
     except OSError:  # the peer has gone, is too slow, or this node closes
         return False
-    return stayed and not right
+    return is_unchanged and not is_undamaged
 
 
 def _send_all(connection: socket.socket, data: bytes, until: float) -> None:

@@ -150,7 +150,7 @@ def test_no_more_comes_than_the_rate_allows_and_it_is_used_up_where_more_is_want
 ) -> None:
     limit, now, taken, waited = RateLimit(1e6, 0.0), 0.0, 0, 0.0
     for pause_s, size in acts:
-        wait_s = limit.take(size, now)
+        wait_s = limit.spend(size, now)
         taken += size
         assert wait_s >= 0
         now += wait_s

@@ -25,7 +25,7 @@ async def workers_of(node: KeepingNode, round_number: int = 1) -> list[KeepingWo
 def end(node: KeepingNode, worker: KeepingWorker) -> None:
     """End a worker, and let its node notice it."""
     worker.die()
-    node.keeper.note_exit(worker.local_rank)
+    node.keeper.record_exit(worker.local_rank)
 
 
 async def lent(worker: KeepingWorker) -> Arena:
@@ -44,7 +44,7 @@ async def test_the_worker_that_was_refused_saves_into_the_memory_of_the_one_that
         node.keeper.carry_out(SaveKept(planned=False))
         assert isinstance((await second.receive())[0], SaveNow)
         second.save(7, small=None)
-        await node.keeper.note_end()
+        await node.keeper.end_round()
         holding = node.reported()
         assert {(part.step, part.first_rank) for part in holding.parts if part.big} == {(6, 0), (7, 1)}
 
@@ -68,7 +68,7 @@ async def test_a_protected_step_in_lent_memory_stays(tmp_path: Path) -> None:
         end(node, first)
         await lent(second)
         second.save(8, small=None)
-        await node.keeper.note_end()
+        await node.keeper.end_round()
         holding = node.reported()
         assert {part.step for part in holding.parts if part.big} == {5, 7, 8}
 
@@ -79,7 +79,7 @@ async def test_lent_memory_is_that_of_its_owner_in_the_next_round(tmp_path: Path
         end(node, first)
         await lent(second)
         second.save(7, small=None)
-        await node.keeper.note_end()
+        await node.keeper.end_round()
         first, second = await workers_of(node, 2)
         assert first.arena is not None
         assert [commit.step for place in first.arena.generations if (commit := place.read())] == [7]
@@ -121,13 +121,13 @@ async def test_one_that_is_left_saves_if_the_borrower_dies_within_its_save(tmp_p
         second.die()
         await node.until(lambda: 1 not in node.keeper._channel.connected)
         assert not has_answered(node)
-        node.keeper.note_exit(1)
+        node.keeper.record_exit(1)
         await lent(third)
         assert await asked(third) == number
         third.save(7, small=None)
         third.send(Saved(7, 0.25, len(BIG), number))
         await node.until(lambda: has_answered(node))
-        await node.keeper.note_end()
+        await node.keeper.end_round()
         holding = node.reported()
         assert {(part.step, part.first_rank) for part in holding.parts if part.big} == {(7, 2)}
 
@@ -139,7 +139,7 @@ async def test_a_request_that_comes_between_the_two_signs_of_a_death_waits_for_t
         await node.until(lambda: 0 not in node.keeper._channel.connected)
         node.keeper.carry_out(SaveKept(planned=False))
         assert not has_answered(node)
-        node.keeper.note_exit(0)
+        node.keeper.record_exit(0)
         await lent(second)
         number = await asked(second)
         second.send(NotSaved("no step was done", number))
@@ -150,9 +150,9 @@ async def test_the_end_of_a_worker_that_was_held_takes_no_memory_from_the_one_in
     async with keeping_nodes(tmp_path, "a") as [node]:
         held = node.worker(node.begin(1))
         await held.reserve()
-        await node.keeper.note_end()
+        await node.keeper.end_round()
         node.keeper.carry_out(Restore(RUN, 2, None))
-        node.keeper.note_exit(held.local_rank)
+        node.keeper.record_exit(held.local_rank)
         assert isinstance(await node.worker(node.begin(2)).reserve(), Reserved)
 
 
@@ -161,6 +161,6 @@ async def test_a_worker_that_ends_while_it_waits_for_memory_is_not_waited_for_la
         worker = node.worker(node.begin(1))
         worker.send(Reserve(len(BIG), len(SMALL), 0, 1))
         worker.die()
-        arenas, memory = node.keeper._resources.arenas, node.keeper._giver.memory
+        arenas, memory = node.keeper._resources.arenas, node.keeper._memory.memory
         await node.until(lambda: arenas.used_bytes > 0 and not memory.reserving)
         assert not node.keeper._round.halting

@@ -10,26 +10,26 @@ def memory_with(*given: int, refused: tuple[int, ...] = ()) -> RoundMemory:
     """Return the memory of a round in which some workers got memory, and others did not."""
     memory = RoundMemory()
     for local_rank in (*given, *refused):
-        assert memory.begin(local_rank, WANTED)
+        assert memory.request(local_rank, WANTED)
         if local_rank in given:
-            memory.give(local_rank)
+            memory.record_reserved(local_rank)
         memory.reserving.discard(local_rank)
     return memory
 
 
 def test_memory_that_comes_after_the_end_of_its_worker_is_lent() -> None:
     memory = memory_with(refused=(1,))
-    assert memory.begin(0, WANTED)
+    assert memory.request(0, WANTED)
     memory.end(0)
     assert memory.lend({1}) is None
-    memory.give(0)
+    memory.record_reserved(0)
     memory.reserving.discard(0)
     assert memory.lend({1}) == Loan(0, 1)
 
 
 def test_a_worker_that_waits_for_memory_borrows_once_it_is_refused() -> None:
     memory = memory_with(0)
-    assert memory.begin(1, WANTED)
+    assert memory.request(1, WANTED)
     memory.end(0)
     assert memory.lend({1}) is None
     memory.reserving.discard(1)
@@ -63,7 +63,7 @@ def test_a_worker_that_has_ended_is_given_nothing() -> None:
     memory = memory_with(0, refused=(1,))
     memory.end(0)
     memory.end(1)
-    assert not memory.begin(0, WANTED)
+    assert not memory.request(0, WANTED)
     assert memory.lend({0, 1}) is None, "the connection of one that has ended may last longer than its process"
 
 

@@ -16,7 +16,7 @@ async def test_a_state_that_several_workers_have_is_named_with_its_digest(tmp_pa
             worker.save(7)
         workers[1].save(8, big=bytes(reversed(BIG)))
         workers[0].save(8)
-        await node.keeper.note_end()
+        await node.keeper.end_round()
         holding = node.reported()
         digests = {(part.step, part.first_rank): part.digest for part in holding.parts if part.big}
         assert digests.keys() == {(7, 0), (8, 0), (8, 1)}, "ranks with the same state share a group"

@@ -37,7 +37,7 @@ async def saved(node: KeepingNode, step: int = 7, flags: int = 0) -> None:
     worker.save(step, flags=flags)
     worker.die()
     await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
-    await node.keeper.note_end()
+    await node.keeper.end_round()
 
 
 async def test_what_a_worker_saved_is_there_when_it_is_dead(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ async def test_nobody_waits_for_a_worker_that_dies_while_it_saves(tmp_path: Path
         node.events.clear()
         node.keeper.carry_out(SaveKept(planned=False))
         workers[0].die()
-        node.keeper.note_exit(1)
+        node.keeper.record_exit(1)
         await node.until(lambda: node.events == [KeptSaved()])
 
 
@@ -348,7 +348,7 @@ async def test_a_bit_that_flips_in_memory_is_found_and_the_part_withdrawn(tmp_pa
         await worker.reserve()
         worker.save(7)
         worker.save(8)
-        await node.keeper.note_end()
+        await node.keeper.end_round()
         await node.damage(worker, 8)
         node.events.clear()
         node.begin(2, a_resume(1, 8, node.source(wanted())))

@@ -35,7 +35,7 @@ from pathlib import Path
 from nodeclient.keeping.disk import persister
 from nodeclient.keeping.disk.folder_claim import FolderClaim
 claim = FolderClaim(Path(sys.argv[1]))
-claim.take("r-1", 0)
+claim.acquire("r-1", 0)
 print("taken", flush=True)
 sys.stdin.read()
 """
@@ -48,28 +48,28 @@ def a_probe(run: str) -> Probe:
 
 def test_the_nodes_of_one_run_share_a_folder_and_another_run_is_refused(tmp_path: Path) -> None:
     one, another, foreign = (FolderClaim(tmp_path / "job") for _ in range(3))
-    one.take("r-1", 0)
-    another.take("r-1", 0)
+    one.acquire("r-1", 0)
+    another.acquire("r-1", 0)
     with pytest.raises(FolderInUseError, match="run r-1"):
-        foreign.take("r-2", 0)
+        foreign.acquire("r-2", 0)
     one.release()
     with pytest.raises(FolderInUseError, match="run r-1"):
-        foreign.take("r-2", 0)
+        foreign.acquire("r-2", 0)
     another.release()
-    foreign.take("r-2", 0)
+    foreign.acquire("r-2", 0)
     with pytest.raises(FolderInUseError, match="run r-2"):
-        one.take("r-1", 0)
+        one.acquire("r-1", 0)
     foreign.release()
 
 
 def test_nodes_that_go_into_another_run_take_the_folder_with_them(tmp_path: Path) -> None:
     one, another = FolderClaim(tmp_path / "job"), FolderClaim(tmp_path / "job")
-    one.take("r-1", 0)
-    another.take("r-1", 0)
+    one.acquire("r-1", 0)
+    another.acquire("r-1", 0)
     with pytest.raises(FolderInUseError):
-        one.take("r-2", 0)
-    another.take("r-2", 0)
-    one.take("r-2", 0)
+        one.acquire("r-2", 0)
+    another.acquire("r-2", 0)
+    one.acquire("r-2", 0)
     one.release()
     another.release()
 
@@ -80,10 +80,10 @@ def test_a_run_that_was_killed_leaves_its_folder_to_the_next(tmp_path: Path) -> 
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "job")], **pipes) as holder:  # type: ignore[call-overload]  # a plain dict
         assert holder.stdout.readline() == b"taken\n"
         with pytest.raises(FolderInUseError, match="run r-1"):
-            claim.take("r-2", 0)
+            claim.acquire("r-2", 0)
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
-    claim.take("r-2", 0)
+    claim.acquire("r-2", 0)
     claim.release()
 
 
@@ -94,18 +94,18 @@ def test_a_claim_that_cannot_be_read_is_that_of_another_run(tmp_path: Path, text
         fcntl.flock(held, fcntl.LOCK_SH)
         claim = FolderClaim(tmp_path)
         with pytest.raises(FolderInUseError, match="another run"):
-            claim.take("r-1", 0)
-    claim.take("r-1", 0)
+            claim.acquire("r-1", 0)
+    claim.acquire("r-1", 0)
     claim.release()
 
 
 def test_a_folder_that_is_made_anew_is_claimed_anew(tmp_path: Path) -> None:
     ours, foreign = FolderClaim(tmp_path / "job"), FolderClaim(tmp_path / "job")
-    ours.take("r-1", 0)
+    ours.acquire("r-1", 0)
     shutil.rmtree(tmp_path / "job")
-    ours.take("r-1", 0)
+    ours.acquire("r-1", 0)
     with pytest.raises(FolderInUseError, match="run r-1"):
-        foreign.take("r-2", 0)
+        foreign.acquire("r-2", 0)
     ours.release()
 
 
@@ -183,11 +183,11 @@ async def test_another_command_goes_on_from_a_step_only_if_the_job_is_named(tmp_
         await write(node, an_order(4, commit=True))
     text = f"step 4 in {tmp_path / 'job'} was written by a training with another command"
     async with keeping_nodes(tmp_path, "b", disk=tmp_path, command="1", named=False) as [node]:
-        await node.keeper.look_at_disk()
+        await node.keeper.find_steps_on_disk()
         assert node.texts == [], "the same command goes on as ever"
     async with keeping_nodes(tmp_path, "c", disk=tmp_path, command="2", named=False) as [node]:
         with pytest.raises(OtherCommandError, match=f"{text}, and nothing names this job: .* --job-id job to go on"):
-            await node.keeper.look_at_disk()
+            await node.keeper.find_steps_on_disk()
     async with keeping_nodes(tmp_path, "d", disk=tmp_path, command="2") as [node]:
-        await node.keeper.look_at_disk()
+        await node.keeper.find_steps_on_disk()
         assert node.texts == [f"{text}: this one goes on from its steps"]

@@ -35,13 +35,13 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
     monkeypatch.setattr(os, "fsync", hang)
     monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
-    monkeypatch.setattr(disk_thread, "LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(disk_thread, "POLL_S", 0.02)
     yield heal
     heal.set()
 
 
 def test_a_node_says_that_its_disk_hangs_before_the_coordinator_gives_the_last_step_up() -> None:
-    said_s = disk_thread.STALL_S + disk_thread.LOOK_AGAIN_S + 2 * Policy().heartbeat_s
+    said_s = disk_thread.STALL_S + disk_thread.POLL_S + 2 * Policy().heartbeat_s
     assert said_s < END_IDLE_S < STUCK_S < END_S
 
 
@@ -169,10 +169,10 @@ async def test_a_disk_that_hangs_while_a_round_begins_is_said_and_tried_again(
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
         await train(writer, 4)
         await write(writer, an_order(commit=True))
-        await other.keeper.look_at_disk()
+        await other.keeper.find_steps_on_disk()
         monkeypatch.setattr(os, "preadv", hang)
         monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
-        monkeypatch.setattr(disk_thread, "LOOK_AGAIN_S", 0.02)
+        monkeypatch.setattr(disk_thread, "POLL_S", 0.02)
         try:
             resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
             other.begin(1, resume, run="r-2")
@@ -193,9 +193,9 @@ async def test_a_disk_that_hangs_at_a_later_look_is_said(tmp_path: Path, monkeyp
 
     (tmp_path / "disk" / "job").mkdir(parents=True)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await node.keeper.look_at_disk()
+        await node.keeper.find_steps_on_disk()
         monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
-        monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
+        monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.02)
         monkeypatch.setattr(os, "scandir", hang)
         try:
             await node.until(lambda: any("does not answer: nothing was seen" in text for text in node.texts))

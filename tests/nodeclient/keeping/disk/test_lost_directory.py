@@ -23,13 +23,13 @@ def complained(node: KeepingNode) -> bool:
 
 
 async def test_a_directory_that_is_gone_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.05)
     disk = tmp_path / "disk"
     async with keeping_nodes(tmp_path, "a", "b", disk=disk) as (writer, other):
         await train(writer, 4, 8)
         await write(writer, an_order(4, commit=True))
         for node in (writer, other):
-            await node.keeper.look_at_disk()
+            await node.keeper.find_steps_on_disk()
         disk.rename(tmp_path / "elsewhere")
         for node in (writer, other):
             await node.until(partial(complained, node))

@@ -44,7 +44,7 @@ async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp
         done = await write(writer, an_order(commit=True))
         assert (done.state, done.step) == (PersistState.COMMITTED, 4)
         assert done.bytes > len(BIG)
-        await other.keeper.look_at_disk()
+        await other.keeper.find_steps_on_disk()
         holding = other.reported(run="")
         assert other.holding(run="r-2") == holding, "it waits for its first round of that run"
         [step] = holding.persisted
@@ -75,7 +75,7 @@ async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Pa
         await train(writer, 4)
         await write(writer, an_order(4, commit=True))
         flip_a_bit(tmp_path)
-        await other.keeper.look_at_disk()
+        await other.keeper.find_steps_on_disk()
         resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
         other.begin(1, resume, run="r-2")
         await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
@@ -89,9 +89,9 @@ async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Pa
 async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.02)
     async with keeping_nodes(tmp_path, "a", "spare", disk=tmp_path / "disk") as (node, spare):
-        await spare.keeper.look_at_disk()
+        await spare.keeper.find_steps_on_disk()
         worker = await train(node)
         for step in (4, 8, 12):
             worker.save(step, BIG, SMALL)
@@ -105,11 +105,11 @@ async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
     def fail(_: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.02)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         with monkeypatch.context() as failing:
             failing.setattr(os, "scandir", fail)
-            first = asyncio.ensure_future(node.keeper.look_at_disk())
+            first = asyncio.ensure_future(node.keeper.find_steps_on_disk())
             await node.until(lambda: any("cannot be read: Input/output error" in text for text in node.texts))
             assert not first.done()
         await asyncio.wait_for(first, TIMEOUT_S)
@@ -123,7 +123,7 @@ async def test_a_node_is_refused_whose_directory_takes_no_steps(tmp_path: Path, 
     """A mistyped directory would otherwise be noticed at the first step that is written, and that is lost."""
     with pytest.raises(UnwritableError, match=f"steps cannot be written to {folder}/job: {why}; see --persist"):
         async with keeping_nodes(tmp_path, "a", disk=Path(folder)) as (node,):
-            await node.keeper.look_at_disk()
+            await node.keeper.find_steps_on_disk()
 
 
 async def test_a_node_whose_disk_is_full_says_so_before_it_joins(tmp_path: Path, small_disk: Path) -> None:
@@ -131,31 +131,31 @@ async def test_a_node_whose_disk_is_full_says_so_before_it_joins(tmp_path: Path,
         while True:
             others.write(bytes(4096))
     async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
-        await node.keeper.look_at_disk()
+        await node.keeper.find_steps_on_disk()
         text = f"steps cannot be written to {small_disk}/job: No space left on device"
         assert any(line.startswith(text) for line in node.texts)
 
 
 async def test_a_node_that_has_tried_the_disk_out_leaves_no_file(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await node.keeper.look_at_disk()
+        await node.keeper.find_steps_on_disk()
         assert not list((tmp_path / "disk" / "job").iterdir())
 
 
 async def test_a_node_says_if_no_step_of_its_job_is_on_the_disk(tmp_path: Path) -> None:
     """A mistyped directory or job would otherwise begin anew unseen."""
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
-        await writer.keeper.look_at_disk()
+        await writer.keeper.find_steps_on_disk()
         assert [text for text in writer.texts if text.startswith("no step of this job is on the disk yet, in ")]
         await train(writer, 4)
         await write(writer, an_order(commit=True))
-        await other.keeper.look_at_disk()
+        await other.keeper.find_steps_on_disk()
         assert not other.texts
 
 
 async def test_a_node_ends_although_it_was_about_to_look(tmp_path: Path) -> None:
     async with asyncio.timeout(TIMEOUT_S), keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await node.keeper.look_at_disk()
+        await node.keeper.find_steps_on_disk()
         await train(node, 4)
         await write(node, an_order(commit=True))
         node.keeper.carry_out(Persist(RUN, None))
@@ -171,9 +171,9 @@ async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
         return list_folder(folder)
 
     monkeypatch.setattr(os, "scandir", hang)
-    monkeypatch.setattr(steps_on_disk, "LOOK_WITHIN_S", 0.05)
+    monkeypatch.setattr(steps_on_disk, "SCAN_WITHIN_S", 0.05)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        first = asyncio.ensure_future(node.keeper.look_at_disk())
+        first = asyncio.ensure_future(node.keeper.find_steps_on_disk())
         await node.until(lambda: bool(node.texts))
         assert node.texts == [f"{tmp_path / 'disk'} does not answer within 0.05 s: this node joins when it does"]
         assert not first.done()
@@ -186,7 +186,7 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
         await train(writer, 4)
         await write(writer, an_order(commit=True))
         flip_a_bit(tmp_path)
-        await other.keeper.look_at_disk()
+        await other.keeper.find_steps_on_disk()
         resume = a_resume(0, 4, other.source(wanted()))
         other.begin(1, type(resume)(0, 4, 1, 1, resume.sources, complete=True, disk=DiskStep(RUN, 1)), run="r-2")
         await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
@@ -201,9 +201,9 @@ async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypat
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
         await train(writer, 4)
         await write(writer, an_order(commit=True))
-        monkeypatch.setattr(known_steps, "AGAIN_S", 2.0)
-        monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.05)
-        await node.keeper.look_at_disk()
+        monkeypatch.setattr(known_steps, "RETRY_S", 2.0)
+        monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.05)
+        await node.keeper.find_steps_on_disk()
         with monkeypatch.context() as broken:
             broken.setattr(os, "preadv", _fail)
             disk = replace(a_resume(0, 4, node.source(wanted())), disk=DiskStep(RUN, 1))
@@ -225,7 +225,7 @@ async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, mon
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
         await train(writer, 4)
         await write(writer, an_order(commit=True))
-        await node.keeper.look_at_disk()
+        await node.keeper.find_steps_on_disk()
         monkeypatch.setattr(arena, "BYTES_MAX", len(BIG) // 2)
         disk = a_resume(0, 4, node.source(wanted()))
         node.begin(1, replace(disk, disk=DiskStep(RUN, 1)), run="r-2")

@@ -148,7 +148,7 @@ def test_only_what_is_named_is_dropped_whole_or_not(tmp_path: Path) -> None:
         write(tmp_path, name(step), ranks=(0,))
     (tmp_path / "mine").mkdir()
     assert step_folder.unfinished(tmp_path, Progress()) == {name(10).folder, name(16).folder}
-    step_folder.drop(tmp_path, [name(4).folder, name(10).folder, "mine"])
+    step_folder.delete_steps(tmp_path, [name(4).folder, name(10).folder, "mine"])
     assert [step.of.step for step in find_whole(tmp_path)[0]] == [12, 8]
     assert {path.name for path in tmp_path.iterdir()} == {*(name(step).folder for step in (8, 12, 16)), "mine"}
 
@@ -289,7 +289,7 @@ def test_a_link_to_elsewhere_in_a_folders_place_is_neither_read_nor_written_nor_
         step_folder.begin(job, manifest.of)
     persisted(job, name(8))
     assert step_folder.unfinished(job, Progress()) == set()
-    step_folder.drop(job, [folder.name, name(8).folder])
+    step_folder.delete_steps(job, [folder.name, name(8).folder])
     assert sorted(elsewhere.iterdir()) == files
     assert [path.name for path in job.iterdir()] == [folder.name]
 
@@ -362,5 +362,5 @@ def test_what_failed_attempts_have_left_hides_no_whole_step(tmp_path: Path, monk
     assert [manifest.of.step for manifest in find_whole(tmp_path)[0]] == [9]
     left = step_folder.unfinished(tmp_path, Progress())
     assert len(left) == step_folder.FOLDERS_MAX
-    step_folder.drop(tmp_path, left)
+    step_folder.delete_steps(tmp_path, left)
     assert [folder.name for folder in tmp_path.iterdir()] == [name(step=9).folder]
