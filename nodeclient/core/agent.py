@@ -136,8 +136,13 @@ class Agent:
 
     def _on_degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
         self._connection.record_alive(now)
-        if self._connection.shown.is_new_error(event.degraded.reason):
-            self._notice(Level.WARNING, "coordinator_undecided", notices.degraded(event.degraded.reason))
+        reason = event.degraded.reason
+        if self._connection.shown.is_new_error(reason):
+            self._notice(
+                Level.WARNING,
+                "coordinator_undecided",
+                f"the coordinator lives but decides nothing, all stays as it is: {reason}",
+            )
         self._leaving.on_undecided(now)
 
     def _on_turned_away(self, event: events.TurnedAway, now: float) -> None:
@@ -228,8 +233,8 @@ class Agent:
 
     def _on_embedded_coordinator_end(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
         if self._leaving.exit is None:
-            text = notices.embedded_coordinator_ended(event.how)
-            self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now)
+            ended = f"the coordinator that this node brought along has ended ({event.how})"
+            self._end_with(effects.Exit(ExitCode.UNAVAILABLE, f"{ended}: no round can be formed without it"), now)
 
     def _cut_off(self, now: float) -> None:
         self._group.ending.cut_off = True

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import Desired, Failure, Goal, Observed, Phase, RefusalCode, Refused, Report
+from coordinatord.protocol.messages import Desired, Failure, Goal, Observed, Phase, RefusalCode, Refused
 from nodeclient.core import notices
 from nodeclient.core.effects import Exit, Level, Notice, Reconnect, Show, Waiting
 
@@ -83,7 +83,8 @@ class Shown:
         The reason to wait is shown again if the node was `let_in` by this message.
         """
         news: list[Show | Notice | Waiting] = []
-        if desired.report is not None and self._is_new_report(desired.run, desired.report):
+        if desired.report is not None and self._report != (desired.run, desired.report.round):
+            self._report = desired.run, desired.report.round
             news.append(Show(desired.report))
         if desired.remark and desired.remark != self._remark:
             self._remark = desired.remark
@@ -92,10 +93,6 @@ class Shown:
         if desired.goal is Goal.WAIT and (let_in or before != desired.reason):
             news.append(Waiting(desired.reason, None if desired.wait_s is None else now + desired.wait_s))
         return news
-
-    def _is_new_report(self, run: str, report: Report) -> bool:
-        before, self._report = self._report, (run, report.round)
-        return before != self._report
 
 
 class ConnectionState:
@@ -149,7 +146,7 @@ class ConnectionState:
     def expire(self, now: float) -> Reconnect:
         """Return the effect that ends a session whose coordinator was silent for a lease."""
         self.heard_at = now  # so that this is done once before the shell submits `SessionClosed`
-        return Reconnect(notices.silent(self.lease_s))
+        return Reconnect(f"the coordinator has been silent for {self.lease_s:g} s")
 
     def heard_s(self, now: float) -> float:
         """Return how many seconds ago the coordinator was last heard in this session; 0 outside a session."""
@@ -194,7 +191,7 @@ class ConnectionState:
         refused = None if self._refusal is None else self._refusal.refused
         code = ExitCode.UNAVAILABLE
         if refused is None:
-            reason = notices.not_reached(self.error, waited_s)
+            reason = f"no coordinator reached within {waited_s:g} s: {self.error}; see --coord and --join-timeout"
         elif refused.message != self.error:
             reason = notices.not_let_in(f"{refused.message}; and then: {self.error}", waited_s)
         else:

@@ -138,16 +138,6 @@ def awaited(texts: Sequence[str], left_s: float) -> str:
     return f"waiting up to {left_s:.0f} s for what the workers have left running: {listed}; a second signal kills it"
 
 
-def killed(leftovers: str) -> str:
-    """Return the notice that leftovers are killed because their time is over."""
-    return f"killed, since it did not end in time after its worker: {leftovers}; see --stop-timeout"
-
-
-def in_the_way(leftovers: str) -> str:
-    """Return the notice that leftovers are killed because a round may follow."""
-    return f"killed, since it has a GPU or a port that the next round may need: {leftovers}"
-
-
 LINGER_S = 300.0
 """The time between the end of a program and the kill of its process. The kernel takes a minute or two to release
 hundreds of gigabytes."""

@@ -71,11 +71,6 @@ def keeps_nothing(number: int) -> str:
     )
 
 
-def unkept(what: str) -> str:
-    """Return the notice that training depends on something that is not kept."""
-    return f"not kept, and lost with its worker: {what}"
-
-
 def lost(why: str, leaves_in_s: float | None, *, works: bool) -> str:
     """Return the notice that the coordinator is out of reach.
 
@@ -114,11 +109,6 @@ def cut_off(grace_s: float, settings: Settings) -> str:
     )
 
 
-def embedded_coordinator_ended(how: str) -> str:
-    """Return the notice that the coordinator which this node brought along has ended."""
-    return f"the coordinator that this node brought along has ended ({how}): no round can be formed without it"
-
-
 def killed(workers: Killed, signum: int) -> str:
     """Return the notice that workers did not save their state in time after this signal."""
     are_several = workers.count > 1
@@ -155,11 +145,6 @@ def step_not_common(step: int | None, *, writes_checkpoints: bool) -> str:
     return f"{text}: steps may be done again; see --stop-timeout"
 
 
-def not_reached(error: str, waited_s: float) -> str:
-    """Return the notice that no coordinator was reached."""
-    return f"no coordinator reached within {waited_s:g} s: {error}; see --coord and --join-timeout"
-
-
 def not_let_in(error: str, waited_s: float) -> str:
     """Return the notice that the coordinator was reached but did not let this node in; `error` is its reason."""
     return f"{NOT_LET_IN} within {waited_s:g} s: {error}"
@@ -185,16 +170,6 @@ def gave_up(reason: str, phase: Phase, failure: Failure | None) -> str:
 def refused(by: Refused) -> str:
     """Return the notice that the coordinator refuses this node, or that its token cannot even be shown to one."""
     return f"{NOT_LET_IN if by.code is RefusalCode.FORBIDDEN else 'refused by the coordinator'}: {by.message}"
-
-
-def degraded(reason: str) -> str:
-    """Return the notice that the coordinator is degraded."""
-    return f"the coordinator lives but decides nothing, all stays as it is: {reason}"
-
-
-def silent(lease_s: float) -> str:
-    """Return the reason for closing the session with a silent coordinator."""
-    return f"the coordinator has been silent for {lease_s:g} s"
 
 
 def first_step(number: int, step: int, took_s: float) -> str:

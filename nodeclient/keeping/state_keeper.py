@@ -319,7 +319,7 @@ class StateKeeper:
                     self._resources.submit(KeptChanged())
             case Unkept(what) if what not in self._unkept and len(self._unkept) < UNKEPT_MAX:
                 self._unkept.append(what)
-                self._resources.notify(Level.WARNING, notices.unkept(what), "state_not_kept")
+                self._resources.notify(Level.WARNING, f"not kept, and lost with its worker: {what}", "state_not_kept")
 
     def _handle_planned_end(
         self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed

@@ -93,7 +93,10 @@ class LeftoverProcesses:
         try:
             holding = await asyncio.to_thread(resource_holders, pidfds) if pidfds else []
             for pid in holding:
-                self._notify(Level.WARNING, core.in_the_way(core.named([new[pid]])))
+                named = core.named([new[pid]])
+                self._notify(
+                    Level.WARNING, f"killed, since it has a GPU or a port that the next round may need: {named}"
+                )
             await asyncio.to_thread(kill, {pid: pidfds[pid] for pid in holding})
         finally:
             for pidfd in pidfds.values():
@@ -151,7 +154,8 @@ class LeftoverProcesses:
             for pidfd in self._watched[mark]:
                 send(pidfd, signum)
             if signum is Signals.SIGKILL:
-                self._notify(Level.WARNING, core.killed(core.named(leftovers)))
+                why = "killed, since it did not end in time after its worker"
+                self._notify(Level.WARNING, f"{why}: {core.named(leftovers)}; see --stop-timeout")
                 try:
                     await asyncio.to_thread(kill_marked, mark, timeout_s=DEAD_WITHIN_S)
                 except UnkillableError as error:
@@ -182,9 +186,6 @@ def _listening(proc: Path) -> frozenset[str]:
     return frozenset(
         f"socket:[{columns[SOCKET_INODE]}]"
         for columns in sockets(proc / "self", "tcp", "tcp6")
-        if columns[SOCKET_STATE] == _LISTENS and not first <= _port(columns[SOCKET_ADDRESS]) <= last
+        if columns[SOCKET_STATE] == _LISTENS
+        and not first <= int(columns[SOCKET_ADDRESS].rpartition(":")[2], 16) <= last
     )
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2], 16)

@@ -22,7 +22,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from preload_end import Ending, load
-from preload_worker import StartSocket, become_worker, decoded
+from preload_worker import become_worker, decoded
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The variable with the settings of this process as JSON: `socket` (a descriptor), `modules` (null: only report that
@@ -104,7 +104,7 @@ def serve(before: frozenset[str], path: list[str]) -> bool:
     while (descriptor := _receive(link)) is not None:
         if _fork(link, descriptor):
             ending.begin()
-            become_worker(StartSocket(descriptor), inherited)
+            become_worker(descriptor, inherited)
             responder.start(recorder)
             if handler is not None:  # a handler that was not installed from Python cannot be restored
                 signal.signal(signal.SIGCHLD, handler)

@@ -35,44 +35,18 @@ ENV_START = 47
 """The field of /proc/self/stat with the address of the environment, counted after the name; see proc_pid_stat(5)."""
 
 
-class StartSocket:
-    """A fork's socket to the node, over which it reports its process id and is told which worker it is."""
+def become_worker(descriptor: int, inherited: dict[str, str]) -> None:
+    """Turn this process into a worker at the node's request.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def await_request(self) -> tuple[dict[str, Any], list[int]]:
-        """Send this process's id, and wait for the node's request; return it, with the worker's standard streams.
-
-        End if the node ends, or does not need this worker.
-        """
-        text, streams = b"", list[int]()
-        with socket.socket(fileno=self._descriptor) as link:
-            link.settimeout(None)  # a module may have set a timeout for all new sockets
-            try:
-                link.sendall(b"%d\n" % os.getpid())
-                while not text.endswith(b"\n"):
-                    chunk, received, _, _ = socket.recv_fds(link, CHUNK_BYTES, STREAMS)
-                    if not chunk:
-                        os._exit(0)
-                    text += chunk
-                    streams += received
-            except OSError:
-                os._exit(0)
-        return json.loads(text), streams
-
-
-def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
-    """Turn this process into a worker at the node's request; `inherited` is the parent's initial environment.
-
-    The request has `argv`, `environ`, `cpus` (or null), and `node`, the process id of the node. Everything else is done
-    before the request, so that the worker starts soon after it.
+    `descriptor` is the socket to the node, and `inherited` the parent's initial environment. The request has `argv`,
+    `environ`, `cpus` (or null), and `node`, the process id of the node. Everything else is done before the request, so
+    that the worker starts soon after it.
     """
     os.setsid()
     libc = ctypes.CDLL(None)
     _renew_identity()
     _thaw_globals()
-    request, streams = start_socket.await_request()
+    request, streams = _await_request(descriptor)
     given = {decoded(name): decoded(value) for name, value in request["environ"].items()}
     _replace_environment(_with_changes_of_imports(given, inherited), request["cpus"])
     _rewrite_proc_environ(given)
@@ -84,6 +58,27 @@ def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
     _replace_streams(streams)
     _replace_arguments([decoded(word) for word in request["argv"]])
     _forget_directories()
+
+
+def _await_request(descriptor: int) -> tuple[dict[str, Any], list[int]]:
+    """Report this process's id to the node, and wait for its request; return it, with the worker's standard streams.
+
+    End if the node ends, or does not need this worker.
+    """
+    text, streams = b"", list[int]()
+    with socket.socket(fileno=descriptor) as link:
+        link.settimeout(None)  # a module may have set a timeout for all new sockets
+        try:
+            link.sendall(b"%d\n" % os.getpid())
+            while not text.endswith(b"\n"):
+                chunk, received, _, _ = socket.recv_fds(link, CHUNK_BYTES, STREAMS)
+                if not chunk:
+                    os._exit(0)
+                text += chunk
+                streams += received
+        except OSError:
+            os._exit(0)
+    return json.loads(text), streams
 
 
 def decoded(encoded: str) -> str:

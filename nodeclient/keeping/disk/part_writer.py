@@ -22,7 +22,7 @@ from nodeclient.keeping.disk.tensor_file import TensorFile, describe
 from nodeclient.keeping.parts.arenas import Held
 from nodeclient.keeping.parts.part_messages import Kind
 from workerlib.contract.arena import ALIGNMENT
-from workerlib.contract.manifest import Layout, read_layout
+from workerlib.contract.manifest import read_layout
 
 RANDOM = "random/"
 """The prefix of the names of random states among the tensors of a small state."""
@@ -52,7 +52,9 @@ def write_small(folder: Path, step_name: StepName, held: Held, progress: Progres
 
     Raises the errors of `write_big`.
     """
-    data = _small_data(held, _verified(held, progress))
+    data = _verified(held, progress)
+    if held.kind is Kind.BIG:  # the small state follows the big one
+        data = data[-(-read_layout(data).end // ALIGNMENT) * ALIGNMENT :]
     _write(folder, step_name, held, small_file(held.commit.rank), Contents.SMALL, [data], progress)
     layout = read_layout(data)
     numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
@@ -64,11 +66,6 @@ def write_small(folder: Path, step_name: StepName, held: Held, progress: Progres
 def file_name(kind: Kind, held: Held) -> str:
     """Return the name of the file for a part. The buffers of a rank are in a further file."""
     return shard_file(held.commit.shard) if kind is Kind.BIG else small_file(held.commit.rank)
-
-
-def _small_data(held: Held, data: memoryview) -> memoryview:
-    """Return the small state in a place's data: all of it, or what follows the big state. Raises `ManifestError`."""
-    return data if held.kind is Kind.SMALL else data[_aligned_end(read_layout(data)) :]
 
 
 def _blocks(file: TensorFile, memory: memoryview) -> list[memoryview | bytes]:
@@ -116,7 +113,3 @@ def _check_unchanged(held: Held) -> None:
     if held.place.read() != held.commit:
         commit = held.commit
         raise PartLostError(f"step {commit.step} of rank {commit.rank} was overwritten before it was on the disk")
-
-
-def _aligned_end(layout: Layout) -> int:
-    return -(-layout.end // ALIGNMENT) * ALIGNMENT
