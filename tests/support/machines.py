@@ -1,9 +1,13 @@
 """Directory trees that look like a host's /sys and /proc: CPUs with their cores, caches, sockets, NUMA nodes; GPUs."""
 
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+
+import pytest
 
 from nodeclient.host.cpus import format_cpus
 from nodeclient.host.devices import Host
@@ -96,3 +100,11 @@ def write(file: Path, text: str) -> None:
     """Write a file with its folders, as the kernel does: with a newline at the end."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{text}\n")
+
+
+def compile_c(text: str, *flags: str | Path) -> None:
+    """Compile a program or a library; skip the test without a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    subprocess.run([compiler, "-x", "c", "-", *flags], input=text, text=True, check=True)

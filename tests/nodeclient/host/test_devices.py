@@ -1,13 +1,12 @@
 """GPU counts from directory trees that look like a host's, and from a library with NVML's functions."""
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from nodeclient.host.devices import Host, WorkersPerNodeError, gpu_count, workers_per_node
+from tests.support.machines import compile_c
 
 NVML = """
 #include <stdio.h>
@@ -42,11 +41,7 @@ def nvidia(bare: Host) -> Host:
 
 @pytest.fixture
 def nvml(nvidia: Host) -> Host:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler to build a library that speaks like NVML")
-    command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", nvidia.nvml]
-    subprocess.run(command, input=NVML, text=True, check=True)
+    compile_c(NVML, "-shared", "-fPIC", "-o", nvidia.nvml)
     return nvidia
 
 
@@ -113,12 +108,10 @@ def test_where_nvml_fails_the_device_files_count(nvml: Host, monkeypatch: pytest
     assert gpu_count({}, nvml) == 5
 
 
-def test_without_nvml_uuids_are_believed(nvidia: Host) -> None:
-    assert gpu_count({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, nvidia) == 2
-
-
-def test_a_host_without_gpus_has_none(bare: Host) -> None:
+def test_without_nvml_uuids_are_believed_if_there_are_gpus(bare: Host) -> None:
     assert gpu_count({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, bare) == 0
+    (bare.devices / "nvidia0").touch()
+    assert gpu_count({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, bare) == 2
 
 
 @pytest.mark.parametrize(
@@ -143,16 +136,13 @@ def test_by_default_there_is_a_worker_for_each_gpu_or_one(bare: Host, amd: Host,
     assert workers_per_node(spec, {"HIP_VISIBLE_DEVICES": ""}, bare) == 1
 
 
-def test_gpu_auto_and_cpu_mean_what_they_mean_for_torchrun(bare: Host, nvidia: Host) -> None:
+def test_a_number_gpu_auto_and_cpu_mean_what_they_mean_for_torchrun(bare: Host, nvidia: Host) -> None:
     cpus = len(os.sched_getaffinity(0))
+    assert workers_per_node("12", {}, bare) == 12
     assert workers_per_node("gpu", {}, nvidia) == 4
     assert workers_per_node("auto", {}, nvidia) == 4
     assert workers_per_node("auto", {"CUDA_VISIBLE_DEVICES": ""}, bare) == cpus
     assert workers_per_node("cpu", {}, nvidia) == cpus
-
-
-def test_a_number_is_that_number(bare: Host) -> None:
-    assert workers_per_node("12", {}, bare) == 12
 
 
 @pytest.mark.parametrize("spec", ["0", "-1", "4097", "1.5", "two", "GPU", "²"])

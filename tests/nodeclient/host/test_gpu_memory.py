@@ -2,7 +2,6 @@
 
 import getpass
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from nodeclient.core.events import GpuProcess, GpuUse
 from nodeclient.host.devices import Host
 from nodeclient.host.gpu_memory import gpus_in_use, sample_gpus
 from nodeclient.host.process_state import stat_fields
+from tests.support.machines import compile_c
 from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
@@ -75,13 +75,6 @@ int main(int count, char **paths) {
 GIB = 1 << 30
 
 ME = getpass.getuser()
-
-
-def compile_c(text: str, *flags: str | Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler to build what speaks like NVML")
-    subprocess.run([compiler, "-x", "c", "-", *flags], input=text, text=True, check=True)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Which CPUs workers are bound to, on hosts that are directory trees, and that it is what torch decides."""
 
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 from nodeclient.host.numa import CHOICES, BindingError, bindings
-from tests.support.machines import Machine, gpu_address, write
+from tests.support.machines import Machine, compile_c, gpu_address, write
 
 DUAL = Machine(sockets=2, nodes_per_socket=2, complexes_per_node=2, cores_per_complex=4, threads_per_core=2)
 """Two sockets of two NUMA nodes of 8 cores each: 64 CPUs."""
@@ -28,9 +26,23 @@ def bind(choice: str, machine: Machine, workers: int, root: Path, **environ: str
     return bindings(choice, workers, environ, machine.build(root), machine.cpus)
 
 
-def test_node_is_all_of_the_gpu_s_numa_node(tmp_path: Path) -> None:
-    found = bind("node", EIGHT_GPUS, 8, tmp_path)
-    assert found == (EIGHT_GPUS.of_node(0),) * 4 + (EIGHT_GPUS.of_node(1),) * 4
+THREADED = Machine(cores_per_complex=8, threads_per_core=2, gpu_nodes=(0, 0, 0))
+TWO_COMPLEXES = Machine(complexes_per_node=2, cores_per_complex=3, gpu_nodes=(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("choice", "machine", "expected"),
+    [
+        ("node", EIGHT_GPUS, (EIGHT_GPUS.of_node(0),) * 4 + (EIGHT_GPUS.of_node(1),) * 4),
+        ("socket", DUAL, (DUAL.of_node(0) | DUAL.of_node(1),) * 2 + (DUAL.of_node(2) | DUAL.of_node(3),) * 2),
+        ("exclusive", THREADED, (frozenset({0, 1, 2, 8, 9, 10}), THREADED.of_cores(3, 3), THREADED.of_cores(6, 2))),
+        ("core-complex", TWO_COMPLEXES, (*(TWO_COMPLEXES.of_cores(at, 3) for at in (0, 3, 0)),)),
+    ],
+)
+def test_each_choice_binds_near_the_gpus(
+    choice: str, machine: Machine, expected: tuple[frozenset[int], ...], tmp_path: Path
+) -> None:
+    assert bind(choice, machine, len(expected), tmp_path) == expected
 
 
 def test_the_gpu_is_that_of_the_local_rank_among_the_visible_ones(tmp_path: Path) -> None:
@@ -38,41 +50,18 @@ def test_the_gpu_is_that_of_the_local_rank_among_the_visible_ones(tmp_path: Path
     assert found == (EIGHT_GPUS.of_node(1), EIGHT_GPUS.of_node(0))
 
 
-def test_socket_is_all_numa_nodes_of_the_socket(tmp_path: Path) -> None:
-    found = bind("socket", DUAL, 4, tmp_path)
-    assert found == (DUAL.of_node(0) | DUAL.of_node(1),) * 2 + (DUAL.of_node(2) | DUAL.of_node(3),) * 2
-
-
-def test_exclusive_shares_nothing_and_the_first_get_what_is_left_over(tmp_path: Path) -> None:
-    machine = Machine(cores_per_complex=8, threads_per_core=2, gpu_nodes=(0, 0, 0))
-    found = bind("exclusive", machine, 3, tmp_path)
-    assert found == (machine.of_cores(0, 3), machine.of_cores(3, 3), machine.of_cores(6, 2))
-    assert found[0] == {0, 1, 2, 8, 9, 10}
-
-
-def test_core_complexes_are_dealt_out_and_again_from_the_first(tmp_path: Path) -> None:
-    machine = Machine(complexes_per_node=2, cores_per_complex=3, gpu_nodes=(0, 0, 0))
-    found = bind("core-complex", machine, 3, tmp_path)
-    assert found == (machine.of_cores(0, 3), machine.of_cores(3, 3), machine.of_cores(0, 3))
-
-
-def test_a_core_complex_of_which_less_may_be_used_comes_last(tmp_path: Path) -> None:
-    machine = Machine(complexes_per_node=2, cores_per_complex=3)
-    found = bindings("core-complex", 2, {}, machine.build(tmp_path), frozenset({2, 3, 4, 5}))
-    assert found == (frozenset({3, 4, 5}), frozenset({2}))
-
-
-def test_only_allowed_cpus_are_taken(tmp_path: Path) -> None:
-    found = bindings("node", 2, {}, DUAL.build(tmp_path), DUAL.of_cores(6, 4))
-    assert found == (DUAL.of_cores(6, 2), DUAL.of_cores(8, 2))
-
-
-def test_a_core_of_which_one_thread_is_allowed_is_one_core(tmp_path: Path) -> None:
-    machine = Machine(cores_per_complex=2, threads_per_core=2)
-    assert bindings("exclusive", 2, {}, machine.build(tmp_path), frozenset({1, 2, 3})) == (
-        frozenset({2}),
-        frozenset({1, 3}),
-    )
+@pytest.mark.parametrize(
+    ("choice", "machine", "allowed", "expected"),
+    [
+        ("node", DUAL, DUAL.of_cores(6, 4), (DUAL.of_cores(6, 2), DUAL.of_cores(8, 2))),
+        ("core-complex", Machine(complexes_per_node=2, cores_per_complex=3), {2, 3, 4, 5}, ({3, 4, 5}, {2})),
+        ("exclusive", Machine(cores_per_complex=2, threads_per_core=2), {1, 2, 3}, ({2}, {1, 3})),
+    ],
+)
+def test_only_allowed_cpus_are_taken(
+    choice: str, machine: Machine, allowed: set[int], expected: tuple[set[int], ...], tmp_path: Path
+) -> None:
+    assert bindings(choice, 2, {}, machine.build(tmp_path), frozenset(allowed)) == expected
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -120,14 +109,16 @@ def test_a_gpu_whose_cpus_may_not_be_used_is_named(tmp_path: Path) -> None:
         bindings("node", 1, {}, host, frozenset({0, 1}))
 
 
-def test_too_few_cores_to_share_none_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BindingError, match=r"NUMA node 0 has 2 cores .* and 3 GPUs or workers"):
-        bind("exclusive", Machine(cores_per_complex=2), 3, tmp_path)
-
-
-def test_another_word_is_answered_with_the_choices(tmp_path: Path) -> None:
-    with pytest.raises(BindingError, match="is 'nodes', but has to be one of node, socket, exclusive, core-complex"):
-        bind("nodes", Machine(), 1, tmp_path)
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("exclusive", "NUMA node 0 has 2 cores .* and 3 GPUs or workers"),
+        ("nodes", "is 'nodes', but has to be one of node, socket, exclusive, core-complex"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_explained(choice: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(BindingError, match=message):
+        bind(choice, Machine(cores_per_complex=2), 3, tmp_path)
 
 
 def test_this_host_can_bind(tmp_path: Path) -> None:
@@ -162,11 +153,8 @@ int nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *info) {
 
 @pytest.mark.slow
 def test_nvml_has_the_pci_address(tmp_path: Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler to build a library that speaks like NVML")
     library = tmp_path / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=NVML, text=True, check=True)
+    compile_c(NVML, "-shared", "-fPIC", "-o", library)
     assert visible_gpus({}, Host(nvml=str(library))) == [Gpu("GPU-a", "0001:dc:03.0"), Gpu("GPU-b", None)]
 
 

@@ -48,11 +48,8 @@ def test_a_step_of_srun_says_everything_and_where_it_is_from() -> None:
     }
 
 
-def test_steps_of_one_allocation_are_different_jobs() -> None:
+def test_steps_of_one_allocation_are_different_jobs_and_a_requeued_job_is_the_same() -> None:
     assert values(STEP)["job_id"] != values({**STEP, "SLURM_STEP_ID": "3"})["job_id"]
-
-
-def test_a_job_that_was_requeued_has_its_name_again() -> None:
     assert values({**STEP, "SLURM_RESTART_COUNT": "1"}) == values(STEP)
 
 
@@ -100,11 +97,8 @@ def test_what_is_malformed_counts_as_not_said(text: str) -> None:
     assert scheduler_values({**POD, "JOB_COMPLETION_INDEX": text}) == {}
 
 
-def test_a_rank_beyond_the_nodes_is_not_believed() -> None:
+def test_a_rank_beyond_the_nodes_is_not_believed_nor_a_hostname_without_a_scheduler() -> None:
     assert values({**STEP, "SLURM_NODEID": "3"}) == {"job_id": "1234.2", "nnodes": "3"}
-
-
-def test_without_a_scheduler_nothing_is_found() -> None:
     assert scheduler_values({"HOSTNAME": "gpu-3"}) == {}
 
 
