@@ -5,7 +5,16 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from nodeclient.core import leftover_stages
-from nodeclient.core.leftover_stages import BESIDE_S, LEAST_S, NAMED_MAX, UNASKED_SHARE, Leftover, Leftovers
+from nodeclient.core.leftover_stages import (
+    BESIDE_S,
+    LEAST_S,
+    LINGER_S,
+    NAMED_MAX,
+    UNASKED_SHARE,
+    Leftover,
+    Leftovers,
+    Lingering,
+)
 
 STOP_S = 30.0
 
@@ -21,10 +30,13 @@ def play(of: Leftovers, now: float, until: float) -> Sent:
     return sent
 
 
-def test_beside_a_later_round_they_are_first_sent_nothing_then_asked_then_killed() -> None:
-    of = Leftovers(STOP_S)
+@pytest.mark.parametrize(("stop_timeout_s", "have_s"), [(STOP_S, BESIDE_S), (3.0, 3.0)])
+def test_beside_a_later_round_they_are_first_sent_nothing_then_asked_then_killed(
+    stop_timeout_s: float, have_s: float
+) -> None:
+    of = Leftovers(stop_timeout_s)
     of.add(["a"], 100.0)
-    assert play(of, 100.0, 1e9) == [(100.0 + UNASKED_SHARE * BESIDE_S, "a", SIGTERM), (100.0 + BESIDE_S, "a", SIGKILL)]
+    assert play(of, 100.0, 1e9) == [(100.0 + UNASKED_SHARE * have_s, "a", SIGTERM), (100.0 + have_s, "a", SIGKILL)]
 
 
 def test_at_the_end_of_the_node_they_have_as_long_as_workers() -> None:
@@ -60,12 +72,6 @@ def test_those_that_were_asked_to_end_beside_a_round_have_more_time_when_the_nod
     assert play(of, 112.0, 1e9) == [(142.0, "a", SIGKILL)]
 
 
-def test_a_short_stop_timeout_bounds_them_beside_a_round_too() -> None:
-    of = Leftovers(3.0)
-    of.add(["a"], 100.0)
-    assert play(of, 100.0, 1e9)[-1] == (103.0, "a", SIGKILL)
-
-
 @pytest.mark.parametrize("is_ending", [False, True])
 def test_the_second_signal_kills_all_whenever_they_come(is_ending: bool) -> None:
     of = Leftovers(STOP_S)
@@ -99,3 +105,14 @@ def test_a_notice_names_the_first_of_many() -> None:
     many = [Leftover(pid, "cp", "3") for pid in range(NAMED_MAX + 2)]
     assert leftover_stages.named(many[:1]) == "rank 3: cp (pid 0)"
     assert leftover_stages.named(many) == "rank 3: cp (pid 0), cp (pid 1), cp (pid 2), cp (pid 3) and 2 more"
+
+
+def test_a_worker_is_overdue_once_and_only_when_its_time_is_over() -> None:
+    workers = Lingering()
+    assert workers.overdue({}, 0.0) == []
+    assert workers.overdue({1: 0}, 10.0) == []
+    assert workers.overdue({1: 0, 0: 1}, 20.0) == []
+    assert workers.overdue({1: 0, 0: 1}, 10.0 + LINGER_S - 0.1) == []
+    assert workers.overdue({1: 0, 0: 1}, 10.0 + LINGER_S) == [1]
+    assert workers.overdue({1: 0, 0: 1}, 20.0 + LINGER_S) == [0]
+    assert workers.overdue({1: 0, 0: 1}, 99.0 + LINGER_S) == []

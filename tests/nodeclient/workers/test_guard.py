@@ -140,15 +140,6 @@ def test_the_guard_ignores_what_ends_a_session(mark: str) -> None:
     assert marked(mark) == []
 
 
-def test_after_a_clean_end_the_guard_is_gone(mark: str) -> None:
-    guard = Guard(mark, NOWHERE)
-    guard.start()
-    pidfd = os.pidfd_open(guard.pid or 0)
-    guard.close()
-    _await_end([pidfd])
-    guard.close()
-
-
 def test_a_guard_that_died_is_replaced_at_the_next_start(mark: str) -> None:
     guard = Guard(mark, NOWHERE)
     guard.start()
@@ -184,14 +175,19 @@ def test_a_guard_that_ends_or_is_stopped_is_replaced_at_once_in_one_line(mark: s
     asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
 
 
-def test_no_worker_need_be_started_before_the_guard_is_up(mark: str) -> None:
+def test_a_guard_is_up_before_workers_are_started_and_gone_after_a_clean_end(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK_VARIABLE, mark)
     guard = Guard(mark, NOWHERE)
     guard.await_ready()
     pidfd = os.pidfd_open(guard.pid or 0)
     assert signal.SIGTERM in _ignored(pidfd)
+    assert marked(mark) == [], "the guard has no mark itself"
     guard.await_ready()
     guard.close()
     _await_end([pidfd])
+    guard.close()
 
 
 def _broken_package(folder: Path) -> str:
@@ -224,14 +220,6 @@ def test_a_node_that_gets_no_guard_ends_before_it_joins(tmp_path: Path) -> None:
     [line] = [line for line in node.lines if "guard" in line or "Error" in line]
     assert "does not start: ModuleNotFoundError: No module named 'nodeclient.workers'" in line
     assert "no coordinator" not in node.output
-
-
-def test_the_guard_carries_no_mark(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MARK_VARIABLE, mark)
-    guard = Guard(mark, NOWHERE)
-    guard.await_ready()
-    assert marked(mark) == []
-    guard.close()
 
 
 def test_a_guard_without_anything_to_guard_harms_nobody(tmp_path: Path) -> None:

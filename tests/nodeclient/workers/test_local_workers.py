@@ -283,11 +283,17 @@ async def test_a_command_that_cannot_be_started_is_explained(
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"), [(("no-such-command",), "in no directory of PATH"), (("a\0b",), "null byte")]
+    ("command", "message"),
+    [
+        (WorkerCommand(("no-such-command",), os.environ), "in no directory of PATH"),
+        (WorkerCommand(("a\0b",), os.environ), "null byte"),
+        (WorkerCommand(("true",), os.environ, frozenset({100_000})), r"CPUs \[100000\] are not for this process"),
+    ],
+    ids=["unknown", "null byte", "CPUs"],
 )
-async def test_a_bad_word_is_explained(group: Group, argv: tuple[str, ...], message: str) -> None:
+async def test_a_command_that_cannot_be_run_is_explained(group: Group, command: WorkerCommand, message: str) -> None:
     with pytest.raises(SpawnError, match=message):
-        group.workers.start([WorkerCommand(argv, os.environ)])
+        group.workers.start([command])
     group.assert_nothing_is_left()
 
 
@@ -354,13 +360,6 @@ async def test_a_worker_runs_on_its_cpus_and_so_does_what_it_starts(group: Group
     group.workers.start([replace(command, cpus=frozenset({cpu}))])
     assert (await group.line()).split() == ["Cpus_allowed_list:", str(cpu)]
     await group.workers.sweep()
-
-
-async def test_cpus_that_this_process_may_not_use_are_named(group: Group) -> None:
-    command = replace(group.shell("exit 0"), cpus=frozenset({100_000}))
-    with pytest.raises(SpawnError, match=r"CPUs \[100000\] are not for this process"):
-        group.workers.start([command])
-    group.assert_nothing_is_left()
 
 
 async def test_a_worker_leads_a_session_and_reads_nothing(group: Group) -> None:
