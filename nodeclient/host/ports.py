@@ -1,13 +1,26 @@
-"""Reserves a node's port for MASTER_PORT, and opens its listening sockets."""
+"""Reserves a node's port for MASTER_PORT, and opens listening sockets and accepts their connections."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import ipaddress
 import socket
+from collections.abc import Callable
 
 from nodeclient.host.addresses import interface_of
 
 LOOPBACK = "127.0.0.1"
+
+ACCEPTS_MAX = 256
+"""How many connections are accepted at a time, so that heartbeats get their turn."""
+
+PAUSE_S = 1.0
+"""The pause while the system lacks descriptors or memory. Without it the event loop would retry at once, because the
+socket stays readable."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""The errors of accept(2) for lack of descriptors or memory."""
 
 
 def listening_address(advertised: str | None, *, alone: bool) -> str:
@@ -33,6 +46,45 @@ def listening_socket(address: str, backlog: int) -> socket.socket:
     listener = socket.create_server((address, 0), family=family, backlog=backlog, dualstack_ipv6=dual)
     listener.setblocking(False)
     return listener
+
+
+class Acceptor:
+    """Accepts the connections of a listening socket in the running loop, until `close`."""
+
+    def __init__(self, listener: socket.socket, on_connection: Callable[[socket.socket], None]) -> None:
+        """Begin; `on_connection` gets each connection, which does not block, and has to close it."""
+        self._listener = listener
+        self._on_connection = on_connection
+        self._loop = asyncio.get_running_loop()
+        self._resuming: asyncio.TimerHandle | None = None
+        """The end of a pause; None without one."""
+        self._resume()
+
+    def close(self) -> None:
+        """Close the socket. Accepted connections stay open."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+
+    def _resume(self) -> None:
+        self._resuming = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    continue  # the peer has gone
+                self._loop.remove_reader(self._listener)
+                self._resuming = self._loop.call_later(PAUSE_S, self._resume)
+                return
+            connection.setblocking(False)
+            self._on_connection(connection)
 
 
 class PortReservation:

@@ -7,14 +7,14 @@ program, or to an address that every host has, such as a bridge's. The agent dec
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
+from contextlib import suppress
 
 from coordinatord.protocol.messages import Assignment
 from nodeclient.core.effects import Probe
 from nodeclient.core.events import Reached, Unreached
-from nodeclient.host.ports import listening_socket
+from nodeclient.host.ports import Acceptor, listening_socket
 
 PAUSE_S = 1.0
 """The pause between attempts, while the master's node may still be coming up."""
@@ -22,14 +22,8 @@ PAUSE_S = 1.0
 BACKLOG = 4_096
 """The backlog: all nodes of a large round connect within a second. Linux's own limit, somaxconn, is the same."""
 
-ACCEPTS_MAX = 256
-"""How many connections are answered in one go, so that heartbeats get their turn."""
-
 GREETING_BYTES_MAX = 1_024
 """More than a node id of 128 characters takes; a longer answer is no node's."""
-
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of accept(2) that mean that the system lacks descriptors or memory. To try again at once would not help."""
 
 
 def _greeting(node: str) -> bytes:
@@ -46,40 +40,17 @@ class ProbeListener:
     def __init__(self, node: str, address: str = "") -> None:
         """Answer at an `address` of this host; at all of them if it is empty."""
         self._answer = _greeting(node)
-        self._loop = asyncio.get_running_loop()
-        self._socket = listening_socket(address, BACKLOG)
-        self.port: int = self._socket.getsockname()[1]
-        self._again: asyncio.TimerHandle | None = None
-        self._listen()
+        listener = listening_socket(address, BACKLOG)
+        self.port: int = listener.getsockname()[1]
+        self._acceptor = Acceptor(listener, self._greet)
 
     def close(self) -> None:
         """Stop answering."""
-        self._loop.remove_reader(self._socket)
-        if self._again is not None:
-            self._again.cancel()
-        self._socket.close()
+        self._acceptor.close()
 
-    def _listen(self) -> None:
-        self._loop.add_reader(self._socket, self._accept)
-
-    def _accept(self) -> None:
-        for _ in range(ACCEPTS_MAX):
-            try:
-                connection, _ = self._socket.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    continue  # the peer has gone
-                self._loop.remove_reader(self._socket)
-                self._again = self._loop.call_later(PAUSE_S, self._listen)
-                return
-            with connection:
-                connection.setblocking(False)
-                try:
-                    connection.send(self._answer)
-                except OSError:  # the peer has gone
-                    continue
+    def _greet(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # the peer has gone
+            connection.send(self._answer)
 
 
 async def probe_master(probe: Probe) -> Reached | Unreached:

@@ -31,9 +31,9 @@ async def test_without_descriptors_nobody_is_accepted_until_there_are_some_again
         try:
             worker.connect(listening.path)
             async with asyncio.timeout(TIMEOUT_S):
-                while listening._resuming is None:  # noqa: ASYNC110 - it has not come to the connection yet
+                while listening._acceptor._resuming is None:  # noqa: ASYNC110 - it has not come to the connection yet
                     await asyncio.sleep(0)
-            assert not loop.remove_reader(listening._listener), "it would be tried again at once"
+            assert not loop.remove_reader(listening._acceptor._listener), "it would be tried again at once"
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         connection, pid = await asyncio.wait_for(accepted, TIMEOUT_S)

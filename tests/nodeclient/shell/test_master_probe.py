@@ -1,7 +1,6 @@
 """A node's address is probed from the other end: over real connections, to whatever answers there."""
 
 import asyncio
-import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -92,24 +91,6 @@ async def test_a_proxy_whose_other_side_is_not_up_yet_is_asked_again() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         assert await find_obstacle(part(server.sockets[0].getsockname()[1]), LONG_S) is None
-
-
-async def test_without_descriptors_nobody_is_answered_until_there_are_some_again() -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with listening(lambda: ProbeListener("a")) as listener:
-        loop = asyncio.get_running_loop()
-        asking = socket.socket()
-        asking.setblocking(False)
-        with asking:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-            try:
-                await loop.sock_connect(asking, ("127.0.0.1", listener.port))
-                while loop.remove_reader(listener._socket):  # it has not come to the connection yet
-                    loop.add_reader(listener._socket, listener._accept)
-                    await asyncio.sleep(0)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert await loop.sock_recv(asking, 100) == b"nodeclient a\n"
 
 
 async def test_a_name_that_cannot_be_resolved_is_an_obstacle() -> None:
