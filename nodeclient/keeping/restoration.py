@@ -1,7 +1,7 @@
 """Gets the parts that the workers of a round resume from, and sends them to each worker that asks for them.
 
-The parts come from this node, from other nodes or from the disk. A round gets all of them or none: all of its nodes
-resume from the same step.
+The parts come from this node, from other nodes or from the disk. A round gets all of them or none, because all of its
+nodes must resume from the same step.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from workerlib.contract.arena import Commit
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX, NOTHING, Part, ResumeFrom
 
 PAUSE_S = 0.2
-"""The pause before a holder is asked again: a host on which a round begins is busy for a moment."""
+"""The pause before a part is requested from its holder again. A host on which a round begins is busy for a moment."""
 
 
 class RestoreError(OperationalError):
-    """The parts to resume from cannot be had; the text says why."""
+    """A part to resume from cannot be read or received; the text says why."""
 
 
 class FileSystemError(RestoreError):
-    """The file system has failed or does not answer; it may soon work again."""
+    """The file system has failed or does not answer, but may soon work again."""
 
 
 class DamagedError(RestoreError):
-    """A part of this node is not what was saved."""
+    """A part on this node has other bytes than were saved."""
 
     def __init__(self, held: Held) -> None:
         commit = held.commit
@@ -87,8 +87,8 @@ class Restoration:
     def __init__(self, resources: KeepResources, run: str) -> None:
         """Prepare to get parts of a run.
 
-        A holder that does not send a part is asked again for a while: the coordinator names another one if the holder
-        is lost, or has withdrawn the part.
+        A part that its holder does not send is requested again for a while. If the holder is lost or has withdrawn the
+        part, the coordinator names another holder.
         """
         self._resources = resources
         self._run = run
@@ -96,7 +96,7 @@ class Restoration:
         self._given_up = Event()
         self.ready = ReadyParts()
         self.problem = ""
-        """Why a part could not be had so far; else empty."""
+        """Why a part could not be received so far; empty without a problem."""
 
     async def get(self, resume: Resume) -> None:
         """Get all parts into `ready`. Raises `RestoreError`. May be cancelled."""
@@ -137,7 +137,7 @@ class Restoration:
         self.ready.close(self._resources.arenas)
 
     async def _check(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
-        """Add parts of this node after a check of their digests."""
+        """Add parts of this node, after a check of their digests."""
         by_file: dict[int, list[Held]] = {}
         for kind in kinds_of(wanted):
             held = self._resources.arenas.find(rank, resume.round, resume.step, kind)
@@ -200,14 +200,14 @@ class Restoration:
 
 
 Send = Callable[[int, ResumeFrom, Sequence[int]], None]
-"""Sends the worker with a local rank its answer, with the descriptors of the parts."""
+"""Sends its answer to the worker with a local rank, with the descriptors of the parts."""
 
 
 class Resuming:
     """Answers the workers of one round that ask where to resume."""
 
     def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0, unkept: str = "") -> None:
-        """Begin before the resume point is known. `unkept` names the state lost with the last round's workers."""
+        """Begin before the resume point is known. `unkept` names the state that was lost with the last workers."""
         self._resources = resources
         self._send = send
         self._run = run
@@ -216,7 +216,7 @@ class Resuming:
         self._asking: set[int] = set()
         """The local ranks of workers that wait for an answer."""
         self._resumed: set[int] = set()
-        """The local ranks of workers that have got one."""
+        """The local ranks of workers that were answered."""
         self._answer: ResumeFrom | None = None
         """The answer to all workers, without the parts; None until these are ready."""
         self._restoration: Restoration | None = None
@@ -226,13 +226,13 @@ class Resuming:
 
     @property
     def problem(self) -> str:
-        """Why parts cannot be had, or could not be had so far; empty if all is well."""
+        """Why parts could not be read or received, finally or so far; empty without a problem."""
         if self._problem or self.restoring is not Restoring.FETCHING or self._restoration is None:
             return self._problem
         return self._restoration.problem
 
     def pursue(self, resume: Resume | None) -> None:
-        """Get the chosen parts; with None, there are none. A later call may name other holders."""
+        """Get the parts of a resume point, or none for None. A later call may name other holders."""
         if resume is None:
             self._answer = NOTHING
             self._answer_all()
@@ -243,7 +243,7 @@ class Resuming:
             self._getting = self._resources.tasks.spawn(self._get(self._restoration, resume), name="restore")
 
     def ask(self, local_rank: int) -> None:
-        """Answer a worker's request, now or when the answer is known."""
+        """Answer a worker's request, now or once the answer is known."""
         self._asking.add(local_rank)
         self._answer_all()
 
@@ -298,7 +298,7 @@ class Resuming:
         return f"{text}: all of it is on this host"
 
     def _answer_all(self) -> None:
-        """Answer the workers that wait, if the answer is ready."""
+        """Answer the waiting workers, if the answer is ready."""
         if self._answer is None:
             return
         ready = [] if self._restoration is None else self._restoration.ready.parts

@@ -36,29 +36,28 @@ from workerlib.contract.arena import (
 from workerlib.contract.channel_messages import reason
 
 _SPARE_SHARE = 0.9
-"""The share of the host's free memory that may be taken. Where a control group runs out of memory, the kernel does not
-refuse: it kills one of the group's processes."""
+"""The share of the host's free memory that kept state may take. If a control group runs out of memory, the kernel does
+not refuse an allocation, but kills one of the group's processes."""
 
 _CHUNK_BYTES = 16 << 20
-"""The bytes that are allocated between two looks at what is free: other nodes on this host may take memory too."""
+"""The bytes that are allocated between two checks of the free memory, which other nodes on this host may take too."""
 
 _FOR_THREADS = 256_000_000
-"""The address space that kept state leaves to nodeclient: without room for its stack, no thread starts."""
+"""The address space that kept state leaves to nodeclient. Without room for its stack, no thread starts."""
 
 COPIES = 2
-"""How many copies are kept of the parts of another node's rank: of the step that is protected, and of the one that is
-to take its place."""
+"""How many steps of another node's rank are copied: the protected one, and the next one that will be."""
 
 COPIES_WITH_DISK = 3
-"""The same where nodes write to a disk: a step that is being written is protected as well."""
+"""The same where nodes write to a disk, since a step that is being written is protected too."""
 
 
 class NoMemoryError(OperationalError):
-    """There is no memory for an arena; the text says why, and what to do."""
+    """There is too little memory for an arena; the text says why, and what to do."""
 
 
 class Held(Struct, frozen=True):
-    """What one place holds."""
+    """A part of kept state in a place of an arena."""
 
     file: int
     """The arena's file."""
@@ -92,7 +91,7 @@ class Arenas:
         """Begin with none.
 
         `limit_bytes` is the most memory for all arenas. `available` returns how many bytes the host has free. `copies`
-        is how many steps of another node's rank have a place.
+        is how many steps of another node's rank are copied.
         """
         self._places_of_copies = copies
         self._limit_bytes = limit_bytes
@@ -106,12 +105,12 @@ class Arenas:
         self.run = ""
         """The run whose parts are held."""
         self._protected: dict[str, Collection[tuple[int, int]]] = {}
-        """The rounds and steps to protect, of this run and of one that may be entered next."""
+        """The protected rounds and steps, of this run and of one that may be entered next."""
         self._lock = Lock()
         self._coming_bytes = 0
-        """The bytes that are being allocated: `available` may still count them."""
+        """The bytes that are being allocated, which `available` may still count as free."""
         self._stays_bytes = 0.0
-        """The bytes that the host has to have left, as of the last claim."""
+        """The bytes that must remain free on the host, as of the last claim."""
         self.used_bytes = 0
         """The bytes that count towards the limit, with those that are being allocated or received."""
 
@@ -173,7 +172,7 @@ class Arenas:
     async def reserve_copy(self, commit: Commit) -> Place:
         """Empty a place for a copy of another node's part, and return it. Raises `NoMemoryError`.
 
-        There is a place for each step that may be protected: the older one stays until the newer one is here.
+        Each step that may be protected has a place, so the older copy is kept until the newer one is here.
         """
         sizes, copies = ArenaSizes.at_least(commit.length, 0), self._copies.get(commit.rank, [])
         if not copies or not copies[-1].arena.sizes.holds(sizes):
@@ -224,9 +223,9 @@ class Arenas:
                     self.close([owned])
 
     def claim(self, size: int, demand: str) -> None:
-        """Count memory that is about to be allocated, by `allocate_claimed`.
+        """Claim memory that `allocate_claimed` is about to allocate.
 
-        Raises `NoMemoryError` with `demand`, which says what the memory is for, if it is too much.
+        Raises `NoMemoryError` if it is too much, with `demand`, which says what the memory is for.
         """
         with self._lock:
             if size > self._limit_bytes - self.used_bytes:
@@ -287,9 +286,9 @@ class Arenas:
                         yield Held(owned.file, place, commit, kind)
 
     def find(self, rank: int, round_number: int, step: int, kind: Kind) -> Held | None:
-        """Return the place that has this part; None if none has.
+        """Return this part with its place; None if no place has it.
 
-        The small state may lie in a generation. One from after the step comes before one from within it.
+        The small state may lie in a generation. One from after the step is preferred to one from within it.
         """
         wanted, own = (rank, round_number, step), (owned for of_rank in self._owned.values() for owned in of_rank)
         candidates = [
@@ -301,12 +300,12 @@ class Arenas:
         return max(candidates, key=lambda held: (not held.commit.pending, held.commit.serial), default=None)
 
     def enter(self, run: str) -> None:
-        """Drop the parts of the present run, and hold those of another one from now on."""
+        """Drop the parts of the present run, and keep those of another run from now on."""
         self.drop()
         self.run, self._protected = run, {run: self._protected.get(run, ())}
 
     def protect(self, run: str, steps: Collection[tuple[int, int]]) -> None:
-        """Let no worker overwrite the generations of these rounds and steps, once this run is entered."""
+        """Protect these rounds and steps, so that no worker overwrites them, once this run is entered."""
         self._protected = {self.run: self._protected.get(self.run, ()), run: steps}
         if run == self.run:
             for owned in self._all():
@@ -315,13 +314,13 @@ class Arenas:
             self.drop_received()
 
     def is_protected(self, commit: Commit) -> bool:
-        """Whether the generation of a commit is not to be overwritten."""
+        """Whether the generation of a commit must not be overwritten."""
         return (commit.round, commit.step) in self._protected.get(self.run, ())
 
     def drop_superseded(self) -> None:
         """Drop arenas that were replaced by larger ones, once the larger ones have a whole generation.
 
-        Arenas with a protected step stay: what is newer here may not be whole on other nodes.
+        Arenas with a protected step are kept, because a newer step may not be whole on other nodes.
         """
         for local_rank, owned in self._owned.items():
             *older, last = owned
@@ -384,7 +383,7 @@ def size_in_words(number: int) -> str:
 def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterator[KeptParts]:
     """Yield the parts to report, each of one rank.
 
-    A shared part is named once it can be compared with those of other ranks.
+    A shared part is reported once it has the digest by which it is compared with those of other ranks.
     """
     for held in arenas.held():
         is_big, is_protected = held.kind is Kind.BIG, arenas.is_protected(held.commit)
@@ -397,7 +396,7 @@ def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterat
 
 
 def _part_of(held: Held, digest: int | None, *, protected: bool) -> KeptParts | None:
-    """Return a part for the protocol; None if a worker wrote numbers that are out of bounds."""
+    """Return a part for the protocol; None if a worker has written numbers out of bounds."""
     commit, big = held.commit, held.kind is Kind.BIG
     if commit.round > COUNTER_MAX or max(commit.world_size, commit.shards) > RANKS_MAX:
         return None

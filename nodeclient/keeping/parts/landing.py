@@ -1,4 +1,4 @@
-"""The memory for a part of kept state that is on its way to this node, from another node or from a disk.
+"""The memory for a part of kept state while this node receives it from another node, or reads it from a disk.
 
 One thread allocates the memory and fills it, while the event loop may give the part up. So memory has one owner at each
 moment: the landing from `room` on, and the caller of `take` after that.
@@ -25,11 +25,11 @@ class _Empty(Enum):
     AWAITED = auto()
     """The size of the part is not known yet."""
     OVER = auto()
-    """The part was taken, or given up."""
+    """The part was taken by the caller, or given up."""
 
 
 class Landed(Struct, frozen=True):
-    """A part that is on this host by now, or that is on its way into this memory."""
+    """A part in memory of this node, received or still being received."""
 
     commit: Commit
     owned: Owned
@@ -38,17 +38,17 @@ class Landed(Struct, frozen=True):
 
 
 class Landing:
-    """The way of one part into this node's memory."""
+    """Receives one part into this node's memory."""
 
     def __init__(self, arenas: Arenas, kind: Kind) -> None:
-        """Wait for a part, without memory. `arenas` counts what it will take."""
+        """Wait for a part, without memory. `arenas` counts the memory that the part will take."""
         self._arenas = arenas
         self._kind = kind
         self._lock = Lock()
         self._memory: Landed | _Empty = _Empty.AWAITED
 
     def room(self, commit: Commit) -> Place:
-        """Return the place for the part with these control words. The thread that fills the place calls this, once.
+        """Return the place for a part with these control words. The thread that fills the place calls this once.
 
         Raises `NoMemoryError`, `OSError`, and `FetchError` if the part was given up.
         """
