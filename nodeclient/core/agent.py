@@ -138,11 +138,8 @@ class Agent:
         self._connection.record_alive(now)
         reason = event.degraded.reason
         if self._connection.shown.is_new_error(reason):
-            self._notice(
-                Level.WARNING,
-                "coordinator_undecided",
-                f"the coordinator lives but decides nothing, all stays as it is: {reason}",
-            )
+            text = f"the coordinator lives but decides nothing, all stays as it is: {reason}"
+            self._notice(Level.WARNING, "coordinator_undecided", text)
         self._leaving.on_undecided(now)
 
     def _on_turned_away(self, event: events.TurnedAway, now: float) -> None:
@@ -317,9 +314,9 @@ class Agent:
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
         if desired.resume is None:
             self._effects += self._reuse.dismiss("the round begins from nothing, and so do its workers")
-        gives_way = desired.assignment.group_rank > 0 and not self._reuse.are_all_parked(self._settings.workers)
+        delays_start = desired.assignment.group_rank > 0 and not self._reuse.are_all_parked(self._settings.workers)
         within_s = self._connection.probe_s
-        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, within_s, gives_way))
+        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, within_s, delays_start))
 
     def _start(self) -> None:
         group = self._group
@@ -408,7 +405,7 @@ class Agent:
         events.StartFailed: _on_worker_end,
         events.WorkerExited: _on_worker_end,
         events.CollectiveFailed: _on_worker_end,
-        events.WorkerStays: lambda self, event, _: self._reuse.on_able(event),
+        events.ReuseReported: lambda self, event, _: self._reuse.on_able(event),
         events.WorkerLeft: _on_worker_left,
         events.WorkerAborts: lambda self, event, now: self._reuse.on_abort(event, now),
         events.WorkerRefuses: lambda self, event, _: self._reuse.on_refusal(event),

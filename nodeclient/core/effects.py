@@ -34,7 +34,7 @@ class Probe(Effect, frozen=True):
     assignment: Assignment
     patience_s: float
     """How long to try."""
-    gives_way: bool
+    delays_start: bool
     """Whether the node of rank 0 is to start its workers first. Reused workers find out by themselves whether rank 0
     listens, so a node that only reuses workers does not wait."""
 
@@ -47,7 +47,7 @@ class Start(Effect, frozen=True):
     assignment: Assignment
     reason: str
     """Why this round was formed."""
-    stays: tuple[int, ...] = ()
+    reused: tuple[int, ...] = ()
     """The local ranks that are not started, because the processes of an earlier round are reused."""
 
 

@@ -119,7 +119,7 @@ class WorkerExited(Event, frozen=True):
     """How long ago it ended; the diagnosis takes a moment."""
 
 
-class WorkerStays(Event, frozen=True):
+class ReuseReported(Event, frozen=True):
     """A worker has reported whether it can enter another round as the same process."""
 
     local_rank: int

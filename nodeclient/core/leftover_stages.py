@@ -8,7 +8,7 @@ SIGTERM, and SIGKILL at last. Times are in seconds of a clock that never goes ba
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from signal import Signals
 
@@ -150,16 +150,16 @@ class Lingering:
         self._kill_at: dict[int, float] = {}
         """When to kill the process of each local rank; infinity once that is done."""
 
-    def overdue(self, over: Iterable[int], now: float) -> list[int]:
-        """Return the local ranks whose programs have been over for `LINGER_S`, each of them once.
+    def overdue(self, exit_codes: Mapping[int, int], now: float) -> list[tuple[int, int]]:
+        """Return the workers whose programs have been over for `LINGER_S`, each once, with their exit codes.
 
-        `over` are the local ranks whose programs are over by now. Most of these have no process any more.
+        `exit_codes` has those of the programs that are over by now, by local rank. Most have no process any more.
         """
-        for rank in over:
+        for rank in exit_codes:
             self._kill_at.setdefault(rank, now + LINGER_S)
         due = [rank for rank, at in self._kill_at.items() if now >= at]
         self._kill_at |= dict.fromkeys(due, math.inf)
-        return due
+        return [(rank, exit_codes[rank]) for rank in due]
 
 
 def linger_notice(rank: int, pid: int, exit_code: int) -> str:

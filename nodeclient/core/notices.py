@@ -172,11 +172,6 @@ def refused(by: Refused) -> str:
     return f"{NOT_LET_IN if by.code is RefusalCode.FORBIDDEN else 'refused by the coordinator'}: {by.message}"
 
 
-def first_step(number: int, step: int, took_s: float) -> str:
-    """Return the notice that the workers of a round have done their first step."""
-    return f"round {number} trains: step {step} was reported {took_s:.0f} s after its workers were started"
-
-
 def started(round_number: int, workers: int, folder: str, in_place: int = 0) -> str:
     """Return the notice that the workers of a round run; `folder` has their logs, if it is not empty.
 

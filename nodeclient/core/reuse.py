@@ -16,7 +16,7 @@ from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Phase, WorkerStarts
 from coordinatord.protocol.text import clip
 from nodeclient.core.effects import Dismiss
-from nodeclient.core.events import WorkerAborts, WorkerRefuses, WorkersStarted, WorkerStays
+from nodeclient.core.events import ReuseReported, WorkerAborts, WorkerRefuses, WorkersStarted
 from nodeclient.core.table import EndStage
 
 PARK_S = 60.0
@@ -110,7 +110,7 @@ class Reuse:
 
     # One worker
 
-    def on_able(self, event: WorkerStays) -> None:
+    def on_able(self, event: ReuseReported) -> None:
         """Record that a worker can be reused, or that its connection is gone."""
         moves = self._move(event.local_rank, _WHEN_ABLE if event.able else _WHEN_DISCONNECTED)
         if moves and self._states[event.local_rank] is ReuseState.CUT_OFF:

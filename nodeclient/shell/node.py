@@ -106,7 +106,7 @@ class Node:
         )
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
 
-        def read(wanted: Request, answer: Answer) -> None:
+        def answer_request(wanted: Request, answer: Answer) -> None:
             if isinstance(wanted, ReadLog):
                 self._logs.read(wanted, answer)
             else:
@@ -130,7 +130,7 @@ class Node:
             join,
             offer,
             ProbeListener(config.node, address),
-            partial(CoordinatorConnection, config.coordinators, config.access, submit=submit, read=read),
+            partial(CoordinatorConnection, config.coordinators, config.access, submit=submit, read=answer_request),
             self._carry_out,
             self._tasks.fail,
             self._completed,
@@ -191,6 +191,7 @@ class Node:
                 await self._output.end_of_stderr(local_rank)
 
     async def _run_session(self) -> None:
+        """Join the job, once the guard is up and the steps on the disk are known."""
         gpus, _ = await asyncio.gather(sample_gpus(os.environ), self._setup.guard.await_ready_in_loop())
         self._tasks.spawn(self._setup.guard.watch(self._complain), name="guard")
         await self._logs.try_out()
@@ -208,6 +209,7 @@ class Node:
             self.submit(EmbeddedCoordinatorEnded(await asyncio.shield(embedded.ended)))
 
     def _children(self, embedded: EmbeddedCoordinator) -> frozenset[int]:
+        """Return the child processes that are no orphans, since parts of this node reap them."""
         others = {pid for pid in (self._setup.guard.pid, embedded.pid) if pid is not None}
         return self._workers.pids | self._setup.starter.pids | others
 
@@ -265,7 +267,9 @@ class Node:
 
     async def _probe(self, probe: Probe) -> None:
         # Both begin now: the node of rank 0 got the round at about the same time.
-        result, _ = await asyncio.gather(probe_master(probe), self._setup.starter.delay_start(needed=probe.gives_way))
+        result, _ = await asyncio.gather(
+            probe_master(probe), self._setup.starter.delay_start(needed=probe.delays_start)
+        )
         await self._reusable.dismissals.await_all(self._exit_reporter.await_reported)
         try:
             await self._leftovers.free_resources()
@@ -289,7 +293,7 @@ class Node:
                 sockets = self._keeper.listen(private, start.round) | self._reusable.listen(private)
                 commands = setup.commands(start, streams, private, sockets)
                 self._reusable.begin(start.round, commands)
-                self._workers.start(commands, streams, dict.fromkeys(start.stays, self._reusable.continue_in_round))
+                self._workers.start(commands, streams, dict.fromkeys(start.reused, self._reusable.continue_in_round))
         except GuardError as error:
             self._fail_start(0, ExitCode.OS_ERROR, str(error))
         except SpawnError as error:
@@ -298,7 +302,7 @@ class Node:
             self._fail_start(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
         else:
             folder = "" if (logs := self._config.output.log_dir) is None else str(place.folder(logs.absolute()))
-            text = notices.started(place.round, len(own_ranks), folder, len(start.stays))
+            text = notices.started(place.round, len(own_ranks), folder, len(start.reused))
             self._console.notify(Level.INFO, text, "workers_started")
             setup.started_at = self._now
             pids = tuple(map(self._pid_of, range(self._config.workers)))

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.messages import Assignment, Observed
 from nodeclient.config.join_config import JoinConfig
-from nodeclient.core import notices
 from nodeclient.core.effects import Level, Start
 from nodeclient.core.leftover_stages import Lingering
 from nodeclient.diagnosis.stack_service import StackService
@@ -82,15 +81,11 @@ class RoundSetup:
         if step is None or self.started_at is None:
             return None
         took_s, self.started_at = now - self.started_at, None
-        return notices.first_step(observed.round, step, took_s)
+        return f"round {observed.round} trains: step {step} was reported {took_s:.0f} s after its workers were started"
 
     def overdue(self, now: float) -> list[tuple[int, int]]:
-        """Return the workers whose processes have long outlived their programs, each once.
-
-        Each is a local rank with the exit code of its program.
-        """
-        exit_codes = self.slots.exit_codes()
-        return [(local_rank, exit_codes[local_rank]) for local_rank in self._lingering.overdue(exit_codes, now)]
+        """Return the local ranks of workers whose processes linger after their programs, with their exit codes."""
+        return self._lingering.overdue(self.slots.exit_codes(), now)
 
     def close(self) -> None:
         """Release the resources shared with the last round's workers, and end the guard."""

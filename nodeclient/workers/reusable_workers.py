@@ -19,10 +19,10 @@ from nodeclient.core.events import (
     CollectiveFailed,
     Diagnosis,
     Event,
+    ReuseReported,
     WorkerAborts,
     WorkerLeft,
     WorkerRefuses,
-    WorkerStays,
 )
 from nodeclient.host.process_state import is_stopped
 from nodeclient.host.worker_socket import WorkerSocket, receive_packet
@@ -241,7 +241,7 @@ class ReusableWorkers:
             case round_messages.CanStay(local_rank, number):
                 if rank is None and number == self._round and local_rank < len(self._commands):
                     connection.local_rank, connection.round = local_rank, number
-                    self._submit(WorkerStays(local_rank))
+                    self._submit(ReuseReported(local_rank))
             case round_messages.AskToLeave() | NextRound():
                 self._forget(connection)
             case _ if rank is not None and message.round == connection.round:
@@ -269,4 +269,4 @@ class ReusableWorkers:
         self._loop.remove_reader(connection.socket)
         connection.socket.close()
         if connection.local_rank is not None:
-            self._submit(WorkerStays(connection.local_rank, able=False))
+            self._submit(ReuseReported(connection.local_rank, able=False))

@@ -155,7 +155,7 @@ class Host:
         told: tuple[events.Event, ...] = (
             events.Keeping(within_s, writes_checkpoints=self._choices.one_in(2)),
             events.KeptChanged(),
-            events.WorkerStays(rank, able=not self._choices.one_in(8)),
+            events.ReuseReported(rank, able=not self._choices.one_in(8)),
             events.WorkerLeft(rank),
             events.CollectiveFailed(rank, 1, of_error, age_s=self._choices.of((0.0, 100.0))),
             events.WorkerAborts(rank, self._choices.of((None, 0.5))),
@@ -217,7 +217,7 @@ class Host:
                 case effects.Start(run, number):
                     assert not self._alive, "the workers of another round live"
                     assert number > self._started.get(run, -1), "the round is over"
-                    assert set(effect.stays) == self._held, "those that wait go on, and nobody else"
+                    assert set(effect.reused) == self._held, "those that wait go on, and nobody else"
                     self._started[run], self._held = number, set()
                     self._alive = set(range(self._workers))
                     self._asked.append(effect)

@@ -6,7 +6,14 @@ import random
 from typing import TYPE_CHECKING
 
 from nodeclient.core.effects import Dismiss, LeaveRound, Park, ReuseOrder, Start
-from nodeclient.core.events import CollectiveFailed, WorkerAborts, WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.core.events import (
+    CollectiveFailed,
+    ReuseReported,
+    WorkerAborts,
+    WorkerExited,
+    WorkerLeft,
+    WorkerRefuses,
+)
 from tests.support.builders import LOST_PEER, a_diagnosis
 
 if TYPE_CHECKING:  # workers import this
@@ -55,7 +62,7 @@ class StayingWorkers:
         self.able = stay > 0 and self._chance.random() < stay
         if self.able:
             for rank in sorted(self._workers.alive):
-                self._host.submit(WorkerStays(rank))
+                self._host.submit(ReuseReported(rank))
 
     def lose_peer(self) -> bool:
         """Let a collective fail in a worker, soon; return whether the workers can stay."""
@@ -130,7 +137,7 @@ class StayingWorkers:
     def _cut_off(self, rank: int) -> None:
         """Cut the connection to a process that waits: it cannot get a round any more."""
         if rank in self.held:
-            self._host.submit(WorkerStays(rank, able=False))
+            self._host.submit(ReuseReported(rank, able=False))
 
     def _die(self, rank: int) -> None:
         if rank in self.held:

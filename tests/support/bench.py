@@ -25,6 +25,7 @@ from nodeclient.core.events import (
     LeaveRequested,
     Prepared,
     Reached,
+    ReuseReported,
     SessionClosed,
     SessionOpened,
     StartFailed,
@@ -38,7 +39,6 @@ from nodeclient.core.events import (
     WorkerLeft,
     WorkerRefuses,
     WorkersStarted,
-    WorkerStays,
 )
 from tests.support.builders import a_desired, a_diagnosis
 
@@ -135,7 +135,7 @@ class Bench:
 
     def stays(self, *local_ranks: int, able: bool = True) -> list[Effect]:
         """Have workers say whether they can go into another round as the same processes."""
-        return [effect for rank in local_ranks for effect in self.submit(WorkerStays(rank, able))]
+        return [effect for rank in local_ranks for effect in self.submit(ReuseReported(rank, able))]
 
     def loses_peer(self, local_rank: int, error: str) -> list[Effect]:
         """Have a collective fail with an error in a worker that leaves the round for that."""
@@ -235,7 +235,7 @@ class Bench:
                 assert not self.alive, "started over living workers"
                 assert not self.sweeping, "started before the old round was swept"
                 assert not self.starting, "started twice"
-                assert set(effect.stays) == self.parked, "began without those that wait, or with others"
+                assert set(effect.reused) == self.parked, "began without those that wait, or with others"
                 self.starting, self.alive, self.parked = True, set(range(self.settings.workers)), set()
             case Park(local_rank):
                 assert local_rank in self.alive, "held one that is not in the round"

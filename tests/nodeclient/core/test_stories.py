@@ -156,7 +156,7 @@ def _waits(waiting: Waiting) -> str:
 
 
 def _starts(start: Start) -> str:
-    stays = f" with {', '.join(map(str, start.stays))}" if start.stays else ""
+    stays = f" with {', '.join(map(str, start.reused))}" if start.reused else ""
     return f"Start round {start.round} of {start.run}{stays}"
 
 
@@ -171,7 +171,7 @@ TEXTS: dict[type[Any], Callable[[Any], str]] = {
     Exit: lambda end: f"Exit {end.code}, {end.level}{' with the report' if end.report else ''}: {end.message}",
     Kill: lambda _: "Kill",
     Notice: lambda notice: f"{notice.level}: {notice.text}",
-    Probe: lambda probe: f"Probe round {probe.round}{' and give way' if probe.gives_way else ''}",
+    Probe: lambda probe: f"Probe round {probe.round}{' and give way' if probe.delays_start else ''}",
     Restore: _restores,
     SendObserved: lambda sent: "heartbeat" if sent.observed.beat else "report",
     Show: lambda _: "Show",

@@ -16,7 +16,7 @@ import pytest
 
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import effects
-from nodeclient.core.events import CollectiveFailed, Event, WorkerAborts, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.core.events import CollectiveFailed, Event, ReuseReported, WorkerAborts, WorkerLeft, WorkerRefuses
 from nodeclient.host.process_state import is_stopped
 from nodeclient.workers import process_tree
 from nodeclient.workers.leftover_processes import EndedWorker
@@ -106,7 +106,7 @@ def received(worker: socket.socket) -> RoundMessage:
 async def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         worker = on.connect(HELLO)
-        assert await on.event() == WorkerStays(0)
+        assert await on.event() == ReuseReported(0)
         on.reusable.carry_out(effects.LeaveRound())
         assert received(worker) == AskToLeave(1)
         worker.send(ROUND_CODEC.encode(Left(1)))
@@ -144,7 +144,7 @@ async def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: P
         hello = '{"staying":{"local_rank":0,"round":1,"pid":PID}}'
         command = [sys.executable, "-c", STOPS, on.path, hello]
         worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-        assert await on.event() == WorkerStays(0)
+        assert await on.event() == ReuseReported(0)
         await asyncio.to_thread(wait_until, "the worker is stopped", lambda: is_stopped(worker.pid))
         on.reusable.carry_out(effects.LeaveRound())
         assert await on.event() == WorkerRefuses(0, STOPPED)
@@ -158,28 +158,28 @@ async def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path)
     async with stage(tmp_path) as on:
         failed = Failed(1, "RuntimeError: closed", ("a line",))
         worker = on.connect(HELLO, failed, Left(1), Refusing(1, "it is busy"))
-        assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
+        assert [await on.event(), await on.event()] == [ReuseReported(0), WorkerRefuses(0, "it is busy")]
         failure, left = on.in_order
         assert isinstance(failure, CollectiveFailed)
         about = failure.diagnosis
         assert (failure.exit_code, about.error, about.pid) == (1, "RuntimeError: closed", os.getpid())
         assert left == WorkerLeft(0)
         worker.close()
-        assert await on.event() == WorkerStays(0, able=False)
+        assert await on.event() == ReuseReported(0, able=False)
 
 
 async def test_how_long_a_worker_aborts_nccl_is_told(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         on.connect(HELLO, Aborting(1), Aborted(1, 0.5), Aborting(7), Left(1))
         events = [await on.event() for _ in range(4)]
-        assert events == [WorkerStays(0), WorkerAborts(0), WorkerAborts(0, 0.5), WorkerLeft(0)]
+        assert events == [ReuseReported(0), WorkerAborts(0), WorkerAborts(0, 0.5), WorkerLeft(0)]
 
 
 async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         said: list[RoundMessage] = [Failed(1, "RuntimeError: closed", ()), Left(1)]
         worker = on.connect(HELLO, *said * 9, Refusing(1, "it is busy"))
-        assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
+        assert [await on.event(), await on.event()] == [ReuseReported(0), WorkerRefuses(0, "it is busy")]
         assert len(on.in_order) == 2
         on.reusable.begin(2, NEXT)
         with (tmp_path / "out").open("w") as out:
@@ -206,14 +206,14 @@ async def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessag
     async with stage(tmp_path) as on:
         on.connect(*said)
         on.connect(HELLO)
-        assert await on.event() == WorkerStays(0)
+        assert await on.event() == ReuseReported(0)
         assert on.events.empty()
 
 
 async def test_what_a_worker_says_of_another_round_counts_for_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         on.connect(HELLO, Left(0), Failed(2, "x", ()), Refusing(2, "x"), Left(1))
-        assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerLeft(0)]
+        assert [await on.event(), await on.event()] == [ReuseReported(0), WorkerLeft(0)]
         assert on.events.empty()
         assert not on.in_order
 

@@ -150,7 +150,7 @@ class AgentLaws(Laws):
                 conduct.leave_signal = event.signum
             case events.Swept(port):
                 conduct.port = port
-            case events.WorkerStays(rank, able=False) if rank in host.workers.staying.held:
+            case events.ReuseReported(rank, able=False) if rank in host.workers.staying.held:
                 conduct.unreachable.add(rank)
             case events.TurnedAway(refused) if not refused.retry:
                 self.check(refused.code in FOR_GOOD, "%s is refused for good: %s", host.name, refused.message)
@@ -220,12 +220,12 @@ class AgentLaws(Laws):
 
     def stays(self, host: Host, start: Start, held: AbstractSet[int], out: AbstractSet[int]) -> None:
         """Check that a round takes over all processes that wait, if they left their round, and only to resume."""
-        self.check(set(start.stays) == held, "%s takes over %s, and %s wait", host.name, start.stays, sorted(held))
+        self.check(set(start.reused) == held, "%s takes over %s, and %s wait", host.name, start.reused, sorted(held))
         lost = self.conduct(host).unreachable
         self.check(not lost & held, "%s takes over %s, and cannot reach %s", host.name, held, sorted(lost))
         lost.clear()
         self.check(held <= out, "%s takes over %s, and %s are out of their round", host.name, held, sorted(out))
-        self.taken_over += len(start.stays)
+        self.taken_over += len(start.reused)
         agent = host.agent
         assert agent is not None
         # A node that has all of it already is not told again what it resumes from.

@@ -43,7 +43,7 @@ sys.stdin.read()
 
 def a_probe(run: str) -> Probe:
     """Return the beginning of a round of a run."""
-    return Probe(run, 1, Assignment(0, 1, 0, 1, 0, 1, "a", "127.0.0.1", 1, 1, 0, 0), patience_s=0, gives_way=False)
+    return Probe(run, 1, Assignment(0, 1, 0, 1, 0, 1, "a", "127.0.0.1", 1, 1, 0, 0), patience_s=0, delays_start=False)
 
 
 def test_the_nodes_of_one_run_share_a_folder_and_another_run_is_refused(tmp_path: Path) -> None:
