@@ -96,8 +96,9 @@ def leaving(signum: int, grace_s: float | None, leaves_in_s: float | None) -> st
 
 
 def _waits(leaves_in_s: float) -> str:
-    """Return what a node that keeps state waits for before it leaves."""
-    return f"this node leaves alone if no coordinator is back within {leaves_in_s:.0f} s to name the step that all save"
+    """Return the part of a notice about a leaving node that waits for a coordinator."""
+    limit = f"no coordinator is back within {leaves_in_s:.0f} s to name the step that all save"
+    return f"this node leaves by itself if {limit}"
 
 
 def cut_off(grace_s: float, settings: Settings) -> str:

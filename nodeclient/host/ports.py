@@ -23,16 +23,16 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 """The errors of accept(2) for lack of descriptors or memory."""
 
 
-def listening_address(advertised: str | None, *, alone: bool) -> str:
+def listening_address(advertised: str | None, *, standalone: bool) -> str:
     """Return the address of this host at which other agents connect; empty if it may be any address.
 
     They connect to the `advertised` address, or else to the one by which the coordinator knows this node. That is
-    loopback if all nodes are on one host, which a node knows only if it is `alone` with its own coordinator.
+    loopback if all nodes are on one host, which a node knows only if it is `standalone`.
     """
     if advertised is None:
-        return LOOPBACK if alone else ""
+        return LOOPBACK if standalone else ""
     if ipaddress.ip_address(advertised.partition("%")[0]).is_loopback:
-        return advertised if alone else ""  # agents of other hosts get another address
+        return advertised if standalone else ""  # agents of other hosts get another address
     return advertised if interface_of(advertised) else ""  # perhaps that of a router, which forwards to this host
 
 

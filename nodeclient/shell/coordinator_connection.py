@@ -105,7 +105,7 @@ CUT_SHORT = (HandshakeError, ConnectionError)
 
 UNPROVEN = (
     "%s serves in the clear, so this node cannot verify which coordinator answers there, although it has a token: give"
-    " --token-file FILE, and it connects to the coordinator of that token alone"
+    " --token-file FILE, and it connects only to the coordinator of that token"
 )
 
 

@@ -115,7 +115,7 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
         return config
     remark = (
         f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
-        "as nodes need it, in the clear and for whoever reaches it, as torchrun's own store does. A coordinatord that "
+        "as nodes need it, in the clear and for all that reach it, as torchrun's own store does. A coordinatord that "
         "is started apart serves only nodes with a token, and survives the loss of this host"
     )
     return structs.replace(config, remarks=(*config.remarks, remark))

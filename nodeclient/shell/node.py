@@ -90,7 +90,7 @@ class Node:
         guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
         self._setup = RoundSetup(config, launcher, guard, stacks, remark=self._remark, complain=self._complain)
         self._workers = LocalWorkers(mark, self._record_exit, self._leftovers.watch, self._setup.starter.spawn)
-        address = listening_address(config.advertise_address, alone=config.standalone)
+        address = listening_address(config.advertise_address, standalone=config.standalone)
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
         submit, notify, tasks = self.submit, self._console.notify, self._tasks
         self._keeper = StateKeeper(

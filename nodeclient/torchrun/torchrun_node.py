@@ -86,7 +86,7 @@ class TorchrunNode:
             Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False),
             partial(Join, job=config.job, node=config.node, spec=config.spec),
             offer,
-            ProbeListener(config.node, listening_address(config.advertise_address, alone=False)),
+            ProbeListener(config.node, listening_address(config.advertise_address, standalone=False)),
             partial(CoordinatorConnection, config.coordinators, config.access, submit=self._receive),
             self._carry_out,
             self._tasks.fail,

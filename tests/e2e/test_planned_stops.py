@@ -179,7 +179,7 @@ def test_all_nodes_get_sigterm_while_the_coordinator_is_gone_and_write_a_checkpo
         coordinator.close()
         for node in nodes:
             node.signal(signal.SIGTERM)
-            node.await_line("this node leaves alone if no coordinator is back within")
+            node.await_line("this node leaves by itself if no coordinator is back within")
         coordinator = Coordinator("--settle", "10", port=coordinator.port, state_dir=state)
         assert [node.wait() for node in nodes] == [128 + signal.SIGTERM] * 2
         assert list(checkpoints(notes).values()) == [{0, 1}], "\n".join(node.output for node in nodes)

@@ -94,7 +94,7 @@ def test_the_reservation_is_not_inherited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("advertised", "alone", "address"),
+    ("advertised", "standalone", "address"),
     [
         (None, True, "127.0.0.1"),
         (None, False, ""),
@@ -105,15 +105,15 @@ def test_the_reservation_is_not_inherited() -> None:
         ("fe80::1%nowhere", False, ""),
     ],
 )
-def test_agents_answer_where_others_are_told_to_ask(advertised: str | None, alone: bool, address: str) -> None:
-    assert listening_address(advertised, alone=alone) == address
+def test_agents_answer_where_others_are_told_to_ask(advertised: str | None, standalone: bool, address: str) -> None:
+    assert listening_address(advertised, standalone=standalone) == address
 
 
 def test_an_address_of_this_host_is_the_only_one_that_is_listened_at() -> None:
     own = routable_address()
     if own is None:
         pytest.skip("this host has no address but those of loopback")
-    assert listening_address(own, alone=False) == own
+    assert listening_address(own, standalone=False) == own
     with listening_socket(own, 1) as listener:
         port = listener.getsockname()[1]
         socket.create_connection((own, port)).close()
