@@ -73,10 +73,10 @@ def _run_command(settings: Config) -> int:
             with _printing():
                 return step_down(settings)
         case TokenConfig():
-            from coordinatord.commands.token import change  # noqa: PLC0415
+            from coordinatord.commands.token import change_tokens  # noqa: PLC0415
 
             with _printing():
-                return change(settings)
+                return change_tokens(settings)
 
 
 @contextmanager

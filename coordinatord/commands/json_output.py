@@ -1,6 +1,6 @@
-"""The records that `state --json` and `replay --json` print. Programs rely on the names of the fields.
+"""The JSON objects that `state --json` and `replay --json` print. Programs depend on the names of the fields.
 
-Fields that `nodeclient status --json` has too mean the same there; see `coordinatord.protocol.http.api`.
+A field of `nodeclient status --json` with the same name has the same meaning; see `coordinatord.protocol.http.api`.
 """
 
 from __future__ import annotations
@@ -39,19 +39,21 @@ class StoredJob(Struct, frozen=True, kw_only=True):
 
 
 class StoredState(Struct, frozen=True, kw_only=True):
-    """The content of a state directory, or of a namespace in etcd: one object."""
+    """The content of a state directory, or of a namespace in etcd."""
 
     state_dir: str
     """The directory, or the URL of the namespace."""
     leader: CoordinatorStatus | None
-    """None if nobody leads, and for a directory."""
+    """None for a directory, or if none leads."""
     standbys: tuple[CoordinatorStatus, ...]
     lease_s: float | None
-    """The remaining seconds of the leader's lease; None if nobody leads, and for a directory."""
+    """The remaining seconds of the leader's lease; None without a leader."""
     version: int
-    """The version of the database's schema."""
+    """The version of the tables."""
     bytes: int
+    """The size of the database, or of the values in etcd."""
     records: int
+    """The number of records."""
     jobs: tuple[StoredJob, ...]
     drained: tuple[DrainedStatus, ...]
 
@@ -66,7 +68,7 @@ class RunState(Struct, frozen=True, kw_only=True):
 
 
 class ReplayStep(Struct, frozen=True, kw_only=True):
-    """A record and its effect: one object a line."""
+    """A record, and the state to which it leads."""
 
     at: float
     """Seconds since 1970."""
@@ -79,5 +81,5 @@ class ReplayStep(Struct, frozen=True, kw_only=True):
 
 
 def as_json(output: StoredState | ReplayStep) -> str:
-    """Format a record as one line of JSON."""
+    """Format an object as one line of JSON."""
     return json.dumps(output, default=asdict)

@@ -1,4 +1,4 @@
-"""Replays the histories of runs, for the subcommands that read a state directory."""
+"""Replays records of runs without a daemon, for the subcommands that read a store."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 
 
-def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
-    """Replay the history of one run; yield each record, and the run after it, which is always the same object.
+def replay_run(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
+    """Apply the records of one run; yield each of them with the run after it, which is always the same object.
 
     Raises `UnreadableStoreError`.
     """
@@ -30,14 +30,14 @@ def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
         yield entry, run
 
 
-def last_of(entries: Sequence[Entry]) -> tuple[Entry, DurableRun]:
-    """Return the last record of a non-empty history, and the run after it."""
-    *_, last = replayed(entries)
-    return last
+def final_state(entries: Sequence[Entry]) -> DurableRun:
+    """Return a run after all its records, of which there is at least one. Raises `UnreadableStoreError`."""
+    *_, (_, run) = replay_run(entries)
+    return run
 
 
-def drains_of(entries: Sequence[Entry]) -> DurableCluster:
-    """Return the drains, by the records of no job."""
+def replay_drains(entries: Sequence[Entry]) -> DurableCluster:
+    """Return a cluster with the drains of these records, which belong to no job."""
     cluster = DurableCluster()
     for entry in entries:
         apply(cluster, entry.record, entry.at)
@@ -45,7 +45,7 @@ def drains_of(entries: Sequence[Entry]) -> DurableCluster:
 
 
 def restarts_of(run: DurableRun) -> RestartsStatus:
-    """Return a run's budget of restarts, and its used part."""
+    """Return the used restarts of a run, and its budget."""
     return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts)
 
 

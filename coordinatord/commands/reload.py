@@ -1,6 +1,6 @@
 """Reloads the daemon's settings on SIGHUP, and logs the changes.
 
-The policy of decisions and the log level change at once. Others, such as address and store, change with a restart.
+The policy, the log level and the log format change at once. Other settings, such as the address, need a restart.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Reloader:
     ) -> None:
         """Begin with `settings`.
 
-        `change_policy` changes the coordinator's policy, `reload_security` reloads certificate and tokens, and
-        `read` reads the settings.
+        `change_policy` changes the coordinator's policy, `reload_security` reloads certificate and tokens, and `read`
+        reads the settings again.
         """
         self.settings = settings
         self._reload_security = reload_security
@@ -41,7 +41,7 @@ class Reloader:
         self._read = read
 
     def reload(self) -> None:
-        """Reload the settings, and apply those that may change; if one is wrong, change none."""
+        """Reload the settings, and apply the reloadable ones; if one is wrong, change none."""
         self._reload_security()
         try:
             new = self._read()
@@ -52,20 +52,19 @@ class Reloader:
         assert isinstance(new, ServeConfig)  # noqa: S101 - the same command line as at the start
         old = self.settings
         now = self.settings = replace(
-            old, policy=new.policy, log_level=new.log_level, log_format=new.log_format, at_once=new.at_once
+            old, policy=new.policy, log_level=new.log_level, log_format=new.log_format, reloadable=new.reloadable
         )
-        quieter = LEVELS.index(now.log_level) > LEVELS.index(old.log_level)
-        if quieter:
-            _announce(old, new)
+        # The changes are logged at the lower one of both levels, so that the line is not lost.
+        lower = min(old.log_level, now.log_level, key=LEVELS.index)
+        logs.configure(lower, "coordinatord", now.log_format)
+        _log_changes(old, new)
         logs.configure(now.log_level, "coordinatord", now.log_format)
-        if not quieter:
-            _announce(old, new)
         if now.policy != old.policy:
             self._change_policy(now.policy)
 
 
-def _announce(old: ServeConfig, new: ServeConfig) -> None:
-    changed, waiting = _changes(old.at_once, new.at_once), _changes(old.after_restart, new.after_restart)
+def _log_changes(old: ServeConfig, new: ServeConfig) -> None:
+    changed, waiting = _changes(old.reloadable, new.reloadable), _changes(old.fixed, new.fixed)
     text = f"settings reloaded: {', '.join(changed) or 'nothing has changed'}"
     if waiting:
         text += f"; not before a restart: {', '.join(waiting)}"
@@ -73,7 +72,7 @@ def _announce(old: ServeConfig, new: ServeConfig) -> None:
 
 
 def _changes(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """Return texts such as `settle 2 to 3`, for the settings that have changed."""
+    """Describe each changed setting, as in `settle 2 to 3`."""
     return [f"{name} {_plain(old[name])} to {_plain(value)}" for name, value in new.items() if value != old[name]]
 
 

@@ -1,4 +1,4 @@
-"""`coordinatord replay`: prints the history of a run, record by record, with the state after each."""
+"""`coordinatord replay`: prints the records of a run, each with the state of the run after it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from coordinatord.commands.json_output import ReplayStep, RunState, as_json
-from coordinatord.commands.offline_replay import counted, replayed, restarts_of
+from coordinatord.commands.offline_replay import counted, replay_run, restarts_of
 from coordinatord.config.state_flags import ReplayConfig
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.policy import Policy
@@ -25,7 +25,7 @@ from coordinatord.store.interface import Entry, NothingStoredError
 
 
 def replay(config: ReplayConfig) -> int:
-    """Print the history of one run, or the list of runs; return the exit code. Raises `StoreError`."""
+    """Print the records of one run, or the list of runs if several match; return the exit code. Raises `StoreError`."""
     if config.crash is not None:
         return flight_recorder.replay(config.crash, RECORDED, Coordinator(Policy(), epoch=""))
     database = Database.copy_of(config.state_dir / DATABASE)
@@ -45,18 +45,20 @@ def replay(config: ReplayConfig) -> int:
 
 
 def _choose(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Find the wanted run; None if it is ambiguous. Raises `NothingStoredError`."""
+    """Return job and id of the wanted run; None if none is named and there are several jobs.
+
+    Raises `NothingStoredError`.
+    """
     wanted = config.job_or_run
     if not runs:
         raise NothingStoredError(f"state directory {config.state_dir}: it holds no history of any job yet")
     if wanted is None:
         return runs[-1] if len({job for job, _ in runs}) == 1 else None
-    # The last match: if a job is named, its last run.
-    fitting = [found for found in runs if found[0] == wanted] or [found for found in runs if found[1] == wanted]
-    if not fitting:
+    matches = [run for run in runs if run[0] == wanted] or [run for run in runs if run[1] == wanted]
+    if not matches:
         known = f"there is no job or run {wanted!r}: `coordinatord state` shows those that there are"
         raise NothingStoredError(f"state directory {config.state_dir}: {known}")
-    return fitting[-1]
+    return matches[-1]  # the last run of a job
 
 
 def _choices(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> str:
@@ -76,20 +78,20 @@ def _write(line: str) -> None:
 def _print_steps(entries: Sequence[Entry], *, pausing: bool) -> None:
     first = entries[0].record
     _write(f"job {first.job}, run {first.run}: {counted(len(entries), 'record')}")
-    if forgotten := _forgotten(entries):
-        _write(f"(rounds up to {forgotten} are no longer kept)")
+    if deleted := _last_deleted_round(entries):
+        _write(f"(rounds up to {deleted} are no longer kept)")
     if pausing:
         _write("(Enter for the next one, q to end)")
-    before, formed_of = entries[0].at, 0
-    for entry, run in replayed(entries):
+    previous_at, round_size = entries[0].at, 0
+    for entry, run in replay_run(entries):
         if isinstance(entry.record, RoundFormed):
-            formed_of = len(entry.record.nodes)
-        since = f"+{max(0.0, entry.at - before):.3f} s"
-        before = entry.at
+            round_size = len(entry.record.nodes)
+        since = f"+{max(0.0, entry.at - previous_at):.3f} s"
+        previous_at = entry.at
         _write(
             f"\n{moment(local(entry.at), 'milliseconds')}  {since:>12}  {_title(entry.record)}: {entry.record.reason}"
         )
-        _write(f"{'=>':>40}  {_state_text(run, formed_of)}")
+        _write(f"{'=>':>40}  {_state_text(run, round_size)}")
         sys.stdout.flush()
         if pausing and _quits():
             return
@@ -108,15 +110,15 @@ def _title(record: Record) -> str:
     return " ".join([subject, str(name), *verb] if name is not None else [subject, *verb])
 
 
-def _state_text(run: DurableRun, formed_of: int) -> str:
-    """Describe a run whose last round had `formed_of` nodes: a run that has ended has no members."""
-    inside = formed_of if run.state.ended else sum(1 for _ in run.inside)
+def _state_text(run: DurableRun, round_size: int) -> str:
+    """Describe a run; `round_size` is the number of nodes of its last round, since an ended run has no members."""
+    inside = round_size if run.state.ended else sum(1 for _ in run.inside)
     where = f"round {run.round} of {counted(inside, 'node')}" if run.round else "no round yet"
     return f"{run.state}, {where}, restarts {run.restarts_used} of {run.spec.max_restarts}"
 
 
-def _forgotten(entries: Sequence[Entry]) -> int | None:
-    """Return the last round that was deleted: there is a record of its end, but none of its beginning."""
+def _last_deleted_round(entries: Sequence[Entry]) -> int | None:
+    """Return the number of the last deleted round, which has a record only of its end; None without one."""
     rounds = (entry.record for entry in entries if isinstance(entry.record, RoundFormed | RoundEnded))
     first = next(rounds, None)
     return first.round if isinstance(first, RoundEnded) else None
@@ -126,7 +128,7 @@ def _forgotten(entries: Sequence[Entry]) -> int | None:
 
 
 def _print_objects(entries: Sequence[Entry]) -> None:
-    for entry, run in replayed(entries):
+    for entry, run in replay_run(entries):
         _write(as_json(_replay_step(entry, run)))
 
 

@@ -1,6 +1,6 @@
 """`coordinatord` without a subcommand: opens the store, and imports the server while threads read the store.
 
-The imports take half of a start. The threads run in SQLite, without Python's lock.
+The imports take half the time of a start. SQLite reads without Python's lock, so both go on at once.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ def run(settings: ServeConfig) -> int:
 
     Raises `StoreError` and `ListenError`.
     """
-    gc.disable()  # a start makes no garbage, and collections would take a tenth of it
+    gc.disable()  # collections would take a tenth of a start, which makes no garbage
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:
         log.info("settings from %s", settings.file.absolute(), extra=fields("settings_read", file=settings.file))
     for remark in settings.remarks:
         log.warning("%s", remark, extra=fields("remark"))
-    allow_many_files()  # each connection takes one
+    allow_many_files()  # each connection needs one
     load_thread_end()
     store = _open_store(settings) if settings.shared is None else None
-    with no_authorities():
-        from coordinatord.commands import serving  # noqa: PLC0415 - see above
-    return serving.run(settings, store)
+    with without_system_authorities():
+        from coordinatord.commands import daemon  # noqa: PLC0415 - see above
+    return daemon.run(settings, store)
 
 
 def _open_store(settings: ServeConfig) -> Store:
-    """Return the store, which starts to load the history."""
+    """Open the store, and start to load it."""
     if settings.state_dir is None:
         log.info(
             "state is kept in memory only: a restart of coordinatord forgets the jobs", extra=fields("state_in_memory")
@@ -55,11 +55,8 @@ def _open_store(settings: ServeConfig) -> Store:
 
 
 @contextmanager
-def no_authorities() -> Iterator[None]:
-    """Prevent aiohttp's import from reading this host's certificate authorities, which only its client needs.
-
-    It would read them twice, in 0.08 s.
-    """
+def without_system_authorities() -> Iterator[None]:
+    """Prevent aiohttp's import from reading this host's CA certificates in 0.08 s, which only its client needs."""
     variable = "SSL_CERT_FILE"
     before = os.environ.get(variable)
     os.environ[variable] = os.devnull

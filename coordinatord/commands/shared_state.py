@@ -1,4 +1,4 @@
-"""Reads a namespace in etcd without leading there: the history, the leader and the standbys."""
+"""Reads the records and the coordinators of a namespace in etcd, for `coordinatord state`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History, StoredHistory
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.place import EtcdPlace
-from coordinatord.store.etcd.roster import Members, members
+from coordinatord.store.etcd.location import EtcdLocation
+from coordinatord.store.etcd.roster import Coordinators, read_coordinators
 from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.migrations import STEPS
 
@@ -22,19 +22,19 @@ class SharedState(Struct, frozen=True):
 
     database: Database
     size: int
-    """The bytes of the history in etcd."""
+    """The bytes of all commits."""
     leader: CoordinatorStatus | None
     standbys: tuple[CoordinatorStatus, ...]
     lease_s: float | None
     """The remaining seconds of the leader's lease; None if no coordinator leads."""
 
 
-def read_shared_state(place: EtcdPlace) -> SharedState:
+def read_shared_state(location: EtcdLocation) -> SharedState:
     """Read a namespace. Raises `StoreError`."""
-    stored, coordinators = asyncio.run(_read(place))
+    stored, coordinators = asyncio.run(_read(location))
     if stored.about.version != len(STEPS):
         raise UnreadableStoreError(
-            f"{place} has records of version {stored.about.version}, and this release reads {len(STEPS)}: the"
+            f"{location} has records of version {stored.about.version}, and this release reads {len(STEPS)}: the"
             " coordinator that leads next brings them up to date"
         )
     database = Database.in_memory()
@@ -44,9 +44,9 @@ def read_shared_state(place: EtcdPlace) -> SharedState:
     return SharedState(database, stored.size, leader, standbys, coordinators.lease_s)
 
 
-async def _read(place: EtcdPlace) -> tuple[StoredHistory, Members]:
-    gateway, keys = Gateway(place), Keys(place.prefix)
+async def _read(location: EtcdLocation) -> tuple[StoredHistory, Coordinators]:
+    gateway, keys = Gateway(location), Keys(location.prefix)
     try:
-        return await History(gateway, keys).read(), await members(gateway, keys)
+        return await History(gateway, keys).read(), await read_coordinators(gateway, keys)
     finally:
         await gateway.close()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
-from coordinatord.commands.offline_replay import counted, drains_of, last_of, restarts_of
+from coordinatord.commands.offline_replay import counted, final_state, replay_drains, restarts_of
 from coordinatord.config.state_flags import StateConfig
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.shown.job_view import drained_view
@@ -20,19 +20,19 @@ from coordinatord.store.interface import StoreError
 
 def show(config: StateConfig) -> int:
     """Print the content and return the exit code. Raises `StoreError`."""
-    if config.place is not None:
+    source = config.source
+    if isinstance(source, Path):
+        found = _stored_state(Database.copy_of(source / DATABASE), str(source), _bytes_in(source))
+    else:
         from coordinatord.commands.shared_state import read_shared_state  # noqa: PLC0415 - a directory needs no HTTP
 
-        seen = read_shared_state(config.place)
-        found = _described(seen.database, str(config.place), seen.size, seen.leader, seen.standbys, seen.lease_s)
-    else:
-        database = Database.copy_of(config.state_dir / DATABASE)
-        found = _described(database, str(config.state_dir), _bytes_in(config.state_dir))
+        shared = read_shared_state(source)
+        found = _stored_state(shared.database, str(source), shared.size, shared.leader, shared.standbys, shared.lease_s)
     sys.stdout.write(f"{as_json(found) if config.json else _text(found)}\n")
     return ExitCode.OK
 
 
-def _described(
+def _stored_state(
     database: Database,
     where: str,
     size: int,
@@ -40,7 +40,7 @@ def _described(
     standbys: tuple[CoordinatorStatus, ...] = (),
     lease_s: float | None = None,
 ) -> StoredState:
-    last_runs = dict(database.runs())
+    last_runs = dict(database.runs())  # the last one of each job, since they are in order
     return StoredState(
         state_dir=where,
         leader=leader,
@@ -50,12 +50,12 @@ def _described(
         bytes=size,
         records=database.count(),
         jobs=tuple(_job(database, job, run) for job, run in last_runs.items()),
-        drained=drained_view(drains_of(database.history("", ""))),
+        drained=drained_view(replay_drains(database.history("", ""))),
     )
 
 
 def _bytes_in(directory: Path) -> int:
-    """Sum up the database and its write-ahead log."""
+    """Return the size of the database with its write-ahead log."""
     try:
         return sum(file.stat().st_size for file in directory.glob(f"{DATABASE}*"))
     except OSError as error:
@@ -64,9 +64,9 @@ def _bytes_in(directory: Path) -> int:
 
 def _job(database: Database, job: str, run_id: str) -> StoredJob:
     entries = database.history(job, run_id)
-    entry, run = last_of(entries)
-    # A run that has ended has no nodes, so its last ones are shown.
-    last = last_of(entries[:-1])[1] if run.state.ended and len(entries) > 1 else run
+    run = final_state(entries)
+    # An ended run has no nodes, so those before its end are shown.
+    with_nodes = final_state(entries[:-1]) if run.state.ended and len(entries) > 1 else run
     return StoredJob(
         job=job,
         run=run_id,
@@ -74,8 +74,8 @@ def _job(database: Database, job: str, run_id: str) -> StoredJob:
         reason=run.reason,
         round=run.round,
         restarts=restarts_of(run),
-        nodes=tuple(_node(last, node) for node in dict.fromkeys((*last.order, *last.members))),
-        changed_at=entry.at,
+        nodes=tuple(_node(with_nodes, node) for node in dict.fromkeys((*with_nodes.order, *with_nodes.members))),
+        changed_at=entries[-1].at,
     )
 
 

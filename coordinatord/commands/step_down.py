@@ -9,7 +9,7 @@ from coordinatord.config.store_flags import StepDownConfig
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.roster import end_term, members
+from coordinatord.store.etcd.roster import end_term, read_coordinators
 
 
 def step_down(config: StepDownConfig) -> int:
@@ -19,9 +19,9 @@ def step_down(config: StepDownConfig) -> int:
 
 
 async def _end_term(config: StepDownConfig) -> str:
-    gateway, keys = Gateway(config.place), Keys(config.place.prefix)
+    gateway, keys = Gateway(config.location), Keys(config.location.prefix)
     try:
-        standbys = (await members(gateway, keys)).standbys
+        standbys = (await read_coordinators(gateway, keys)).standbys
         text = f"{(await end_term(gateway, keys)).endpoint} leads no more"
         return text if standbys else f"{text}, but nobody stands by: it leads again in a moment"
     finally:

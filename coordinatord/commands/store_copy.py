@@ -1,4 +1,4 @@
-"""`coordinatord store copy FROM TO`: copies a history from a state directory to etcd, or the other way."""
+"""`coordinatord store copy FROM TO`: copies all records from a state directory to etcd, or back."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History, StoredHistory
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
-from coordinatord.store.etcd.place import EtcdPlace
+from coordinatord.store.etcd.location import EtcdLocation
 from coordinatord.store.etcd.replica import Replica
-from coordinatord.store.etcd.roster import Coordinatord, members
+from coordinatord.store.etcd.roster import Coordinatord, read_coordinators
 from coordinatord.store.interface import NothingStoredError, StoreError
 from coordinatord.store.row_codec import Row
 
@@ -31,30 +31,30 @@ from coordinatord.store.row_codec import Row
 def copy(config: CopyConfig) -> int:
     """Copy, and print a summary; return the exit code. Raises `StoreError`.
 
-    The source does not change. No coordinator may lead at either until all is copied: its decisions would be missing.
+    No coordinator may lead at either place until all is copied, because the copy would lack its decisions.
     """
     number = asyncio.run(_copy(config.source, config.destination))
     sys.stdout.write(f"{counted(number, 'record')} copied from {config.source} to {config.destination}\n")
     return ExitCode.OK
 
 
-async def _copy(source: Path | EtcdPlace, destination: Path | EtcdPlace) -> int:
+async def _copy(source: Path | EtcdLocation, destination: Path | EtcdLocation) -> int:
     async with _read(source) as (rows, identity):
-        if isinstance(destination, EtcdPlace):
+        if isinstance(destination, EtcdLocation):
             await _write_namespace(destination, rows, identity)
         else:
-            # In a thread, because the lease of a source in etcd is renewed meanwhile.
+            # In a thread, so that the lease of a source in etcd is renewed meanwhile.
             await asyncio.to_thread(_write_directory, destination, rows, identity)
         return len(rows)
 
 
 @asynccontextmanager
-async def _read(source: Path | EtcdPlace) -> AsyncIterator[tuple[list[Row], str]]:
-    """Yield the rows of a history and its identity, and lock out coordinators meanwhile. Raises `StoreError`."""
-    if isinstance(source, EtcdPlace):
+async def _read(source: Path | EtcdLocation) -> AsyncIterator[tuple[list[Row], str]]:
+    """Yield the rows of a store and its identity, and lock out coordinators within the context. Raises `StoreError`."""
+    if isinstance(source, EtcdLocation):
         async with _lead(source) as (history, candidate):
             yield await asyncio.to_thread(_rows_of, await history.read())
-            if not candidate.holds():
+            if not candidate.may_act():
                 raise StoreError(
                     f"{source}: its lease ran out before all was copied, so another coordinator may have led: remove"
                     " the copy, and make it again"
@@ -92,7 +92,7 @@ def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
 
 
 def _rows_of(found: StoredHistory) -> tuple[list[Row], str]:
-    """Return the rows of a namespace, migrated to the present version, and the identity of its history."""
+    """Return the rows of a namespace, migrated to the present version, and the identity of the store."""
     replica = Replica(found.rows, found.about.identity, found.about.version)
     try:
         return replica.database.rows(), found.about.identity
@@ -100,27 +100,27 @@ def _rows_of(found: StoredHistory) -> tuple[list[Row], str]:
         replica.close()
 
 
-async def _write_namespace(place: EtcdPlace, rows: list[Row], identity: str) -> None:
-    async with _lead(place) as (history, _):
+async def _write_namespace(location: EtcdLocation, rows: list[Row], identity: str) -> None:
+    async with _lead(location) as (history, _):
         try:
             held = len((await history.read()).rows)
         except NothingStoredError:
             held = 0
         if held:
-            raise StoreError(f"{place} holds {counted(held, 'record')} already: name a prefix that holds none")
+            raise StoreError(f"{location} holds {counted(held, 'record')} already: name a prefix that holds none")
         await history.replace(rows, identity)
 
 
 @asynccontextmanager
-async def _lead(place: EtcdPlace) -> AsyncIterator[tuple[History, Candidate]]:
-    """Lead at a namespace within the context, so that nobody else writes there. Raises `StoreError`."""
-    tasks, gateway, keys = Tasks(), Gateway(place), Keys(place.prefix)
+async def _lead(location: EtcdLocation) -> AsyncIterator[tuple[History, Candidate]]:
+    """Lead in a namespace within the context, so that no coordinator writes there. Raises `StoreError`."""
+    tasks, gateway, keys = Tasks(), Gateway(location), Keys(location.prefix)
     own = Coordinatord("store copy", "store copy", secure=False, since=datetime.now(UTC).timestamp())
     candidate = Candidate(gateway, keys, own, LEASE_S)
     try:
         await candidate.win_at_once()
-        tasks.spawn(candidate.keep(), name="lease")
-        standbys = (await members(gateway, keys)).standbys
+        tasks.spawn(candidate.lead(), name="lease")
+        standbys = (await read_coordinators(gateway, keys)).standbys
         if standbys:
             raise StoreError(
                 f"{keys.prefix}/: a coordinatord stands by ({standbys[0].endpoint}): end all that share it first"

@@ -1,9 +1,8 @@
-"""`coordinatord token`: makes, lists and revokes tokens in a state directory, also while the daemon runs."""
+"""`coordinatord token`: makes, lists and revokes tokens in a state directory, even while the daemon runs."""
 
 from __future__ import annotations
 
 import secrets
-import ssl
 import sys
 from collections.abc import Iterable
 
@@ -18,11 +17,11 @@ from coordinatord.security.setup import FOLDER, PIN
 from coordinatord.security.token_store import KnownToken, TokenStore
 from coordinatord.store.directory import is_claimed
 
-ELSEWHERE = "if yours has another one, give --state-dir"
-"""The advice if no coordinatord uses the state directory, which may be the wrong one."""
+ADVICE = "if yours has another one, give --state-dir"
+"""The advice if no coordinatord uses the state directory, because it may be the wrong one."""
 
 
-def change(config: TokenConfig) -> int:
+def change_tokens(config: TokenConfig) -> int:
     """Make, list or revoke tokens; return the exit code. The daemon sees a change within a second.
 
     Raises `TokenStoreError`, `PrivateFileError` and `IdentityError`.
@@ -31,7 +30,7 @@ def change(config: TokenConfig) -> int:
     store = TokenStore(directory)
     store.refresh()
     if config.verb is not TokenVerb.NEW and not store.tokens:
-        _say(f"there are no tokens in {config.state_dir.absolute()}: {ELSEWHERE}")
+        _say(f"there are no tokens in {config.state_dir.absolute()}: {ADVICE}")
     match config.verb:
         case TokenVerb.NEW:
             name = config.name or f"{config.role}-{secrets.token_hex(3)}"
@@ -47,7 +46,7 @@ def change(config: TokenConfig) -> int:
             if not is_claimed(config.state_dir):
                 _say(
                     f"the token {config.name} is revoked in {config.state_dir.absolute()}, which no coordinatord uses"
-                    f" at present: {ELSEWHERE}. Where coordinators share a store, the others learn of this when one"
+                    f" at present: {ADVICE}. Where coordinators share a store, the others learn of this when one"
                     " is started with it"
                 )
     return ExitCode.OK
@@ -73,12 +72,9 @@ def _pin(config: TokenConfig) -> str:
         return pin.strip()
     else:
         if not (directory / KEY).exists():
-            _say(
-                f"no coordinatord has started with {config.state_dir.absolute()} yet: its key is made now; {ELSEWHERE}"
-            )
+            _say(f"no coordinatord has started with {config.state_dir.absolute()} yet: its key is made now; {ADVICE}")
         identity = own_identity(directory)
-    context: ssl.SSLContext = server_context()
-    return identity.load_into(context)
+    return identity.load_into(server_context())
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Makes a coordinator with a shared store stand by until it leads, and stand by again once it has lost the lead."""
+"""Lets a coordinator with a shared store stand by until it leads, and stand by again after it has lost the lead."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
+from coordinatord.commands.delayed_end import set_done
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.store_flags import SharedStore
@@ -21,20 +22,24 @@ from coordinatord.security.setup import Security
 from coordinatord.server.driver import Driver
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.directory import StateDirectory
-from coordinatord.store.etcd.gateway import ALL_WITHIN_S, SILENT_S_MAX, Gateway
+from coordinatord.store.etcd.gateway import REQUEST_WITHIN_S, WATCH_SILENT_S_MAX, Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.roster import Coordinatord, Roster
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, Store, StoreError, UnreadableStoreError
 
-POLL_EVERY_S = 0.5
-"""How often the leader checks that a node is heard: nodes try the other coordinators after 5 s without this one."""
+log = logging.getLogger(__name__)
 
-LET_LEAD_S = SILENT_S_MAX + 2 * ALL_WITHIN_S
-"""How long a leader that was cut off from its nodes waits for others to lead. A standby that reaches etcd needs no
-longer: at worst its watch times out, and it reads the leader key and creates its own. Without this wait the former
-leader would win again, though no node reaches it."""
+POLL_EVERY_S = 0.5
+"""How often the leader checks that it hears a node: nodes try other coordinators after 5 s without it."""
+
+LET_LEAD_S = WATCH_SILENT_S_MAX + 2 * REQUEST_WITHIN_S
+"""How long a leader that was cut off from its nodes lets others lead first; otherwise it would win again. A standby
+needs no longer: at worst its watch times out, and it reads the leader key and creates its own."""
+
+RETRY_PAUSE_S = 2.0
+"""How long a coordinator that failed to lead lets others lead before it retries."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
 """The reason why such a leader stands by."""
@@ -44,29 +49,23 @@ class CutOffError(LeadershipLostError):
     """This coordinator hears none of its nodes, and another one may hear them."""
 
 
-async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
-    """Raise `CutOffError` once no node is heard, if etcd answers and somebody stands by.
+Lead = Callable[[Store, Sequence[socket.socket], Candidate, SharedAccess], Awaitable[None]]
+"""Serves with a store at these sockets until the program ends, and closes the store. Raises `LeadershipLostError`."""
 
-    To lose the lead costs nothing then, since no node reaches the leader. It cannot loop: the next leader is cut off
-    only after nodes have reached it.
+
+async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
+    """Raise `CutOffError` once no node is heard, if etcd answers and another coordinator stands by.
+
+    To give up the lead costs nothing then. It cannot happen in a loop, because the next leader counts as cut off only
+    after nodes have reached it.
     """
     while not (is_cut_off(driver.machine.cluster) and roster.standbys and not roster.problem):  # noqa: ASYNC110 - silence is no event
         await asyncio.sleep(POLL_EVERY_S)
     raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that one leads that nodes can reach")
 
 
-log = logging.getLogger(__name__)
-
-REST_S = 2.0
-"""The pause before a coordinator that failed to lead retries, unless another one leads by then."""
-
-
-Lead = Callable[[Store, Sequence[socket.socket], Candidate, SharedAccess], Awaitable[None]]
-"""Serves a store at these sockets until the program ends, and closes the store. Raises `LeadershipLostError`."""
-
-
 class TurnsToLead:
-    """Makes this coordinator stand by and lead, in turn with the others."""
+    """Lets this coordinator stand by and lead, in turn with the others."""
 
     def __init__(
         self,
@@ -77,28 +76,28 @@ class TurnsToLead:
         ended: asyncio.Future[None],
         lead: Lead,
     ) -> None:
-        """Take turns until `ended` is done."""
+        """Stand by with these parts, and call `lead` at each turn, until `ended` is done."""
         self._settings = settings
         self._shared = shared
         self._systemd = systemd
         self._security = security
         self._ended = ended
         self._lead = lead
-        self._keys = Keys(shared.place.prefix)
-        self._hindrance = ""
+        self._keys = Keys(shared.location.prefix)
+        self._failure = ""
         """Why this coordinator failed to lead at its last turn; empty if it led."""
-        self._rest_s = 0.0
-        """How long it then lets others try to lead."""
+        self._let_others_lead_s = 0.0
+        """How long it lets others lead before its next turn, after a failure."""
 
-    async def take(self, listeners: Sequence[socket.socket]) -> None:
+    async def run(self, listeners: Sequence[socket.socket]) -> None:
         """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store is unreadable."""
         folder = self._settings.state_dir
         directory = None if folder is None else StateDirectory.claim(folder)
-        gateway = Gateway(self._shared.place)
+        gateway = Gateway(self._shared.location)
         access = SharedAccess(gateway, self._keys, self._security)
         try:
             while not self._ended.done():
-                await self._take_one(gateway, access, listeners)
+                await self._take_turn(gateway, access, listeners)
         finally:
             await gateway.close()
             for listener in listeners:
@@ -106,65 +105,65 @@ class TurnsToLead:
             if directory is not None:
                 directory.release()
 
-    async def _take_one(self, gateway: Gateway, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
+    async def _take_turn(self, gateway: Gateway, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
+        """Stand by until this coordinator leads, and lead until it loses the lead or the program ends."""
         candidate = Candidate(gateway, self._keys, self._described(listeners[0]), self._shared.lease_s)
         try:
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if not self._ended.done():
                 store = await self._open(gateway, candidate, access)
-                self._hindrance = ""
+                self._failure = ""
                 log.info("this coordinator leads", extra=fields("leading"))
                 await self._lead(store, [listener.dup() for listener in listeners], candidate, access)
         except LeadershipLostError as error:
             remedy = candidate.election.remedy
             log.warning("%s%s", error, f"; {remedy}" if remedy else "", extra=fields("leadership_lost"))
             if isinstance(error, CutOffError):
-                self._hindrance, self._rest_s = CUT_OFF, LET_LEAD_S
+                self._failure, self._let_others_lead_s = CUT_OFF, LET_LEAD_S
         except UnreadableStoreError:
             raise
         except StoreError as error:  # etcd does not answer, or the disk of this host is full
             log.warning(
                 "this coordinator cannot lead now, although it is its turn: %s", error, extra=fields("leading_failed")
             )
-            self._hindrance, self._rest_s = str(error), REST_S
+            self._failure, self._let_others_lead_s = str(error), RETRY_PAUSE_S
         finally:
             await candidate.resign()
 
     async def _open(self, gateway: Gateway, candidate: Candidate, access: SharedAccess) -> EtcdStore:
-        """Read the history while the lease is renewed.
+        """Open the store while the lease is renewed.
 
         Raises `LeadershipLostError`, `OtherKeyError` and `StoreError`.
         """
         tasks = Tasks()
-        tasks.spawn(candidate.keep(), name="lease")
+        tasks.spawn(candidate.lead(), name="lease")
         tasks.spawn(self._systemd.keep_alive(), name="watchdog")
         try:
-            await access.lead(candidate.fence)
+            await access.publish_key(candidate.fence)
             return await EtcdStore.open(gateway, self._keys, candidate, self._settings.state_dir)
         finally:
             await tasks.cancel()
 
     async def _stand_by(self, candidate: Candidate, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
-        """Tell clients which coordinator leads, until this one does or the program ends."""
+        """Redirect clients to the leader, until this coordinator leads or the program ends."""
         candidate.changed = lambda: self._report_leader(candidate)
         security = self._security
         gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
         reload = (lambda: None) if security is None else security.reload
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-        won: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def over(*_: object) -> None:
-            if not won.done():
-                won.set_result(None)
+        def finish(*_: object) -> None:
+            set_done(finished)
 
         async def win() -> None:
-            if self._hindrance:
-                self._systemd.notify(status_of(f"cannot lead: {self._hindrance}"))
-                await candidate.let_others_lead(self._rest_s)
+            if self._failure:
+                self._systemd.notify(status_of(f"cannot lead: {self._failure}"))
+                await candidate.let_others_lead(self._let_others_lead_s)
             await candidate.win()
-            over()
+            finish()
 
-        self._ended.add_done_callback(over)
+        self._ended.add_done_callback(finish)
         tasks = Tasks()
         async with serve_standby(
             listeners, lambda: candidate.leader, gatekeeper, tls, why=lambda: self._why(candidate)
@@ -174,9 +173,9 @@ class TurnsToLead:
             tasks.spawn(access.watch(), name="access")
             tasks.spawn(self._systemd.keep_alive(), name="watchdog")
             try:
-                await tasks.guard(won)
+                await tasks.guard(finished)
             finally:
-                self._ended.remove_done_callback(over)
+                self._ended.remove_done_callback(finish)
                 await tasks.cancel()
 
     def _report_leader(self, candidate: Candidate) -> None:
@@ -189,9 +188,8 @@ class TurnsToLead:
         self._systemd.notify(status_of(text))
 
     def _why(self, candidate: Candidate) -> str:
-        """Return why no coordinator leads, if known."""
-        hindrance = self._hindrance and f"this coordinator cannot lead: {self._hindrance}"
-        return candidate.why or hindrance
+        """Return why no coordinator leads; empty if that is not known."""
+        return candidate.problem or (self._failure and f"this coordinator cannot lead: {self._failure}")
 
     def _described(self, listener: socket.socket) -> Coordinatord:
         """Return this coordinator's entry for the others and for nodes."""

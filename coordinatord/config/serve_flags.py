@@ -31,32 +31,32 @@ class ServeConfig(Struct, frozen=True):
     host: str
     port: int
     state_dir: Path | None
-    """None if state is only in memory."""
+    """None to keep state only in memory."""
     log_level: str
     policy: Policy
     log_format: str = "text"
     allowed_hosts: tuple[str, ...] = ()
-    """Names under which browsers may open the page, besides our own names."""
+    """Further names under which browsers may open the page."""
     insecure: bool = False
-    """Whether to serve everybody, in the clear."""
+    """Whether to serve without TLS and tokens."""
     certificate: Path | None = None
-    """An organisation's certificate; None for our own."""
+    """The file of an organisation's certificate; None for our own."""
     key: Path | None = None
     """The key of `certificate`; None without one."""
     client_authorities: Path | None = None
-    """The authorities of client certificates; None if clients need none."""
+    """The CA certificates that verify clients' certificates; None if clients need none."""
     shared: SharedStore | None = None
-    """The history that several coordinators share; None if it is in the state directory."""
+    """The store that several coordinators share; None for the state directory."""
     until_unused: bool = False
     """Whether to end once standard input has ended and no node needs this coordinator."""
     file: Path | None = None
     """The settings file, if one was named."""
     remarks: tuple[str, ...] = ()
     """Lines to log at the start, about variables that seem misspelt."""
-    at_once: Mapping[str, object] = field(default_factory=dict)
+    reloadable: Mapping[str, object] = field(default_factory=dict)
     """The settings that a reload changes, by name."""
-    after_restart: Mapping[str, object] = field(default_factory=dict)
-    """All others."""
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    """All other settings, by name."""
 
 
 def add_serve(parser: SettingsParser) -> None:
@@ -133,7 +133,7 @@ def _add_times(parser: SettingsParser) -> None:
         "--retry-pause S",
         "seconds before the next round when the same error has come twice in a row without a step in between; doubled"
         f" each time, up to {defaults.retry_pause_max_s:g}; 0 for none",
-        _pause,
+        _retry_pause,
         default=defaults.retry_pause_s,
         reload=True,
     )
@@ -154,8 +154,8 @@ def _add_times(parser: SettingsParser) -> None:
     )
 
 
-def _pause(text: str) -> float:
-    """Parse a duration in seconds; a zero of any form, such as 0.0 in a file, is no pause."""
+def _retry_pause(text: str) -> float:
+    """Parse a duration in seconds, or a zero in any form, such as 0.0 in a file."""
     return 0.0 if _ZERO.fullmatch(text) else seconds(text)
 
 
@@ -170,13 +170,13 @@ def read_serve(
         given, "ephemeral", "state_dir", "give --state-dir, or --ephemeral to keep state in memory only, and not both"
     )
     given.state_dir = None if given.ephemeral else state_dir(parser, given, environ)
-    policy = _policy(parser, given)
+    policy = _make_policy(parser, given)
     shared = read_store(parser, given)
     if shared is not None and given.until_unused:
         parser.error("--until-unused is for a coordinator of one node, and --store for several coordinators")
     parser.show_if_requested(given)
     if shared is not None and given.step_down:
-        return StepDownConfig(shared.place)
+        return StepDownConfig(shared.location)
     return filled(
         ServeConfig,
         given,
@@ -184,8 +184,8 @@ def read_serve(
         shared=shared,
         file=parser.file,
         remarks=tuple(parser.misspelt),
-        at_once=parser.values(given, reload=True),
-        after_restart=parser.values(given, reload=False),
+        reloadable=parser.values(given, reload=True),
+        fixed=parser.values(given, reload=False),
     )
 
 
@@ -195,7 +195,7 @@ def check_certificate(parser: SettingsParser, given: argparse.Namespace) -> None
         parser.error("--tls-cert and --tls-key belong together: give both, or neither for a certificate of our own")
 
 
-def _policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
+def _make_policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
     defaults = Policy()
     try:
         return filled(

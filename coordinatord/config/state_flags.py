@@ -1,4 +1,4 @@
-"""Finds the state directory; the flags of the commands that read one, and the settings made from them."""
+"""The flags of the commands that read a state directory, the settings made from them, and the default directory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from coordinatord.config.store_flags import add_state_store, read_place
+from coordinatord.config.store_flags import add_state_store, parse_location
 from coordinatord.runtime.settings import SettingsParser, filled, folder
-from coordinatord.store.etcd.place import EtcdPlace
+from coordinatord.store.etcd.location import EtcdLocation
 
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
 """The default state directory, as a text for `--help`."""
@@ -20,21 +20,25 @@ STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinat
 class StateConfig(Struct, frozen=True):
     """All settings of `coordinatord state`."""
 
-    state_dir: Path
+    source: Path | EtcdLocation
+    """The state directory, or the namespace in etcd with the state."""
     json: bool
-    place: EtcdPlace | None = None
-    """The etcd with the state, instead of the directory."""
+    """Whether to print JSON instead of text."""
 
 
 class ReplayConfig(Struct, frozen=True):
     """All settings of `coordinatord replay`."""
 
     state_dir: Path
+    """Not used with `crash`."""
     job_or_run: str | None
+    """The name of a job, or the id of a run; None for the only job."""
     crash: Path | None
-    """A crash file to replay instead of the history of a run."""
+    """A crash file to replay instead of the records of a run."""
     step: bool
+    """Whether to wait for Enter after each record."""
     json: bool
+    """Whether to print JSON instead of text."""
 
 
 def add_state(parser: SettingsParser) -> None:
@@ -65,14 +69,14 @@ def add_state_dir(parser: SettingsParser) -> None:
 
 def read_state(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StateConfig:
     """Make the settings of `coordinatord state`. Raises `SettingsError`."""
-    place = read_place(parser, given)
-    return StateConfig(Path() if place is not None else state_dir(parser, given, environ), given.json, place)
+    source = parse_location(parser, given, given.store) if given.store else state_dir(parser, given, environ)
+    return StateConfig(source, given.json)
 
 
 def read_replay(
     parser: SettingsParser, command: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
 ) -> ReplayConfig:
-    """Make the settings of `coordinatord replay`, whose flags are those of `command`. Raises `SettingsError`."""
+    """Make the settings of `coordinatord replay`; `command` is its parser. Raises `SettingsError`."""
     if given.crash is not None and (given.job_or_run is not None or given.step or given.json):
         command.error("--crash runs one file again: it takes no JOB, --step or --json")
     directory = Path() if given.crash is not None else state_dir(parser, given, environ)
@@ -90,9 +94,8 @@ def state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
 
 def _default_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tuple[Path, str]:
     """Return the default state directory, and the setting that determines it."""
-    first_of_systemd = environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    if first_of_systemd:
-        return Path(first_of_systemd), "environment variable STATE_DIRECTORY"
+    if of_systemd := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+        return Path(of_systemd), "environment variable STATE_DIRECTORY"
     base = Path(environ.get("XDG_STATE_HOME") or ".")
     if base.is_absolute():  # the XDG specification ignores relative paths
         return base / "coordinatord", "environment variable XDG_STATE_HOME"

@@ -1,4 +1,4 @@
-"""The flags of a history in etcd instead of a state directory, and the settings made from them."""
+"""The flags of a store in etcd instead of a state directory, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
 from coordinatord.runtime.settings import SettingsParser, seconds
-from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
+from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 
 LEASE_S = 5.0
 """The default of --lease, in seconds."""
@@ -23,31 +23,31 @@ LEASE_S_MIN = 2.0
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?", re.ASCII)
 
-_BARE = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
+_BARE_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
 """An IPv6 address without brackets, as in Kubernetes."""
 
 
 class SharedStore(Struct, frozen=True):
-    """A history that several coordinators share, one of which leads."""
+    """A store that several coordinators share, one of which leads."""
 
-    place: EtcdPlace
+    location: EtcdLocation
     lease_s: float
     """How long the leader may be silent before another coordinator takes over."""
     advertise: str
-    """HOST:PORT at which nodes reach this coordinator; empty for the name of this host."""
+    """HOST:PORT at which nodes reach this coordinator; empty for this host's name."""
 
 
 class StepDownConfig(Struct, frozen=True):
     """All settings of `coordinatord --step-down`."""
 
-    place: EtcdPlace
+    location: EtcdLocation
 
 
 class CopyConfig(Struct, frozen=True):
     """All settings of `coordinatord store copy`."""
 
-    source: Path | EtcdPlace
-    destination: Path | EtcdPlace
+    source: Path | EtcdLocation
+    destination: Path | EtcdLocation
 
 
 def add_store(parser: SettingsParser) -> None:
@@ -84,13 +84,13 @@ def add_place(parser: SettingsParser, default: str) -> None:
 
 
 def add_state_store(parser: SettingsParser) -> None:
-    """Add the flags of `coordinatord state`."""
+    """Add the flags for a store in etcd to `coordinatord state`."""
     add_place(parser, argparse.SUPPRESS)
     _add_access(parser, argparse.SUPPRESS)
 
 
 def add_copy(parser: SettingsParser) -> None:
-    """Add the flags of `coordinatord store`."""
+    """Add the arguments of `coordinatord store copy`."""
     parser.add_argument("store_verb", choices=["copy"], metavar="copy", help="what to do")
     parser.add_argument("source", metavar="FROM", help="a state directory, or an etcd as of --store")
     parser.add_argument("destination", metavar="TO", help="the same; it must be empty, and no coordinator may use it")
@@ -100,10 +100,10 @@ def add_copy(parser: SettingsParser) -> None:
 def read_copy(parser: SettingsParser, given: argparse.Namespace) -> CopyConfig:
     """Make the settings of `coordinatord store copy`. Raises `SettingsError`."""
 
-    def place(text: str) -> Path | EtcdPlace:
-        return _place(parser, given, text) if "://" in text else Path(text)
+    def source_or_destination(text: str) -> Path | EtcdLocation:
+        return parse_location(parser, given, text) if "://" in text else Path(text)
 
-    source, destination = place(given.source), place(given.destination)
+    source, destination = source_or_destination(given.source), source_or_destination(given.destination)
     if str(source) == str(destination):
         parser.error("FROM and TO are the same")
     return CopyConfig(source, destination)
@@ -118,38 +118,34 @@ def _add_access(parser: SettingsParser, default: Any) -> None:
 
 
 def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore | None:
-    """Return the shared history; None for a history in a directory. Raises `SettingsError`."""
+    """Return the shared store; None for a state directory. Raises `SettingsError`."""
     if not given.store:
         if given.step_down:
             parser.error("--step-down needs --store: without it there is no other coordinator that could lead")
         return None
-    return SharedStore(_place(parser, given, given.store), given.lease_s, _advertised(parser, given))
+    return SharedStore(parse_location(parser, given, given.store), given.lease_s, _advertised(parser, given))
 
 
 def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:
     """Return HOST:PORT; empty if no address was given. Raises `SettingsError`."""
     if not given.advertise:
         return ""
-    found = _ADDRESS.fullmatch(f"[{given.advertise}]" if _BARE.fullmatch(given.advertise) else given.advertise)
+    found = _ADDRESS.fullmatch(f"[{given.advertise}]" if _BARE_IPV6.fullmatch(given.advertise) else given.advertise)
     if found is None or not 0 < (port := int(found["port"] or given.port or DEFAULT_PORT)) <= PORT_MAX:
         parser.error(f"--advertise {given.advertise!r} is no HOST[:PORT], such as h1.example:29400 or [fd00::1]:29400")
     return f"{found['host']}:{port}"
 
 
-def read_place(parser: SettingsParser, given: argparse.Namespace) -> EtcdPlace | None:
-    """Return the etcd, if one was named. Raises `SettingsError`."""
-    return _place(parser, given, given.store) if given.store else None
-
-
-def _place(parser: SettingsParser, given: argparse.Namespace, text: str) -> EtcdPlace:
+def parse_location(parser: SettingsParser, given: argparse.Namespace, text: str) -> EtcdLocation:
+    """Parse the URL of a namespace, and add the credentials that the flags name. Raises `SettingsError`."""
     if (given.etcd_cert is None) is not (given.etcd_key is None):
         parser.error("--etcd-cert and --etcd-key belong together: give both, or neither")
     try:
         access = EtcdAccess(given.etcd_ca, given.etcd_cert, given.etcd_key, given.etcd_user_file)
         access.read_user()  # to report a mistake in the file now
-        place = EtcdPlace.parse(text, access)
+        location = EtcdLocation.parse(text, access)
     except OperationalError as error:
         parser.error(str(error))
-    if not place.tls and (given.etcd_ca or given.etcd_cert):
+    if not location.tls and (given.etcd_ca or given.etcd_cert):
         parser.error("--etcd-ca and --etcd-cert are for TLS: write etcds://")
-    return place
+    return location

@@ -14,7 +14,7 @@ from coordinatord.protocol.access_token import Role
 from coordinatord.runtime.settings import SettingsParser, filled
 
 NAME_MAX = PATTERN_MAX = 128
-"""The limits of a token's name and of a pattern of job ids, in characters, as for `Name` in the protocol."""
+"""The limits of a token's name and of its pattern of job ids, in characters: those of `Name` in the protocol."""
 
 
 class TokenVerb(StrEnum):
@@ -31,13 +31,16 @@ class TokenConfig(Struct, frozen=True):
     state_dir: Path
     verb: TokenVerb
     name: str
-    """The name of the token; empty to generate the name of a new one."""
+    """The name of the token; empty to generate one for a new token."""
     role: Role
     jobs: str
+    """The pattern of a new token's job ids; `*` for all."""
     output: Path | None
     """The file for a new token; None for standard output."""
     certificate: Path | None
+    """The organisation's certificate that the daemon uses; None for our own."""
     key: Path | None
+    """The key of `certificate`; None without one."""
 
 
 def add_token(parser: SettingsParser) -> None:
@@ -58,7 +61,7 @@ def add_token(parser: SettingsParser) -> None:
         default="*",
     )
     add("--name NAME", "its name, for events and logs", partial(_printable, most=NAME_MAX))
-    add("--output FILE", "write it to this new file, for this user alone, instead of printing it", Path)
+    add("--output FILE", "write it to this new file, for this user only, instead of printing it", Path)
 
 
 def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Path) -> TokenConfig:

@@ -1,7 +1,7 @@
 """Makes the coordinator's records durable: the interface of a store, and its three implementations.
 
-The server uses `interface`. `sqlite_store` and `memory_store` implement it, and so does `etcd_store`, for coordinators
-that share a history in `etcd`. `database_store` is the common part of the two on a database. `directory` locks the
-state directory, `database` runs statements, `migrations` has the tables of each version, `row_codec` converts records
-to rows and back, `retention` deletes old records, and `error_texts` explains the errors of a disk.
+The server uses `interface`. `sqlite_store` implements it for a state directory, `memory_store` for `--ephemeral`, and
+`etcd_store` for coordinators that share their records in `etcd`. `database_store` is the base of the first and the
+last. `directory` locks the state directory, `database` runs SQL, `migrations` has the tables of each version,
+`row_codec` converts records to rows and back, `retention` deletes old records, and `error_texts` explains disk errors.
 """

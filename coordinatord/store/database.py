@@ -1,7 +1,7 @@
-"""The history of all runs in one SQLite database: appends, reads and deletes records.
+"""Stores the records of all runs in one SQLite database: appends, reads and deletes them.
 
-It has no thread, no event loop and no clock, so that the simulation can run it unchanged; `sqlite_store` is the
-daemon's store around it.
+It has no thread, no event loop and no clock, so that the simulation can run it unchanged. `sqlite_store` is the
+daemon's store on top of it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,310 @@ from urllib.parse import quote
 from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed, RoundsMissed, RunEnded, RunOpened
 from coordinatord.core.rounds.values.round_history import ROUND_RECORDS
 from coordinatord.store import migrations, row_codec
-from coordinatord.store.error_texts import DAMAGED, explained
+from coordinatord.store.error_texts import DAMAGED, store_errors
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent, NothingStoredError, UnreadableStoreError
 from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer, version_of
-from coordinatord.store.retention import forget, may_supersede
+from coordinatord.store.retention import delete_superseded, may_supersede
 
 BUSY_S = 0.5
-"""How long to wait for another process that writes, such as a person's sqlite3, before an error."""
+"""How long a statement waits for another process that writes, such as a person's sqlite3."""
+
+_ADD = """
+    INSERT INTO records (at, job, run, kind, node, round, body)
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+        json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
+        json_extract(value, '$[6]')
+    FROM json_each(?) ORDER BY key
+"""
+"""Adds the rows of a JSON list. (`->>` would be shorter, and needs SQLite 3.38.)"""
+
+_DECIDING = ", ".join(f"('{kind.KIND}')" for kind in (RunOpened, RoundFormed, RoundsMissed, RoundEnded, RunEnded))
+"""The kinds of records that determine the outcome of an ended run, by the last record of each kind."""
+
+_IN_BRIEF = """
+    SELECT seq, at, job, run, CASE WHEN kind = 'RoundFormed' AND json_valid(body) THEN 'RoundRemembered' ELSE kind END,
+        node, round,
+        CASE WHEN kind = 'RoundFormed' AND json_valid(body) THEN json_object(
+            'reason', json_extract(body, '$.reason'),
+            'nodes', json_array_length(body, '$.nodes'),
+            'workers', json_extract(body, '$.nodes[#-1].first_rank') + json_extract(body, '$.nodes[#-1].workers'),
+            'spent', json_extract(body, '$.spent')) ELSE body END
+    FROM records
+"""
+"""Reads records; a `RoundFormed` becomes a `RoundRemembered`, which has only the size of the round."""
+
+_LOAD = f"""
+    WITH last AS (SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job),
+    over AS (SELECT job, run FROM last WHERE EXISTS (
+        SELECT 1 FROM records WHERE job = last.job AND run = last.run AND kind = 'RunEnded')),
+    live AS (SELECT job, run FROM last EXCEPT SELECT job, run FROM over),
+    earlier AS (SELECT job, run FROM records WHERE kind = 'RunOpened' EXCEPT SELECT job, run FROM last),
+    deciding(kind) AS (VALUES {_DECIDING}),
+    final(seq) AS (
+        SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = deciding.kind)
+        FROM over CROSS JOIN deciding
+        UNION
+        SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = 'RoundEnded'
+            AND json_valid(body) AND json_type(body, '$.report') = 'object')
+        FROM over)
+    SELECT * FROM records WHERE job = ''
+    UNION ALL SELECT * FROM records WHERE kind = 'JobForgotten'
+    UNION ALL SELECT records.* FROM live CROSS JOIN records ON records.job = live.job AND records.run = live.run
+    UNION ALL SELECT records.* FROM earlier CROSS JOIN records
+        ON records.job = earlier.job AND records.run = earlier.run WHERE kind IN ('RunOpened', 'RunEnded')
+    UNION ALL {_IN_BRIEF} WHERE seq IN final
+    ORDER BY seq
+"""  # noqa: S608 - our own text
+"""Reads all records of live runs. Of an ended run, it reads only the last record of each deciding kind and the last
+report, since all its others would be nearly all data of a thousand ended jobs. Of a job's earlier runs, it reads the
+beginning and the end."""
+
+_ROUND_KINDS = ", ".join(f"'{kind.KIND}'" for kind in ROUND_RECORDS)
+
+_ROUNDS = f"{_IN_BRIEF} WHERE job = ? AND run = ? AND kind IN ({_ROUND_KINDS}) ORDER BY seq"
+
+_READ_EVENTS = "SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records"
+
+
+class Database:
+    """An open database."""
+
+    def __init__(self, connection: sqlite3.Connection, where: Path | str, version: int = len(STEPS)) -> None:
+        """Use a connection; `where` names the database in errors, and `version` is that before the migration."""
+        self._connection = connection
+        # A database in memory ends with its owner. Python 3.13 warns of a connection that is not closed.
+        weakref.finalize(self, connection.close)
+        self._where = where
+        self._is_prefetched = False
+        """Whether `prefetch` was called for the next `load`."""
+        self.version = version
+        """The version of the tables before the migration."""
+
+    @classmethod
+    def open(cls, path: Path, steps: Steps = STEPS) -> Self:
+        """Open the database file of a state directory, made if missing. Raises `StoreError`."""
+        with store_errors(path.parent):
+            return cls(_connect(path, steps), path.parent)
+
+    @classmethod
+    def open_reader(cls, path: Path) -> Self:
+        """Open a database file only for reading, beside the connection that writes it; neither waits for the other.
+
+        Raises `StoreError`.
+        """
+        with store_errors(path.parent):
+            return cls(_open(_address(path, "mode=ro")), path.parent)
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """Make an empty database without a file."""
+        connection = _open(":memory:")
+        migrate(connection)
+        return cls(connection, "in memory")
+
+    @classmethod
+    def copy_of(cls, path: Path) -> Self:
+        """Copy the database file of a state directory into memory, while another process may write it.
+
+        Raises `StoreError`.
+        """
+        with store_errors(path.parent):
+            connection = _copy_into_memory(path)
+            version = migrations.version_of(connection)
+            migrations.migrate(connection)
+            return cls(connection, path.parent, version)
+
+    def check(self) -> None:
+        """Check every page. Raises `StoreError`."""
+        with store_errors(self._where):
+            _check(self._connection)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Make records durable, all or none of them. Raises `StoreError`; then the call can be retried."""
+        with store_errors(self._where), self._rolled_back_on_error():
+            self._append(entries)
+            self._connection.execute("COMMIT")
+
+    def shift_times(self, by_s: float) -> None:
+        """Add so many seconds to the times of all records. Raises `StoreError`."""
+        with store_errors(self._where):
+            self._connection.execute("UPDATE records SET at = min(max(at + ?, 0.0), ?)", (by_s, row_codec.AT_MAX))
+
+    def _append(self, entries: Iterable[Entry]) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        new: list[Entry] = []
+        for entry in entries:
+            new.append(entry)
+            if may_supersede(entry.record):
+                self._insert(new)
+                new = []
+        self._insert(new)
+
+    @contextmanager
+    def _rolled_back_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _insert(self, new: Sequence[Entry]) -> None:
+        """Insert records in one statement, and delete those that the last one supersedes.
+
+        After each statement, this thread waits for Python's lock, up to 5 ms while the event loop is busy. With one
+        statement a record, the joins of 10,000 nodes would take many seconds more.
+        """
+        if new:
+            rows = [row_codec.encode(entry) for entry in new]
+            self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
+            delete_superseded(self._connection, new[-1].record)
+
+    # For the replica of a history in etcd
+
+    def fill(self, rows: Iterable[row_codec.Row], identity: str = "") -> None:
+        """Insert rows of another store with their numbers, and set its `identity`. Raises `StoreError`."""
+        with store_errors(self._where), self._rolled_back_on_error():
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            if identity:
+                self._connection.execute("UPDATE identity SET word = ?", (identity,))
+            self._connection.execute("COMMIT")
+
+    def track_changes(self) -> None:
+        """Track added and deleted rows for `append_uncommitted`, since the caller makes them durable elsewhere."""
+        with store_errors(self._where):
+            self._connection.execute("PRAGMA synchronous = OFF")
+            self._connection.execute("CREATE TABLE changed (seq INTEGER PRIMARY KEY, added INTEGER NOT NULL)")
+            for verb, row, added in (("INSERT", "new", 1), ("DELETE", "old", 0)):
+                self._connection.execute(
+                    f"CREATE TRIGGER tracked_{row} AFTER {verb} ON records"  # noqa: S608 - our own text
+                    f" BEGIN INSERT OR REPLACE INTO changed VALUES ({row}.seq, {added}); END"
+                )
+
+    def append_uncommitted(self, entries: Iterable[Entry]) -> tuple[list[int], list[int]]:
+        """Append, and leave the transaction open for `finish`; return the numbers of the added and of the deleted rows.
+
+        Raises `StoreError`; then no transaction is open.
+        """
+        with store_errors(self._where), self._rolled_back_on_error():
+            (last,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
+            self._append(entries)
+            changed = self._connection.execute("SELECT seq, added FROM changed ORDER BY seq").fetchall()
+            self._connection.execute("DELETE FROM changed")
+        return [seq for seq, added in changed if added], [seq for seq, added in changed if not added and seq <= last]
+
+    def finish(self, *, commit: bool) -> None:
+        """Commit the transaction of `append_uncommitted`, or roll it back. Raises `StoreError`."""
+        with store_errors(self._where):
+            self._connection.execute("COMMIT" if commit else "ROLLBACK")
+
+    def rows(self, seqs: Sequence[int] | None = None) -> list[row_codec.Row]:
+        """Return the rows with these numbers, as far as they exist, in order; None: all rows. Raises `StoreError`."""
+        condition = "" if seqs is None else "WHERE seq IN (SELECT value FROM json_each(?))"
+        with store_errors(self._where):
+            return self._connection.execute(
+                f"SELECT * FROM records {condition} ORDER BY seq",  # noqa: S608 - our own text
+                () if seqs is None else (json.dumps(list(seqs)),),
+            ).fetchall()
+
+    def prefetch(self) -> None:
+        """Prefetch the rows of the next `load` into a table in memory. Raises `StoreError`.
+
+        It is one statement, which does not need Python's lock, so that another thread can import modules meanwhile.
+        """
+        with store_errors(self._where):
+            self._connection.execute("PRAGMA temp_store = MEMORY")
+            self._connection.execute(f"CREATE TEMP TABLE prefetched AS {_LOAD}")
+        self._is_prefetched = True
+
+    def load(self) -> list[Entry]:
+        """Return the records as of the last `prefetch`, or as of now: see `Store.load`. Raises `StoreError`."""
+        if not self._is_prefetched:
+            self.prefetch()
+        self._is_prefetched = False
+        with store_errors(self._where):
+            rows = self._connection.execute("SELECT * FROM prefetched ORDER BY seq").fetchall()
+            self._connection.execute("PRAGMA temp_store = DEFAULT")  # drops the table, and frees its memory
+            return [row_codec.decode(row) for row in rows]
+
+    def rounds(self, job: str, run: str) -> list[Record]:
+        """Return the records about the rounds of a run: see `Store.read_rounds`. Raises `StoreError`."""
+        return [entry.record for entry in self._entries(_ROUNDS, (job, run))]
+
+    def runs(self) -> list[tuple[str, str]]:
+        """Return job and run of all stored runs, oldest first. Raises `StoreError`."""
+        with store_errors(self._where):
+            return self._connection.execute(
+                "SELECT job, run FROM records WHERE job <> '' AND kind <> 'JobForgotten'"
+                " GROUP BY job, run ORDER BY min(seq)"
+            ).fetchall()
+
+    def history(self, job: str, run: str) -> list[Entry]:
+        """Return the stored records of one run, oldest first. Raises `StoreError`."""
+        return self._entries("SELECT * FROM records WHERE job = ? AND run = ? ORDER BY seq", (job, run))
+
+    @property
+    def identity(self) -> str:
+        """A token that no other database has. Raises `StoreError`."""
+        with store_errors(self._where):
+            (token,) = self._connection.execute("SELECT word FROM identity").fetchone()
+        return str(token)
+
+    def read_events(
+        self, job: str | None, after: int | None, most: int, kinds: Collection[str] = (), since: float = 0.0
+    ) -> EventPage:
+        """Return a page of events: see `Store.read_events`. Raises `StoreError`."""
+        condition = "at >= :since" if job is None else "at >= :since AND job = :job"
+        condition += " AND kind IN (SELECT value FROM json_each(:kinds))" if kinds else ""
+        arguments = {"job": job, "after": after or 0, "most": most, "since": since, "kinds": json.dumps(list(kinds))}
+        order = "DESC" if after is None else "ASC"
+        with store_errors(self._where):
+            # Read before the page, so that records after it are left to the next call.
+            (newest,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
+            rows = self._connection.execute(
+                f"{_READ_EVENTS} WHERE {condition} AND seq > :after AND seq <= {newest:d}"
+                f" ORDER BY seq {order} LIMIT :most",
+                arguments,
+            ).fetchall()
+        found = tuple(LoggedEvent(*row) for row in (rows if order == "ASC" else reversed(rows)))
+        whole = after is None or len(found) < most
+        return EventPage(found, newest if whole else found[-1].number)
+
+    def read_round(self, job: str, run: str, number: int) -> list[Record]:
+        """Return a round's records: see `Store.read_round`. Raises `StoreError`."""
+        formed = "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed' AND round = ?"
+        with store_errors(self._where):
+            (seq,) = self._connection.execute(formed, (job, run, number)).fetchone()
+        if seq is None:
+            return []
+        entries = self._entries(
+            "SELECT * FROM records WHERE seq = ? OR seq IN (SELECT max(seq) FROM records"
+            " WHERE job = ? AND run = ? AND kind = 'NodeJoined' AND seq < ? GROUP BY node) ORDER BY seq",
+            (seq, job, run, seq),
+        )
+        return [entry.record for entry in entries]
+
+    def count(self) -> int:
+        """Return how many records there are. Raises `StoreError`."""
+        with store_errors(self._where):
+            (number,) = self._connection.execute("SELECT count(*) FROM records").fetchone()
+        return int(number)
+
+    def close(self) -> None:
+        """Close the file."""
+        with store_errors(self._where):
+            self._connection.close()
+
+    def _entries(self, query: str, arguments: Sequence[str | int] = ()) -> list[Entry]:
+        with store_errors(self._where):
+            return [row_codec.decode(row) for row in self._connection.execute(query, arguments)]
 
 
 def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
     """Open a database for writing: make it if missing, migrate it, and prove it writable.
 
-    A database is checked before a migration. Call `check` for any other one.
+    Only a database that needs a migration is checked for damage; for others, call `Database.check`.
 
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
@@ -53,15 +344,8 @@ def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
     return connection
 
 
-def connect_in_memory() -> sqlite3.Connection:
-    """Make a database that ends with its connection."""
-    connection = _open(":memory:")
-    migrate(connection)
-    return connection
-
-
 def _copy_into_memory(path: Path) -> sqlite3.Connection:
-    """Copy the present content of a database, and leave no trace, even while a daemon writes to it.
+    """Copy a database without changing its directory, even while a daemon writes to it.
 
     Raises `NothingStoredError`, `UnreadableStoreError`, `sqlite3.Error` and `OSError`.
     """
@@ -73,9 +357,9 @@ def _copy_into_memory(path: Path) -> sqlite3.Connection:
     with tempfile.TemporaryDirectory() as elsewhere:
         options = "mode=ro"
         if not log.exists():
-            options += "&immutable=1"  # no process has it open; otherwise SQLite would make both files
+            options += "&immutable=1"  # no process has it open; without this, SQLite would make both files
         elif not shared.exists():
-            # No process has it open either, but it was not closed, so SQLite would have to write for its recovery.
+            # No process has it open, but it was not closed, so SQLite would write to recover it.
             for source in (path, log):
                 shutil.copy(source, elsewhere)
             path = Path(elsewhere, path.name)
@@ -101,305 +385,3 @@ def _check(connection: sqlite3.Connection) -> None:
     (first,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if first != "ok":
         raise UnreadableStoreError(f"{DAMAGED} (SQLite: {' '.join(str(first).split())})")
-
-
-_ADD = """
-    INSERT INTO records (at, job, run, kind, node, round, body)
-    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-        json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
-        json_extract(value, '$[6]')
-    FROM json_each(?) ORDER BY key
-"""
-"""Adds the rows of a JSON list. (`->>` would be shorter, and needs SQLite 3.38.)"""
-
-_DECIDING = ", ".join(f"('{kind.KIND}')" for kind in (RunOpened, RoundFormed, RoundsMissed, RoundEnded, RunEnded))
-"""The kinds whose last record determines the outcome of a run that has ended."""
-
-_IN_BRIEF = """
-    SELECT seq, at, job, run, CASE WHEN kind = 'RoundFormed' AND json_valid(body) THEN 'RoundRemembered' ELSE kind END,
-        node, round,
-        CASE WHEN kind = 'RoundFormed' AND json_valid(body) THEN json_object(
-            'reason', json_extract(body, '$.reason'),
-            'nodes', json_array_length(body, '$.nodes'),
-            'workers', json_extract(body, '$.nodes[#-1].first_rank') + json_extract(body, '$.nodes[#-1].workers'),
-            'spent', json_extract(body, '$.spent')) ELSE body END
-    FROM records
-"""
-"""Reads records, but only the size of each round that was formed."""
-
-_LOAD = f"""
-    WITH last AS (SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job),
-    over AS (SELECT job, run FROM last WHERE EXISTS (
-        SELECT 1 FROM records WHERE job = last.job AND run = last.run AND kind = 'RunEnded')),
-    live AS (SELECT job, run FROM last EXCEPT SELECT job, run FROM over),
-    earlier AS (SELECT job, run FROM records WHERE kind = 'RunOpened' EXCEPT SELECT job, run FROM last),
-    deciding(kind) AS (VALUES {_DECIDING}),
-    final(seq) AS (
-        SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = deciding.kind)
-        FROM over CROSS JOIN deciding
-        UNION
-        SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = 'RoundEnded'
-            AND json_valid(body) AND json_type(body, '$.report') = 'object')
-        FROM over)
-    SELECT * FROM records WHERE job = ''
-    UNION ALL SELECT * FROM records WHERE kind = 'JobForgotten'
-    UNION ALL SELECT records.* FROM live CROSS JOIN records ON records.job = live.job AND records.run = live.run
-    UNION ALL SELECT records.* FROM earlier CROSS JOIN records
-        ON records.job = earlier.job AND records.run = earlier.run WHERE kind IN ('RunOpened', 'RunEnded')
-    UNION ALL {_IN_BRIEF} WHERE seq IN final
-    ORDER BY seq
-"""  # noqa: S608 - our own text
-"""Reads the whole history of live runs. Of a run that has ended, it reads only the last record of each deciding kind,
-and the last report: its other records no longer matter, and are nearly all of the data when a thousand jobs are over.
-Of the earlier runs of a job, it reads the beginning and the end."""
-
-_ROUND_KINDS = ", ".join(f"'{kind.KIND}'" for kind in ROUND_RECORDS)
-
-_ROUNDS = f"{_IN_BRIEF} WHERE job = ? AND run = ? AND kind IN ({_ROUND_KINDS}) ORDER BY seq"
-
-_READ_EVENTS = "SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records"
-
-
-class Database:
-    """An open database; `where` names it in errors."""
-
-    def __init__(self, connection: sqlite3.Connection, where: Path | str, version: int = len(STEPS)) -> None:
-        self._connection = connection
-        # A database in memory ends with its owner. Python 3.13 warns of a connection that is not closed.
-        weakref.finalize(self, connection.close)
-        self._where = where
-        self._gathered = False
-        """Whether `gather` was called for the next `load`."""
-        self.version = version
-        """The version of its tables before the migration."""
-
-    @classmethod
-    def open(cls, path: Path, steps: Steps = STEPS) -> Self:
-        """Open the database file of a state directory, made if missing. Raises `StoreError`."""
-        with explained(path.parent):
-            return cls(_connect(path, steps), path.parent)
-
-    @classmethod
-    def beside(cls, path: Path) -> Self:
-        """Open a file for reading that another connection of this process writes; neither waits for the other.
-
-        Raises `StoreError`.
-        """
-        with explained(path.parent):
-            return cls(_open(_address(path, "mode=ro")), path.parent)
-
-    @classmethod
-    def in_memory(cls) -> Self:
-        """Make an empty database without a file."""
-        return cls(connect_in_memory(), "in memory")
-
-    @classmethod
-    def copy_of(cls, path: Path) -> Self:
-        """Copy the database file of a state directory into memory, while another process may write it.
-
-        Raises `StoreError`.
-        """
-        with explained(path.parent):
-            connection = _copy_into_memory(path)
-            version = migrations.version_of(connection)
-            migrations.migrate(connection)
-            return cls(connection, path.parent, version)
-
-    def check(self) -> None:
-        """Check every page. Raises `StoreError`."""
-        with explained(self._where):
-            _check(self._connection)
-
-    def append(self, entries: Iterable[Entry]) -> None:
-        """Make records durable, in order and all or none. Raises `StoreError`.
-
-        After an error none of them is stored, and the call can be retried.
-        """
-        with explained(self._where), self._rolled_back_on_error():
-            self._append(entries)
-            self._connection.execute("COMMIT")
-
-    def move(self, by_s: float) -> None:
-        """Add so many seconds to the times of all records. Raises `StoreError`."""
-        with explained(self._where):
-            self._connection.execute("UPDATE records SET at = min(max(at + ?, 0.0), ?)", (by_s, row_codec.AT_MAX))
-
-    def _append(self, entries: Iterable[Entry]) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-        new: list[Entry] = []
-        for entry in entries:
-            new.append(entry)
-            if may_supersede(entry.record):
-                self._insert(new)
-                new = []
-        self._insert(new)
-
-    @contextmanager
-    def _rolled_back_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
-                self._connection.execute("ROLLBACK")
-            raise
-
-    def _insert(self, new: Sequence[Entry]) -> None:
-        """Insert records, and delete those that the new ones supersede.
-
-        One statement inserts all of them. Each statement releases Python's lock and waits for it again, up to 5 ms
-        while the event loop is busy. One statement a record would delay the joins of 10,000 nodes by many seconds.
-        """
-        if new:
-            rows = [row_codec.encode(entry) for entry in new]
-            self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
-            forget(self._connection, new[-1].record)
-
-    # For a store whose rows are durable elsewhere
-
-    def fill(self, rows: Iterable[row_codec.Row], identity: str = "") -> None:
-        """Insert rows with their numbers, and the `identity` of their store. Raises `StoreError`."""
-        with explained(self._where), self._rolled_back_on_error():
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            if identity:
-                self._connection.execute("UPDATE identity SET word = ?", (identity,))
-            self._connection.execute("COMMIT")
-
-    def track_changes(self) -> None:
-        """Track for `begin` which rows are added and deleted, so that the caller can make them durable elsewhere."""
-        with explained(self._where):
-            self._connection.execute("PRAGMA synchronous = OFF")
-            self._connection.execute("CREATE TABLE changed (seq INTEGER PRIMARY KEY, added INTEGER NOT NULL)")
-            for verb, row, added in (("INSERT", "new", 1), ("DELETE", "old", 0)):
-                self._connection.execute(
-                    f"CREATE TRIGGER tracked_{row} AFTER {verb} ON records"  # noqa: S608 - our own text
-                    f" BEGIN INSERT OR REPLACE INTO changed VALUES ({row}.seq, {added}); END"
-                )
-
-    def begin(self, entries: Iterable[Entry]) -> tuple[list[int], list[int]]:
-        """Append, and leave the transaction open for `end`; return the numbers of the added and of the deleted rows.
-
-        Raises `StoreError`; then no transaction is open.
-        """
-        with explained(self._where), self._rolled_back_on_error():
-            (last,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
-            self._append(entries)
-            changed = self._connection.execute("SELECT seq, added FROM changed ORDER BY seq").fetchall()
-            self._connection.execute("DELETE FROM changed")
-        return [seq for seq, added in changed if added], [seq for seq, added in changed if not added and seq <= last]
-
-    def end(self, *, keep: bool) -> None:
-        """Commit the transaction of `begin`, or roll it back without `keep`. Raises `StoreError`."""
-        with explained(self._where):
-            self._connection.execute("COMMIT" if keep else "ROLLBACK")
-
-    def rows(self, seqs: Sequence[int] | None = None) -> list[row_codec.Row]:
-        """Return the existing rows of these numbers, in order; all rows for None. Raises `StoreError`."""
-        condition = "" if seqs is None else "WHERE seq IN (SELECT value FROM json_each(?))"
-        with explained(self._where):
-            return self._connection.execute(
-                f"SELECT * FROM records {condition} ORDER BY seq",  # noqa: S608 - our own text
-                () if seqs is None else (json.dumps(list(seqs)),),
-            ).fetchall()
-
-    def gather(self) -> None:
-        """Prefetch the rows of the next `load` into a table in memory. Raises `StoreError`.
-
-        It is one statement that leaves Python's lock free, so that another thread can import the program meanwhile. Row
-        by row, each row would have to wait for the lock.
-        """
-        with explained(self._where):
-            self._connection.execute("PRAGMA temp_store = MEMORY")
-            self._connection.execute(f"CREATE TEMP TABLE gathered AS {_LOAD}")
-        self._gathered = True
-
-    def load(self) -> list[Entry]:
-        """Return the history up to the last `gather`, or up to now: see `Store.load`.
-
-        Raises `StoreError`.
-        """
-        if not self._gathered:
-            self.gather()
-        self._gathered = False
-        with explained(self._where):
-            rows = self._connection.execute("SELECT * FROM gathered ORDER BY seq").fetchall()
-            self._connection.execute("PRAGMA temp_store = DEFAULT")  # drops the table, and frees its memory
-            return [row_codec.decode(row) for row in rows]
-
-    def rounds(self, job: str, run: str) -> list[Record]:
-        """Return the records about the rounds of a run: see `Store.read_rounds`. Raises `StoreError`."""
-        return [entry.record for entry in self._entries(_ROUNDS, (job, run))]
-
-    def runs(self) -> list[tuple[str, str]]:
-        """Return job and run of every stored history, oldest first. Raises `StoreError`."""
-        with explained(self._where):
-            return self._connection.execute(
-                "SELECT job, run FROM records WHERE job <> '' AND kind <> 'JobForgotten'"
-                " GROUP BY job, run ORDER BY min(seq)"
-            ).fetchall()
-
-    def history(self, job: str, run: str) -> list[Entry]:
-        """Return the stored records of one run, oldest first. Raises `StoreError`."""
-        return self._entries("SELECT * FROM records WHERE job = ? AND run = ? ORDER BY seq", (job, run))
-
-    @property
-    def identity(self) -> str:
-        """A token that no other database has. Raises `StoreError`."""
-        with explained(self._where):
-            (token,) = self._connection.execute("SELECT word FROM identity").fetchone()
-        return str(token)
-
-    def read_events(
-        self, job: str | None, after: int | None, most: int, kinds: Collection[str] = (), since: float = 0.0
-    ) -> EventPage:
-        """Return the next `most` such records with a greater number than `after`; None: the newest.
-
-        Raises `StoreError`.
-        """
-        condition = "at >= :since" if job is None else "at >= :since AND job = :job"
-        condition += " AND kind IN (SELECT value FROM json_each(:kinds))" if kinds else ""
-        arguments = {"job": job, "after": after or 0, "most": most, "since": since, "kinds": json.dumps(list(kinds))}
-        order = "DESC" if after is None else "ASC"
-        with explained(self._where):
-            # This is read first, so that new records are left to the next call.
-            (newest,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
-            rows = self._connection.execute(
-                f"{_READ_EVENTS} WHERE {condition} AND seq > :after AND seq <= {newest:d}"
-                f" ORDER BY seq {order} LIMIT :most",
-                arguments,
-            ).fetchall()
-        found = tuple(LoggedEvent(*row) for row in (rows if order == "ASC" else reversed(rows)))
-        whole = after is None or len(found) < most
-        return EventPage(found, newest if whole else found[-1].number)
-
-    def read_round(self, job: str, run: str, number: int) -> list[Record]:
-        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it.
-
-        Raises `StoreError`.
-        """
-        formed = "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed' AND round = ?"
-        with explained(self._where):
-            (seq,) = self._connection.execute(formed, (job, run, number)).fetchone()
-        if seq is None:
-            return []
-        entries = self._entries(
-            "SELECT * FROM records WHERE seq = ? OR seq IN (SELECT max(seq) FROM records"
-            " WHERE job = ? AND run = ? AND kind = 'NodeJoined' AND seq < ? GROUP BY node) ORDER BY seq",
-            (seq, job, run, seq),
-        )
-        return [entry.record for entry in entries]
-
-    def count(self) -> int:
-        """Return how many records there are. Raises `StoreError`."""
-        with explained(self._where):
-            (number,) = self._connection.execute("SELECT count(*) FROM records").fetchone()
-        return int(number)
-
-    def close(self) -> None:
-        """Close the file."""
-        with explained(self._where):
-            self._connection.close()
-
-    def _entries(self, query: str, arguments: Sequence[str | int] = ()) -> list[Entry]:
-        with explained(self._where):
-            return [row_codec.decode(row) for row in self._connection.execute(query, arguments)]

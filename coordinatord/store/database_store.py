@@ -1,6 +1,6 @@
-"""The base of the stores on a database: one thread writes, another one reads, and the event loop waits for no disk.
+"""The base of the stores with a database: one thread writes and another one reads, so the event loop waits for no disk.
 
-Each store has its own way to make records durable.
+A subclass makes records durable.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Result = TypeVar("Result")
 
 
 class DatabaseStore:
-    """A database of this process, read by a connection beside the one that writes it."""
+    """Reads a database that a subclass writes."""
 
     def __init__(self, path: Path, identity: str) -> None:
-        """Open the file to read it, while the subclass writes it. Raises `StoreError`."""
-        self._reader = Database.beside(path)
+        """Open the file for reading. Raises `StoreError`."""
+        self._reader = Database.open_reader(path)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store")
-        """One thread, so that calls run in order."""
+        """The thread that writes, in the order of calls."""
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self.identity = identity
         """A token that no other store has."""
@@ -34,42 +34,36 @@ class DatabaseStore:
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
     ) -> EventPage:
-        """Return the next `most` such records with a greater number than `after`; None: the newest.
-
-        Raises `StoreError`.
-        """
-        return await self._beside(partial(self._reader.read_events, job, after, most, kinds, since))
+        """Return a page of events: see `Store`. Raises `StoreError`."""
+        return await self._in_reader_thread(partial(self._reader.read_events, job, after, most, kinds, since))
 
     async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return the records about the rounds of a run, oldest first. Raises `StoreError`."""
-        return await self._beside(partial(self._reader.rounds, job, run))
+        """Return the records about the rounds of a run: see `Store`. Raises `StoreError`."""
+        return await self._in_reader_thread(partial(self._reader.rounds, job, run))
 
     async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
-        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it.
-
-        Raises `StoreError`.
-        """
-        return await self._beside(partial(self._reader.read_round, job, run, number))
+        """Return a round's records: see `Store`. Raises `StoreError`."""
+        return await self._in_reader_thread(partial(self._reader.read_round, job, run, number))
 
     # For the subclass
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+    async def _in_writer_thread(self, work: Callable[[], Result]) -> Result:
         """Call `work` in the thread that writes, after all earlier calls."""
         return await asyncio.get_running_loop().run_in_executor(self._writing, work)
 
-    async def _beside(self, read: Callable[[], Result]) -> Result:
+    async def _in_reader_thread(self, read: Callable[[], Result]) -> Result:
         """Call `read` in the thread that reads: a read must not delay a commit."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, read)
 
-    def _check_beside(self) -> Future[None]:
-        """Start a check of every page of the file, in the thread that reads."""
+    def _start_check(self) -> Future[None]:
+        """Start to check every page of the file, in the thread that reads."""
         return self._reading.submit(self._reader.check)
 
-    async def _end(self, close: Callable[[], None]) -> None:
-        """End both threads when all calls are done; the last one is `close`."""
+    async def _shut_down(self, close: Callable[[], None]) -> None:
+        """End both threads after all calls; the last one is `close`."""
         try:
             self._reading.shutdown(cancel_futures=True)
             self._reader.close()
-            await self._in_thread(close)
+            await self._in_writer_thread(close)
         finally:
             self._writing.shutdown()

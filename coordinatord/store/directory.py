@@ -11,21 +11,21 @@ from typing import Self
 
 from coordinatord.runtime.boot import boot_clock, boot_id
 from coordinatord.runtime.private_files import inherit_owner
-from coordinatord.store.error_texts import explained
+from coordinatord.store.error_texts import store_errors
 from coordinatord.store.interface import StoreError
 
 DATABASE = "state.db"
 LOCK = "lock"
 
-LOCK_BYTES = 200
+LOCK_BYTES_MAX = 200
 """The limit of the lock file's two lines: the id of its process, and the boot id with the boot's time."""
 
 CLOCK_SET_MIN_S = 10.0
-"""A smaller difference may be the time between the readings of two clocks on a busy host."""
+"""Smaller differences are ignored: on a busy host, two clocks may be read seconds apart."""
 
 
 class StateDirectory:
-    """A state directory that this process has locked until `release`, or until it ends."""
+    """A state directory, locked until `release` or the end of this process."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -34,12 +34,12 @@ class StateDirectory:
     @classmethod
     def claim(cls, path: Path) -> Self:
         """Make the directory if missing, only for this user, and lock it. Raises `StoreError`."""
-        with explained(path):
+        with store_errors(path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 inherit_owner(lock, path)
-                _take(path, lock)
+                _lock(path, lock)
                 return cls(path, lock)
             except BaseException:
                 os.close(lock)
@@ -51,11 +51,8 @@ class StateDirectory:
         return self.path / DATABASE
 
     def check(self) -> None:
-        """Check that the locked directory was not moved or removed. Raises `StoreError`.
-
-        Otherwise all writes would go into files that nobody finds again.
-        """
-        with explained(self.path):
+        """Check that the directory was not moved or removed, which would hide all later writes. Raises `StoreError`."""
+        with store_errors(self.path):
             for name in (LOCK, DATABASE):
                 if not (self.path / name).exists():
                     raise StoreError(f"state directory {self.path}: its {name} is gone: put it back")
@@ -65,23 +62,23 @@ class StateDirectory:
 
     @property
     def clock_set_by_s(self) -> float:
-        """How far the host's clock was set ahead since the last `record_clock` of any process. Raises `StoreError`.
+        """The seconds by which the host's clock was set ahead since the last `record_clock` of this boot; 0 for none.
 
-        It is 0 after a reboot.
+        Raises `StoreError`.
         """
-        with explained(self.path):
+        with store_errors(self.path):
             same_boot = re.fullmatch(rf"{boot_id()} (-?\d+\.\d+)", _read(self._lock)[1])
         set_by_s = _boot_began_at() - float(same_boot[1]) if same_boot else 0.0
         return set_by_s if abs(set_by_s) >= CLOCK_SET_MIN_S else 0.0
 
     def record_clock(self) -> None:
         """Record the time of boot by the host's clock. Raises `StoreError`."""
-        with explained(self.path):
+        with store_errors(self.path):
             _write(self._lock, f"{boot_id()} {_boot_began_at()}")
 
     def chown_database(self) -> None:
         """Make the directory's owner the owner of a database that root created, so that its daemon can open it."""
-        with explained(self.path):
+        with store_errors(self.path):
             handle = os.open(self.database, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 inherit_owner(handle, self.path)
@@ -95,7 +92,7 @@ class StateDirectory:
 
 def is_claimed(path: Path) -> bool:
     """Whether a coordinatord has claimed a state directory. Raises `StoreError`."""
-    with explained(path):
+    with store_errors(path):
         try:
             lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -114,8 +111,8 @@ def _boot_began_at() -> float:
     return datetime.now(UTC).timestamp() - boot_clock()
 
 
-def _take(path: Path, lock: int) -> None:
-    """Lock the directory, without changing the record of the clock."""
+def _lock(path: Path, lock: int) -> None:
+    """Lock the directory, and write this process's id into the lock file. Raises `StoreError`."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -123,17 +120,17 @@ def _take(path: Path, lock: int) -> None:
             f"state directory {path}: another coordinatord has it (process {_read(lock)[0] or 'unknown'}):"
             " end that one, or choose another directory with --state-dir"
         ) from error
-    # The kernel releases the lock when the process ends, however that happens; the number is for people.
+    # The kernel releases the lock at any end of the process; the id is for people.
     _write(lock, _read(lock)[1])
 
 
 def _read(lock: int) -> tuple[str, str]:
     """Return the id of the last process with the lock, and the record of the clock; both may be empty."""
-    holder, _, noted = os.pread(lock, LOCK_BYTES, 0).decode(errors="replace").partition("\n")
-    return holder, noted.strip()
+    holder, _, clock = os.pread(lock, LOCK_BYTES_MAX, 0).decode(errors="replace").partition("\n")
+    return holder, clock.strip()
 
 
-def _write(lock: int, noted: str) -> None:
-    lines = f"{os.getpid()}\n{noted}".encode()
+def _write(lock: int, clock: str) -> None:
+    lines = f"{os.getpid()}\n{clock}".encode()
     os.pwrite(lock, lines, 0)
     os.ftruncate(lock, len(lines))

@@ -48,8 +48,8 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 @contextmanager
-def explained(directory: Path | str) -> Iterator[None]:
-    """Convert errors within the context to a `StoreError` that names the directory."""
+def store_errors(directory: Path | str) -> Iterator[None]:
+    """Convert errors of files and SQLite within the context to a `StoreError` that names the directory."""
     try:
         yield
     except (NothingStoredError, UnreadableStoreError) as error:

@@ -1,6 +1,6 @@
-"""The store of a coordinator that leads: the history is in etcd, with a local replica in a database.
+"""The store of the leading coordinator among several: records are in etcd, with a replica in a local database.
 
-Each commit is prepared in the replica, made durable by one transaction of etcd, and then committed in the replica.
+The replica prepares each commit, one transaction of etcd makes it durable, and then the replica commits it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ COMPACT_EVERY_S = 300.0
 
 
 class EtcdStore(DatabaseStore):
-    """The history below one prefix, for the coordinator that leads there."""
+    """The records of one namespace, for the coordinator that leads there."""
 
     def __init__(self, gateway: Gateway, candidate: Candidate, history: History, replica: Replica) -> None:
-        """Use a replica of the history. Raises `StoreError`."""
+        """Write both `history` and its `replica` while `candidate` leads. Raises `StoreError`."""
         super().__init__(replica.path, replica.database.identity)
         self._gateway = gateway
         self._candidate = candidate
         self._history = history
-        candidate.verify = history.demand_all
+        candidate.check_commits = history.check_commits
         self._replica = replica
         self._compacted_at = asyncio.get_running_loop().time()
         self._old_revision = 0
+        """The revision at that time, up to which etcd is compacted next; 0 at the start."""
         self._tasks = Tasks()
         self._merging: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
@@ -67,21 +68,21 @@ class EtcdStore(DatabaseStore):
         try:
             if about.version != len(steps):
                 await history.replace(replica.database.rows(), about.identity)
-            candidate.demand()  # this host may have slept meanwhile
+            candidate.check_may_act()  # this host may have slept meanwhile
             return cls(gateway, candidate, history, replica)
         except BaseException:
             replica.close()
             raise
 
     async def load(self) -> Sequence[Entry]:
-        """Return the history that the present state follows from, oldest first. Raises `StoreError`."""
-        return await self._in_thread(self._replica.database.load)
+        """Return the records of the present state: see `Store`. Raises `StoreError`."""
+        return await self._in_writer_thread(self._replica.database.load)
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`."""
+        """Make records durable: see `Store`. Raises `StoreError`, and `LeadershipLostError`."""
         await self._merged()
         try:
-            change = await self._in_thread(partial(self._replica.begin, entries))
+            change = await self._in_writer_thread(partial(self._replica.append_uncommitted, entries))
         except StoreError as error:
             if not self._candidate.roster.standbys:
                 raise
@@ -90,17 +91,17 @@ class EtcdStore(DatabaseStore):
         try:
             await self._history.commit(change.added, change.dropped)
         except BaseException:
-            await self._in_thread(partial(self._replica.database.end, keep=False))
+            await self._in_writer_thread(partial(self._replica.database.finish, commit=False))
             raise
         try:
-            await self._in_thread(partial(self._replica.database.end, keep=True))
+            await self._in_writer_thread(partial(self._replica.database.finish, commit=True))
         except StoreError as error:
-            # The commit is durable, and another try would commit it twice.
+            # The commit is durable, and a retry would commit it twice.
             raise LeadershipLostError(f"it is in etcd, and cannot be kept here: {error}; this one stands by") from error
         self._tidy()
 
     def _tidy(self) -> None:
-        """Start tidying etcd, without waiting: the commit is durable, and nodes wait for its effects."""
+        """Start to merge commits and to compact etcd if due, without waiting: nodes wait for the commit's effects."""
         merger = self._history.log.next_merger()
         if merger is not None:
             self._merging = self._tasks.spawn(self._merge(merger), name="merge commits")
@@ -112,18 +113,18 @@ class EtcdStore(DatabaseStore):
                 self._compacting = self._tasks.spawn(self._compact(revision), name="compact etcd")
 
     async def _merged(self) -> None:
-        """Wait until no merger is in progress, which a commit must not interrupt. Raises `LeadershipLostError`."""
+        """Wait until no merger is in progress, since a commit must not overtake it. Raises `LeadershipLostError`."""
         if self._merging is not None:
             merging, self._merging = self._merging, None
             await merging
 
     async def _merge(self, merger: Merger) -> None:
-        """Merge values whose rows are mostly dropped; a later commit retries a failure.
+        """Merge values with mostly dropped rows; a later commit retries a failure.
 
         Raises `LeadershipLostError`.
         """
         try:
-            rows = await self._in_thread(partial(self._replica.database.rows, merger.rows))
+            rows = await self._in_writer_thread(partial(self._replica.database.rows, merger.rows))
             await self._history.merge(merger, rows)
         except StoreError as error:
             log.debug("etcd is not tidied now: %s", error, extra=fields("etcd_untidy"))
@@ -136,9 +137,9 @@ class EtcdStore(DatabaseStore):
             log.debug("etcd does not forget now: %s", error, extra=fields("etcd_untidy"))
 
     async def close(self) -> None:
-        """Remove the replica when all calls are done, and let another coordinator lead."""
+        """Remove the replica after all calls, and let another coordinator lead."""
         try:
             await self._tasks.cancel()
-            await self._end(self._replica.close)
+            await self._shut_down(self._replica.close)
         finally:
             await self._candidate.resign()

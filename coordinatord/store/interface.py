@@ -13,10 +13,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 
 
 class StoreError(OperationalError):
-    """The store cannot execute a request: it is full, read-only, in use. State: nothing has changed.
-
-    The cause may pass, so the request can be retried.
-    """
+    """The store cannot execute a request: it is full, read-only or in use. State: unchanged, so it may be retried."""
 
     exit_code = ExitCode.IO_ERROR
 
@@ -28,25 +25,26 @@ class UnreadableStoreError(StoreError):
 
 
 class NothingStoredError(StoreError):
-    """There is nothing to read: no such directory, no state in it, no such job."""
+    """There is nothing to read: no such directory, no state in it, or no such job."""
 
     exit_code = ExitCode.NO_INPUT
 
 
 class LeadershipLostError(OperationalError):
-    """This coordinator no longer leads. State: its later decisions are dropped, and it sends nothing more."""
+    """This coordinator no longer leads. State: its later decisions are dropped, and it sends no more messages."""
 
     exit_code = ExitCode.TEMPFAIL
 
 
 LEASE_OVER = "the lease is over, so another coordinator may lead: this one decides nothing more"
+"""The text of this error once the lease of the leader is over."""
 
 
 class Entry(Struct, frozen=True):
     """A record and its time."""
 
     at: float
-    """When it was made, in seconds since 1970 by the clock of the host; for people and ages, never for deadlines."""
+    """When the record was made, in seconds since 1970 by the host's clock; for people and ages, never for deadlines."""
     record: Record
 
 
@@ -54,9 +52,9 @@ class LoggedEvent(Struct, frozen=True):
     """A record as people read it: what happened, when, where and why."""
 
     number: int
-    """The sequence number in the store, never reused."""
+    """Its sequence number in the store, never reused."""
     at: float
-    """The time in seconds since 1970 by the clock of the host."""
+    """When it happened, in seconds since 1970 by the host's clock."""
     job: str
     """Empty for an event of no job."""
     run: str
@@ -71,27 +69,27 @@ class EventPage(Struct, frozen=True):
 
     events: tuple[LoggedEvent, ...]
     upto: int
-    """The number of the last record that was read: the page has all requested events up to it."""
+    """The page has all requested events up to the record of this number."""
 
 
 class Store(Protocol):
-    """Stores the history of all runs."""
+    """Stores the records of all runs."""
 
     @property
     def identity(self) -> str:
-        """A token that no other store has, since the numbers of records are its own."""
+        """A token that no other store has: each store numbers its records itself."""
 
     async def load(self) -> Sequence[Entry]:
-        """Return the history that the present state follows from, oldest first. Raises `StoreError`.
+        """Return the records that lead to the present state, oldest first. Raises `StoreError`.
 
-        It has the last run of each job, and the beginning and the end of earlier runs. Of a run that has ended, it has
-        only the records that determine its outcome.
+        These are all records of the live runs. Of an ended run they are those that determine its outcome, and of a
+        job's earlier runs its beginning and its end.
         """
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`.
+        """Make records durable, all or none of them. Raises `StoreError`, and `LeadershipLostError`.
 
-        They survive a crash once this has returned. The caller awaits each append before the next.
+        They survive a crash after the return. The caller awaits each append before the next.
         """
 
     async def read_events(

@@ -12,11 +12,11 @@ from coordinatord.core.rounds.values.round_history import ROUND_RECORDS, without
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 
 RECORDS_MAX = 1_000
-"""The limit of records. A run has about ten a round; one of 10,000 nodes is about a megabyte."""
+"""The limit of records. A run has about ten a round; those of 10,000 nodes take about a megabyte."""
 
 ROUNDS_MAX = 4_000
-"""The limit of records about rounds, four a round; separate, because thousands of nodes may join or succeed. Each takes
-less than a kilobyte, or a few with a report."""
+"""The limit of records about rounds, four a round. It is separate because joins of thousands of nodes would displace
+them. Each takes less than a kilobyte, or a few with a report."""
 
 
 class MemoryStore:
@@ -46,7 +46,7 @@ class MemoryStore:
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
     ) -> EventPage:
-        """Return the next `most` such records with a greater number than `after`; None: the newest."""
+        """Return a page of events: see `Store`."""
         found = [kept for kept in self._kept if kept[0] > (after or 0) and job in {None, kept[2].job}]
         found = [kept for kept in found if kept[1] >= since and (not kinds or kept[2].KIND in kinds)]
         found = found[-most:] if after is None else found[:most]
@@ -55,7 +55,7 @@ class MemoryStore:
         return EventPage(tuple(_logged_event(*kept) for kept in found), newest if whole else found[-1][0])
 
     async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
-        """Return the last `NodeJoined` of each node before a round, then its `RoundFormed`."""
+        """Return a round's records: see `Store`."""
         joined: dict[str, Record] = {}
         for record in self.records:
             if (record.job, record.run) != (job, run):
@@ -67,11 +67,11 @@ class MemoryStore:
         return ()
 
     async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return the records about the rounds of a run, oldest first."""
+        """Return the records about the rounds of a run: see `Store`."""
         return [record for record in self._rounds if (record.job, record.run) == (job, run)]
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing."""
 
 
 def _logged_event(number: int, at: float, record: Record) -> LoggedEvent:

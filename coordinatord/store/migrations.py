@@ -33,8 +33,8 @@ STEPS: Steps = (
         "INSERT INTO identity VALUES (lower(hex(randomblob(4))))",
     ),
 )
-"""The statements that lead from version 0, which is empty, to version 1, and so on. A released step is never edited:
-databases of its version exist. A step that changes records uses SQLite's JSON functions on their bodies."""
+"""The statements that migrate from version 0, which has no tables, to version 1, and so on. Never edit a released step,
+because databases of its version exist. A step that changes records uses SQLite's JSON functions on their bodies."""
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -56,7 +56,7 @@ def refuse_newer(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
 def migrate(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
     """Migrate the tables to the newest version, in one transaction.
 
-    The version is written even without a step, to detect a read-only database.
+    The version is written even if it is the newest, to detect a read-only database.
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
     refuse_newer(connection, steps)

@@ -1,7 +1,7 @@
 """Deletes old history, so that a job may run for years: old runs, old rounds, and nodes that were in no round.
 
-Numbers in records are absolute, so the remaining records lead to the same state. Each function is called for a new
-record, within its transaction, and costs a few index steps and its deletions.
+Records have totals and no increments, so that the remaining records lead to the same state. Each new record deletes
+what it supersedes, in its own transaction, at the cost of a few index steps.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ from coordinatord.core.rounds.values.records import (
 from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 
 RUNS_KEPT = 3
-"""Runs to keep of each job: the daemon continues the last one, and `replay` can compare it with the two before."""
+"""Runs to keep of each job: the last one continues, and `replay` can compare it with the two before."""
 
 VISITORS_KEPT = 200
-"""Nodes to keep that joined and left without a round, for each run and each way to leave. A host that does so every few
-seconds for a month would otherwise leave a million records."""
+"""Nodes to keep that joined and left without a round, of each run and way to leave. One that does so every few seconds
+for a month would otherwise leave a million records."""
 
 MARKS_KEPT = 1_000
-"""Drains and undrains to keep that are no longer in force, and forgotten jobs to keep: people look for recent ones."""
+"""Drains and undrains no longer in force to keep, and forgotten jobs to keep: people look for recent ones."""
 
 REPEATED_KEPT = 200
-"""Records to keep of each run and repeated kind: training that stalls at each evaluation, in a round of months, leaves
-many."""
+"""Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""
 
 _REPEATED = (TrainingStalled, TrainingResumed, BusyWorkerAwaited, NodesSilent, NodesHeard)
 """The kinds that recur within a round. Only the last record of each matters for the state."""
@@ -63,33 +62,34 @@ _OF_ROUNDS = (
     NodeSucceeded,
     NodeLeftBehind,
 )
+"""The kinds to delete with their round."""
 
-_CAUSES = (JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord, *_REPEATED)
+_SUPERSEDING = (JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord, *_REPEATED)
 
 
 def may_supersede(newest: Record) -> bool:
     """Whether a new record may supersede others."""
-    return isinstance(newest, _CAUSES)
+    return isinstance(newest, _SUPERSEDING)
 
 
-def forget(connection: sqlite3.Connection, newest: Record) -> None:
+def delete_superseded(connection: sqlite3.Connection, newest: Record) -> None:
     """Delete the records that the newest one supersedes."""
     match newest:
         case JobForgotten():
-            _forget_job(connection, newest.job)
+            _delete_job(connection, newest.job)
         case RunOpened():
-            _forget_runs(connection, newest.job)
+            _delete_runs(connection, newest.job)
         case RoundFormed():
-            _forget_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
+            _delete_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
         case NodeLost() | NodeReleased():
-            _forget_visitor(connection, newest.job, newest.run, newest.KIND)
-        case TrainingStalled() | TrainingResumed() | BusyWorkerAwaited() | NodesSilent() | NodesHeard():
-            _forget_repeated(connection, newest.job, newest.run, newest.KIND)
+            _delete_visitor(connection, newest.job, newest.run, newest.KIND)
         case ClusterRecord():
-            _forget_drains(connection, newest)
+            _delete_drains(connection, newest)
+        case _ if isinstance(newest, _REPEATED):
+            _delete_repeated(connection, newest.job, newest.run, newest.KIND)
 
 
-def _forget_repeated(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
+def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
     """Delete the record of this kind that is beyond the last `REPEATED_KEPT`."""
     connection.execute(
         "DELETE FROM records WHERE seq = (SELECT seq FROM records WHERE job = ? AND run = ? AND kind = ?"
@@ -98,7 +98,7 @@ def _forget_repeated(connection: sqlite3.Connection, job: str, run: str, kind: s
     )
 
 
-def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
+def _delete_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
     """Delete the oldest drain or undrain beyond `MARKS_KEPT`, and the one that this record ends.
 
     A drain without a later undrain of the same name is in force, and stays.
@@ -118,7 +118,7 @@ def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> Non
     )
 
 
-def _forget_job(connection: sqlite3.Connection, job: str) -> None:
+def _delete_job(connection: sqlite3.Connection, job: str) -> None:
     """Delete a job, except the record that it is forgotten: the newest record stays, so its number is not reused."""
     connection.execute("DELETE FROM records WHERE job = ? AND kind <> 'JobForgotten'", (job,))
     connection.execute(
@@ -128,7 +128,7 @@ def _forget_job(connection: sqlite3.Connection, job: str) -> None:
     )
 
 
-def _forget_runs(connection: sqlite3.Connection, job: str) -> None:
+def _delete_runs(connection: sqlite3.Connection, job: str) -> None:
     runs = connection.execute(
         "SELECT run FROM records WHERE job = ? AND kind = 'RunOpened' ORDER BY seq DESC LIMIT -1 OFFSET ?",
         (job, RUNS_KEPT),
@@ -137,8 +137,8 @@ def _forget_runs(connection: sqlite3.Connection, job: str) -> None:
         connection.execute("DELETE FROM records WHERE job = ? AND run = ?", (job, run))
 
 
-def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
-    """Delete the rounds up to `last`, except the end of that one, which has the spent part of the budget."""
+def _delete_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
+    """Delete the rounds up to number `last`, except the end of the last one, which has the used part of the budget."""
     (end,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",
         (job, run, last),
@@ -160,10 +160,10 @@ def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int
         )
 
 
-def _forget_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
+def _delete_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
     """Delete the oldest node beyond `VISITORS_KEPT` that left in this way, unless a round was formed meanwhile.
 
-    A run numbers its first round after the one that its nodes remember, so such a node stays until then.
+    Before the first round, a node that remembers a round is kept: the number of the first round depends on it.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = ? AND run = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",

@@ -24,7 +24,7 @@ AT_MAX = 1e11
 
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
-_READ: dict[str, type[Record]] = {**KINDS, RoundRemembered.KIND: RoundRemembered}
+_CLASSES: dict[str, type[Record]] = {**KINDS, RoundRemembered.KIND: RoundRemembered}
 
 
 def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, str]:
@@ -50,8 +50,8 @@ def decode(row: Row) -> Entry:
 
 def _entry(row: Row) -> Entry:
     _, at, job, run, kind, node, number, body = row
-    record = _READ.get(kind)
-    if record is None:
+    record_class = _CLASSES.get(kind)
+    if record_class is None:
         raise SchemaError(f"there are no records of kind {str(kind)[:40]!r}")
     if type(at) is not float or not 0 <= at <= AT_MAX:
         raise SchemaError(f"it was made at {str(at)[:40]!r}, which is no time")
@@ -61,7 +61,7 @@ def _entry(row: Row) -> Entry:
         fields["node"] = node
     if number is not None:
         fields["round"] = number
-    return Entry(at, check(fields, record, kind))
+    return Entry(at, check(fields, record_class, kind))
 
 
 def _object(body: str) -> dict[str, Any]:

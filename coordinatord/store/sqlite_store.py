@@ -1,4 +1,4 @@
-"""The default store: a `Database` in a state directory, used in a thread so that the event loop waits for no disk."""
+"""The default store: a `Database` in a state directory, which only one daemon may use at a time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from coordinatord.store.interface import Entry
 
 
 class SqliteStore(DatabaseStore):
-    """A state directory that this daemon has locked, and the history in it."""
+    """A locked state directory, and the database in it."""
 
     def __init__(self, directory: StateDirectory, database: Database) -> None:
         """Use a database in a directory. Raises `StoreError`."""
         super().__init__(directory.database, database.identity)
         self._directory = directory
         self._database = database
-        self._ahead: tuple[Future[None], Future[None]] | None = None
-        """The check and the prefetch for the next `load`, if they were started."""
+        self._loading: tuple[Future[None], Future[None]] | None = None
+        """The check and the prefetch for the next `load`; None if they were not started."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -37,42 +37,45 @@ class SqliteStore(DatabaseStore):
 
     def read_ahead(self) -> None:
         """Start the next `load` in threads; nothing may be appended before that `load`."""
-        self._ahead = self._begin_to_load()
+        self._loading = self._start_to_load()
 
     async def load(self) -> Sequence[Entry]:
-        """Check all pages, and return the history that the present state follows from. Raises `StoreError`."""
-        under_way, self._ahead = self._ahead or self._begin_to_load(), None
-        await asyncio.gather(*map(asyncio.wrap_future, under_way))
-        return await self._in_thread(self._database.load)
+        """Check the database for damage, and return the records of the present state: see `Store`.
 
-    def _begin_to_load(self) -> tuple[Future[None], Future[None]]:
-        # With a thousand jobs that are over, the check takes as long as the reading. Neither needs Python's lock, so
-        # each can have a core of its own.
-        return self._check_beside(), self._writing.submit(self._gather)
+        Raises `StoreError`.
+        """
+        loading, self._loading = self._loading or self._start_to_load(), None
+        await asyncio.gather(*map(asyncio.wrap_future, loading))
+        return await self._in_writer_thread(self._database.load)
 
-    def _gather(self) -> None:
+    def _start_to_load(self) -> tuple[Future[None], Future[None]]:
+        # With a thousand ended jobs, the check takes as long as the prefetch. Neither needs Python's lock, so each can
+        # use a core of its own.
+        return self._start_check(), self._writing.submit(self._prefetch)
+
+    def _prefetch(self) -> None:
         self._follow_clock()
-        self._database.gather()
+        self._database.prefetch()
 
     def _follow_clock(self) -> None:
-        """Shift the times of all records by as much as the host's clock was set during this boot."""
+        """Shift the times of all records by as much as the host's clock was set, so that ages stay right."""
         if set_by_s := self._directory.clock_set_by_s:
-            self._database.move(set_by_s)
+            self._database.shift_times(set_by_s)
         self._directory.record_clock()
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Make records durable, in order and all or none. Raises `StoreError`."""
+        """Make records durable: see `Store`. Raises `StoreError`."""
 
         def work() -> None:
             self._directory.check()
             self._follow_clock()
             self._database.append(entries)
 
-        await self._in_thread(work)
+        await self._in_writer_thread(work)
 
     async def close(self) -> None:
-        """Release the directory when all calls are done."""
+        """Release the directory after all calls."""
         try:
-            await self._end(self._database.close)
+            await self._shut_down(self._database.close)
         finally:
             self._directory.release()

@@ -33,7 +33,9 @@ def parse(*arguments: str, **environ: str) -> Config:
 
 def directory_of(*arguments: str, **environ: str) -> Path | None:
     found = parse(*arguments, **environ)
-    assert isinstance(found, ServeConfig | StateConfig | ReplayConfig)
+    if isinstance(found, StateConfig):
+        return Path(str(found.source))
+    assert isinstance(found, ServeConfig | ReplayConfig)
     return found.state_dir
 
 

@@ -147,7 +147,7 @@ def test_two_coordinators_share_an_etcd_and_neither_has_a_volume() -> None:
     assert keys["command"][-1] == f"--file=/keys/{file}"
     egress = only(objects, "NetworkPolicy", "coordinatord")["spec"]["egress"]
     assert {port["port"] for rule in egress for port in rule["ports"]} == {
-        port for _, port in read.shared.place.members
+        port for _, port in read.shared.location.members
     } | {53}
 
 

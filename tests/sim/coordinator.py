@@ -9,7 +9,7 @@ import abc
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Concatenate
 
-from coordinatord.commands.until_unused import POLL_EVERY_S
+from coordinatord.commands.delayed_end import POLL_EVERY_S
 from coordinatord.core.journal import Decided, Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer, Batch, Effect, Refuse, ReportDegraded, Send

@@ -226,7 +226,7 @@ class EtcdCoordinator(SimulatedCoordinator):
             self._run(self._candidate._await_end(), lambda _: self._campaign(), self._try_again)
 
     def _try_again(self, error: OperationalError) -> None:
-        self._candidate._see(None, str(error))
+        self._candidate._set_leader(None, str(error))
         self._forget_turn()
         self._stands_by = True
         self._later(ASK_AGAIN_S, self._enroll)
@@ -235,7 +235,7 @@ class EtcdCoordinator(SimulatedCoordinator):
         election, sent_at = self._candidate.election, self.clock.read()
 
         def renewed(left_s: float) -> None:
-            if election.renewed(sent_at, self.clock.read(), left_s) is None:
+            if election.record_renewal(sent_at, self.clock.read(), left_s) is None:
                 self._try_again(StoreError("the lease of this standby is over"))
             else:
                 self._later(election.renew_every_s, self._renew_as_standby)
@@ -258,7 +258,7 @@ class EtcdCoordinator(SimulatedCoordinator):
             if answers:
                 return  # the answer came too late
             answers.append(left_s)
-            pause_s = election.renewed(sent_at, self.clock.read(), left_s)
+            pause_s = election.record_renewal(sent_at, self.clock.read(), left_s)
             if pause_s is None:
                 self._lose(LeadershipLostError("the lease is over"))
             else:
@@ -283,7 +283,7 @@ class EtcdCoordinator(SimulatedCoordinator):
             await self._history.begin()
             found = await self._history.read()
         await self._history.sweep()
-        self._candidate.demand()
+        self._candidate.check_may_act()
         return found
 
     def _lead(self, found: StoredHistory) -> None:
@@ -333,7 +333,7 @@ class EtcdCoordinator(SimulatedCoordinator):
             self.world.wires.redirect(session, None if leader is None else leader_in(f"http://{leader.endpoint}/"))
 
     def _handle(self, event: Event) -> None:
-        if self._candidate.holds():
+        if self._candidate.may_act():
             super()._handle(event)
         else:
             self._lose(LeadershipLostError(LEASE_OVER))
@@ -345,7 +345,7 @@ class EtcdCoordinator(SimulatedCoordinator):
             return
         self.commit = self._decided
         database = self.disk._database
-        added, dropped = database.begin(self._entries)
+        added, dropped = database.append_uncommitted(self._entries)
         self._run(self._history.commit(database.rows(added), dropped), lambda _: self._committed(), self._not_committed)
 
     def did(self, body: Mapping[str, Any], commit: object) -> None:
@@ -358,15 +358,15 @@ class EtcdCoordinator(SimulatedCoordinator):
             self._tell_durable(commit)
 
     def _committed(self) -> None:
-        self.disk._database.end(keep=True)
+        self.disk._database.finish(commit=True)
         self.commit = ()
-        if self._candidate.holds():
+        if self._candidate.may_act():
             self._wrote()
         else:
             self._lose(LeadershipLostError(LEASE_OVER))
 
     def _not_committed(self, error: OperationalError) -> None:
-        self.disk._database.end(keep=False)
+        self.disk._database.finish(commit=False)
         if isinstance(error, LeadershipLostError):
             self._lose(error)
             return

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapp
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.store.etcd.gateway import ALL_WITHIN_S, SILENT_S_MAX, TRY_WITHIN_S, Gateway
+from coordinatord.store.etcd.gateway import REQUEST_WITHIN_S, TRY_WITHIN_S, WATCH_SILENT_S_MAX, Gateway
 from coordinatord.store.etcd.refusals import EtcdAwayError
 from coordinatord.store.etcd.requests import KeyValue, key_values, revision_of, text_of
 
@@ -42,10 +42,12 @@ class SimulatedGateway(Gateway):
         del try_within_s  # nothing is waited for here
 
         def begin(answered: Answered) -> None:
-            tries = int(ALL_WITHIN_S / TRY_WITHIN_S)
+            tries = int(REQUEST_WITHIN_S / TRY_WITHIN_S)
             for number in range(tries):
                 self._by.world.queue.after(number * TRY_WITHIN_S, self._by.when_awake, ask)
-            self._by.world.queue.after(ALL_WITHIN_S, take, EtcdAwayError(f"no answer within {ALL_WITHIN_S:g} s"))
+            self._by.world.queue.after(
+                REQUEST_WITHIN_S, take, EtcdAwayError(f"no answer within {REQUEST_WITHIN_S:g} s")
+            )
             open_tries.append(answered)
 
         def ask() -> None:
@@ -76,7 +78,7 @@ class SimulatedGateway(Gateway):
         """Wait until the leader key changes, or the watch was silent for too long."""
 
         def begin(answered: Answered) -> None:
-            self._by.world.queue.after(SILENT_S_MAX, answered, None)
+            self._by.world.queue.after(WATCH_SILENT_S_MAX, answered, None)
             self._by.world.etcd.watch(self._by, revision + 1, lambda: answered(None))
 
         await _Wait(begin)

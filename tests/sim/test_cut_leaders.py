@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.store.etcd.gateway import ALL_WITHIN_S
+from coordinatord.store.etcd.gateway import REQUEST_WITHIN_S
 from tests.sim.etcd import LEASE_S
 from tests.sim.scenario import Scenario, Workers
 from tests.sim.takeovers import etcd_coordinators
@@ -22,7 +22,7 @@ def test_a_leader_that_no_node_reaches_waits_for_a_standby_that_etcd_answers_lat
     cut.cut_off(etcd=False, nodes=True)
     world.until(lambda: not cut.up, within=LEASE_S + 10)
     standby.cut_off(etcd=True, nodes=False)
-    world.go_on(ALL_WITHIN_S / 2)
+    world.go_on(REQUEST_WITHIN_S / 2)
     standby.heal()
     world.until(lambda: world.daemon is standby and standby.up and standby.machine.sessions == 3, within=LEASE_S + 5)
     assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)

@@ -23,7 +23,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
-from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
+from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 from coordinatord.store.etcd.requests import after, put, text_of, txn
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
@@ -46,7 +46,7 @@ CLIENT_PORT, PEER_PORT = 2379, 2380
 
 
 class EtcdCluster:
-    """Members on free ports of this host, or one on each of several hosts, in a folder."""
+    """Coordinators on free ports of this host, or one on each of several hosts, in a folder."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class EtcdCluster:
         self.scheme = "etcds" if tls else "etcd"
         self.members = [self._begin(number) for number in range(len(places))]
 
-    def place(self, prefix: str, access: EtcdAccess | None = None) -> EtcdPlace:
+    def place(self, prefix: str, access: EtcdAccess | None = None) -> EtcdLocation:
         """Return a namespace of the cluster."""
         members = ",".join(f"{address}:{port}" for address, port in self.clients)
-        return EtcdPlace.parse(f"{self.scheme}://{members}/{prefix}", access)
+        return EtcdLocation.parse(f"{self.scheme}://{members}/{prefix}", access)
 
     def kill(self, number: int) -> None:
         """Kill a member."""
@@ -171,7 +171,7 @@ def user_file(folder: Path, text: str) -> Path:
 class SteppedGateway(Gateway):
     """A gateway that makes a call before each request."""
 
-    def __init__(self, place: EtcdPlace, before: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, place: EtcdLocation, before: Callable[[], Awaitable[None]]) -> None:
         super().__init__(place)
         self._before = before
         self.stepping = False
@@ -218,7 +218,7 @@ class EtcdNamespace:
         """Lead by this gateway, and open the store with tables that these steps lead to."""
         candidate, tasks = Candidate(gateway, self.keys, NOBODY, LEASE_S), Tasks()
         await candidate.win_at_once()
-        tasks.spawn(candidate.keep(), name="lease")
+        tasks.spawn(candidate.lead(), name="lease")
         try:
             store = await EtcdStore.open(gateway, self.keys, candidate, steps=steps)
             try:
@@ -262,14 +262,14 @@ class EtcdNamespace:
         return other
 
 
-async def usurp(place: EtcdPlace) -> None:
+async def usurp(place: EtcdLocation) -> None:
     """Take the leader key away, as the end of its lease does."""
     gateway = Gateway(place)
     await gateway.call("/v3/kv/deleterange", {"key": text_of(Keys(place.prefix).leader)})
     await gateway.close()
 
 
-async def await_cluster(place: EtcdPlace) -> None:
+async def await_cluster(place: EtcdLocation) -> None:
     """Wait until a cluster answers."""
     gateway = Gateway(place)
     try:

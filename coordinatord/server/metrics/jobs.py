@@ -100,7 +100,7 @@ def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
     """Return the seconds of a run by activity, none less than at the last scrape, with the true sum.
 
     The ledger may move its last seconds to another activity, when it learns that the round was broken or did not train
-    yet. But Prometheus takes a counter that falls for a restarted one. So a counter that should fall stands still, and
+    yet. Prometheus would take a counter that falls for a restarted one. So a counter that should fall stands still, and
     those that should rise share the elapsed time, until all have their true values.
     """
     shown = tally.shown if tally.shown_run == run.id else dict.fromkeys(Activity, 0.0)

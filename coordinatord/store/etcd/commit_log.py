@@ -1,8 +1,8 @@
 """Tracks which values in etcd have which rows, and decides which values to merge.
 
-A commit is one value. It lists the rows that it adds, and the earlier rows that it drops, so writing it reads nothing:
-the history is all rows of all values that no value drops. Dropped rows still take space. Once they take as much as the
-others, adjacent values are merged, some with each commit.
+A commit is one value: the rows that it adds, and the numbers of earlier rows that it drops. So a commit reads nothing.
+The history consists of all rows that no value drops. Dropped rows still take space. Once there are as many of them as
+live rows, adjacent values are merged, some after each commit.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.row_codec import Row
 
 WASTE_ROWS = 1_000
-"""Values are merged once there are so many more dropped rows than live ones."""
+"""Values are merged once there are so many more dropped rows than live rows."""
 
 MERGED_VALUES_MAX = 64
-"""How many values are merged at once: this adds some milliseconds to a commit."""
+"""The most values of one merger, which delays a commit by some milliseconds."""
 
 MERGED_BYTES_MAX = 256 * 1024
-"""The most stored bytes of the values of one merger, which fits into one transaction of etcd."""
+"""The most stored bytes of the values of one merger, which is one transaction of etcd."""
 
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 """The most bytes of an unpacked value: a commit of 10,000 nodes has 10 MB."""
+
+_COLUMNS = 8
+"""The number of columns of a row."""
 
 
 class CommitValue(Struct, frozen=True):
@@ -51,14 +54,16 @@ class _Stored:
 
 
 class Merger(Struct, frozen=True):
-    """Values to merge into one, under the number of the last of them."""
+    """Adjacent values to merge into one."""
 
     first: int
+    """The number of the first value."""
     last: int
+    """The number of the last value, which the merged one gets."""
     rows: tuple[int, ...]
     """The numbers of their rows that are not dropped."""
     dropped: tuple[int, ...]
-    """Dropped rows that are still in other values."""
+    """The numbers of rows of other values that they drop."""
 
 
 class CommitLog:
@@ -66,12 +71,12 @@ class CommitLog:
 
     def __init__(self) -> None:
         self._values: dict[int, _Stored] = {}
-        self._places: dict[int, int] = {}
-        """The number of the value that has a row, for each live row."""
+        self._live: dict[int, int] = {}
+        """The number of the value that has a row, by live row."""
         self._dead: dict[int, int] = {}
-        """The same for each dropped row that a value still has."""
-        self._turn = 0
-        """The last value of the last merger: the next one begins after it."""
+        """The number of the value that still has a row, by dropped row."""
+        self._last_merged = 0
+        """The last value of the last merger: the next merger begins after it."""
 
     @property
     def size(self) -> int:
@@ -84,18 +89,18 @@ class CommitLog:
     def add(self, number: int, size: int, seqs: Iterable[int], dropped: Iterable[int]) -> None:
         """Record a value that is newer than all others."""
         self._values[number] = value = _Stored(size, list(seqs))
-        self._places.update(dict.fromkeys(value.seqs, number))
+        self._live.update(dict.fromkeys(value.seqs, number))
         for seq in dropped:
-            place = self._places.pop(seq, None)
-            if place is not None:
-                self._dead[seq] = place
+            holder = self._live.pop(seq, None)
+            if holder is not None:
+                self._dead[seq] = holder
                 value.dropped.append(seq)
 
     def next_merger(self) -> Merger | None:
         """Return the next values worth merging, if any."""
-        if len(self._dead) <= len(self._places) + WASTE_ROWS:
+        if len(self._dead) <= len(self._live) + WASTE_ROWS:
             return None
-        candidates = [number for number in self._values if number > self._turn]
+        candidates = [number for number in self._values if number > self._last_merged]
         if len(candidates) < MERGED_VALUES_MAX:
             candidates = list(self._values)
         chosen: list[int] = []
@@ -105,17 +110,16 @@ class CommitLog:
             if chosen and size > MERGED_BYTES_MAX:
                 break
             chosen.append(number)
-        self._turn = chosen[-1]
-        within = set(chosen)
+        self._last_merged = chosen[-1]
         values = [self._values[number] for number in chosen]
-        rows = tuple(seq for value in values for seq in value.seqs if seq in self._places)
+        rows = tuple(seq for value in values for seq in value.seqs if seq in self._live)
         dropped = tuple(
-            seq for value in values for seq in value.dropped if seq in self._dead and self._dead[seq] not in within
+            seq for value in values for seq in value.dropped if seq in self._dead and self._dead[seq] not in chosen
         )
         return Merger(chosen[0], chosen[-1], rows, dropped)
 
     def merge(self, merger: Merger, size: int) -> None:
-        """Record that values were merged into one of `size` bytes."""
+        """Record that a merger was written as one value of `size` bytes."""
         gone = [number for number in self._values if merger.first <= number <= merger.last]
         for number in gone:
             for seq in self._values[number].seqs:
@@ -126,7 +130,7 @@ class CommitLog:
             for number, value in self._values.items()
             if number not in gone or number == merger.last
         }
-        self._places.update(dict.fromkeys(merger.rows, merger.last))
+        self._live.update(dict.fromkeys(merger.rows, merger.last))
 
 
 def pack(rows: Sequence[Row], dropped: Sequence[int]) -> bytes:
@@ -141,7 +145,7 @@ def unpack(value: bytes, number: int) -> CommitValue:
         plain = zlib.decompressobj()
         text = plain.decompress(value, UNPACKED_BYTES_MAX)
         if not plain.eof:
-            raise ValueError("it has no end")  # noqa: TRY301 - one text for all that may be wrong
+            raise ValueError("it has no end")  # noqa: TRY301 - one text for all kinds of damage
         found: Any = json.loads(text)
         rows = tuple(tuple(row) for row in found["rows"])
         if not all(type(row[0]) is int and len(row) == _COLUMNS for row in rows):
@@ -151,11 +155,8 @@ def unpack(value: bytes, number: int) -> CommitValue:
         raise UnreadableStoreError(f"commit {number} is damaged ({error}): restore etcd from a snapshot") from error
 
 
-_COLUMNS = 8
-
-
 def rows_of(values: Iterable[CommitValue]) -> Iterator[Row]:
-    """Yield the rows that no value drops, in order."""
+    """Yield the rows of all values that no value drops, in the order of their numbers."""
     found: dict[int, Row] = {}
     gone: set[int] = set()
     for value in values:

@@ -1,6 +1,6 @@
-"""Decides from etcd's answers whether this coordinator leads, and for how long. Pure; the clock is an argument.
+"""Decides from etcd's answers whether this coordinator leads, and for how long. Pure: the clock is an argument.
 
-`leadership` sends the requests. Times are in seconds by a clock of this host that never stops.
+`leadership` sends the requests. Times are in seconds by a clock of this host that also runs while the host sleeps.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 
 RENEWALS = 3
-"""How often a lease is renewed within its length: two renewals may fail."""
+"""How often a lease is renewed within its length, so that two renewals may fail."""
 
 TRY_SHARE = 0.4
-"""The part of a lease within which one member of etcd has to renew it: two tries fit into a lease."""
+"""The part of a lease that one member of etcd gets for a renewal: two members can be tried within a lease."""
 
 SLOW_SHARE = 0.1
-"""etcd is too slow if one answer takes more than this part of a lease."""
+"""etcd is too slow for a lease if an answer takes more than this part of it."""
 
 RETRY_S = 0.5
 """The pause before an unanswered request is retried."""
@@ -24,68 +24,64 @@ class Term:
     """The time during which a leader may act."""
 
     def __init__(self, length_s: float, begun_at: float) -> None:
-        """Begin at `begun_at`, when the lease was requested: by etcd's clock it began later."""
+        """Begin at `begun_at`, when the lease was requested; etcd counts from a later time."""
         self._length_s = length_s
-        self._until = begun_at + length_s
+        self.until = begun_at + length_s
+        """When the term ends, unless the lease is renewed."""
 
     def renew(self, sent_at: float) -> None:
-        """Extend the term: etcd has renewed the lease, by a request that was sent at `sent_at`."""
-        self._until = max(self._until, sent_at + self._length_s)
+        """Extend the term after a renewal that was requested at `sent_at`."""
+        self.until = max(self.until, sent_at + self._length_s)
 
     def is_over(self, now: float) -> bool:
         """Whether another coordinator may lead by now."""
-        return now >= self._until
-
-    @property
-    def until(self) -> float:
-        """When the term ends, unless the lease is renewed."""
-        return self._until
+        return now >= self.until
 
 
 class Election:
     """One coordinator's view of the leader key and of its own lease."""
 
     def __init__(self, lease_s: float) -> None:
-        """Begin without a lease; one of `lease_s` seconds will be requested."""
+        """Begin without a lease; the next one will last `lease_s` seconds."""
         self.renew_every_s = lease_s / RENEWALS
         """The pause between two successful renewals."""
         self.try_within_s = lease_s * TRY_SHARE
-        """How long one member of etcd has for a renewal."""
+        """How long one member of etcd may take for a renewal."""
         self._lease_s = lease_s
         self._slowest_s = 0.0
         """The longest time that etcd took to grant or renew a lease."""
         self.lease = 0
-        """The lease of this coordinator; 0 for none."""
+        """The id of this coordinator's lease; 0 for none."""
         self.fence = 0
-        """The revision at which this coordinator created the leader key; 0 while it does not lead."""
+        """The revision at which this coordinator created the leader key; 0 if it does not lead."""
         self.term = Term(0.0, 0.0)
-        self._seen = 0
-        """The revision at which the leader key was created, as of the last read."""
+        self._last_created_at = 0
+        """The revision at which the last known leader key was created."""
 
-    def enrolled(self, lease: int, length_s: float, sent_at: float, now: float) -> None:
-        """Record the lease of this coordinator, which was requested at `sent_at` and granted `now`."""
+    def record_lease(self, lease: int, length_s: float, sent_at: float, now: float) -> None:
+        """Record this coordinator's lease, which was requested at `sent_at` and granted at `now`."""
         self._slowest_s = max(self._slowest_s, now - sent_at)
         self.lease, self.term = lease, Term(length_s, sent_at)
 
-    def tried(self, created_at: int, lease: int) -> bool:
-        """Record the leader key after a try to create it; return whether this coordinator leads by it.
+    def record_attempt(self, created_at: int, lease: int) -> bool:
+        """Record the leader key after an attempt to create it; return whether this coordinator leads.
 
-        `created_at` is the revision at which the key was created, and `lease` is its lease. If that is our own lease,
-        an earlier try has created the key, and its answer was lost.
+        `created_at` is the revision at which the key was created, and `lease` is its lease. If the lease is our own,
+        this or an earlier attempt has created the key; the answer to the earlier one was lost.
         """
-        self._seen = created_at
+        self._last_created_at = created_at
         if lease == self.lease:
             self.fence = created_at
         return lease == self.lease
 
     def is_end(self, created_at: int | None) -> bool:
-        """Whether the last known leader no longer leads; `created_at` is None if there is no leader key now."""
-        return created_at != self._seen
+        """Whether the last known leader no longer leads; `created_at` is that of the present key, None without one."""
+        return created_at != self._last_created_at
 
-    def renewed(self, sent_at: float, now: float, left_s: float | None) -> float | None:
-        """Record the result of a renewal; return the pause before the next one, None if the term is over.
+    def record_renewal(self, sent_at: float, now: float, left_s: float | None) -> float | None:
+        """Record the result of a renewal; return the seconds until the next one, None if the term is over.
 
-        `left_s` is the new length of the lease, 0 if the lease has expired, and None if etcd has not answered.
+        `left_s` is how long the lease lasts now: 0 if it has expired, and None if etcd has not answered.
         """
         if left_s is not None and left_s <= 0:
             return None
@@ -99,7 +95,7 @@ class Election:
 
     @property
     def remedy(self) -> str:
-        """What to do if etcd is too slow for the lease; empty if it is not."""
+        """The advice if etcd is too slow for the lease; empty if it is not."""
         if self._slowest_s <= self._lease_s * SLOW_SHARE:
             return ""
         enough_s = 10 * math.ceil(self._slowest_s / SLOW_SHARE / 10)
@@ -107,7 +103,7 @@ class Election:
         return f"{took}; with --lease {self._lease_s:g} this goes on: raise --lease to {enough_s}"
 
     def may_act(self, now: float) -> bool:
-        """Whether the term lasts, by this coordinator's clock."""
+        """Whether this coordinator may act as the leader at `now`."""
         return not self.term.is_over(now)
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
 """Sends requests to an etcd cluster through its JSON gateway, and fails over from member to member.
 
-A request is tried at most twice on each member, within a time limit. So a request that changes something must be
-idempotent: our transactions demand that nobody has written since.
+A request is tried up to twice on each member, within a time limit. So a request that changes something must be safe to
+repeat: our transactions demand that nothing was written since.
 """
 
 from __future__ import annotations
@@ -18,67 +18,66 @@ import aiohttp
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.pinned_tls import why_unusable
-from coordinatord.store.etcd.place import EtcdPlace
+from coordinatord.store.etcd.location import EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused, why_no_answer
 from coordinatord.store.etcd.requests import KeyValue, after, key_values, number, revision_of, text_of
 from coordinatord.store.interface import StoreError
 
 TRY_WITHIN_S = 2.0
-"""How long one member may take: a slow disk takes half a second, and two tries fit into a lease of 5 s."""
+"""How long one member may take: a slow disk takes 0.5 s, and two members can be tried within a lease of 5 s."""
 
-REACH_WITHIN_S = 1.0
-"""How long a member's kernel may take to accept a connection."""
+CONNECT_WITHIN_S = 1.0
+"""How long a connection to a member may take."""
 
-ALL_WITHIN_S = 6.0
-"""How long one request may take, over all members. Then the caller reports the error."""
+REQUEST_WITHIN_S = 6.0
+"""How long one request may take, with all members."""
 
-ROUNDS = 2
-"""How often each member is tried."""
+TRIES_PER_MEMBER = 2
 
 PAUSE_S = 0.1
-"""The pause before the second round: a new leader of etcd is elected within a second or two."""
+"""The pause before members are tried again: etcd may be electing a new leader."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """A page has at most 16 values of 1.5 MiB, which are 32 MiB in base64."""
 
 EVENT_BYTES_MAX = 1024 * 1024
-"""The limit of one line of a watch, which is a change of a key that names a leader."""
+"""The limit of one line of a watch, which is a change of the leader key."""
 
-SILENT_S_MAX = 2.0
-"""How long a watch may be silent before the key is read again: a partitioned member keeps watches open and sends
-nothing."""
+WATCH_SILENT_S_MAX = 2.0
+"""How long a watch may be silent before the key is read again: a member without a majority keeps watches open, and
+sends nothing."""
 
 
 class _SilentError(EtcdAwayError):
-    """A watch timed out, possibly because nothing has happened."""
+    """A watch was silent for too long, perhaps because nothing has happened."""
 
 
 class Gateway:
-    """A client of a cluster. It must be made in the running loop."""
+    """A client of a cluster; make it in the running event loop."""
 
-    def __init__(self, place: EtcdPlace) -> None:
+    def __init__(self, location: EtcdLocation) -> None:
         """Connect with the first request. Raises `StoreError` if a certificate cannot be read."""
-        self._place = place
-        self._bases = [_base_of(place, host, port) for host, port in place.members]
-        self._tls = _context_of(place)
-        limits = aiohttp.ClientTimeout(total=TRY_WITHIN_S, sock_connect=REACH_WITHIN_S)
+        self._location = location
+        self._bases = [_base_of(location, host, port) for host, port in location.members]
+        self._tls = _context_of(location)
+        limits = aiohttp.ClientTimeout(total=TRY_WITHIN_S, sock_connect=CONNECT_WITHIN_S)
         self._http = aiohttp.ClientSession(timeout=limits, trust_env=False)
         self._token = ""
-        """The token of our user from the cluster."""
+        """The cluster's token for our user; empty before the first login."""
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
 
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
-        """Return the answer to a request; `try_within_s` limits the try on one member, if it is less than usual.
+        """Return the answer to a request; one member may take `try_within_s`, or `TRY_WITHIN_S` if that is less.
 
         Raises `EtcdRefusedError`, and `EtcdAwayError` if nobody answers.
         """
-        last: StoreError = EtcdAwayError(f"etcd {self._place}: no member answers within {ALL_WITHIN_S:g} s")
+        last: StoreError = EtcdAwayError(f"etcd {self._location}: no member answers within {REQUEST_WITHIN_S:g} s")
         try:
-            async with asyncio.timeout(ALL_WITHIN_S):
-                for past_rounds in range(ROUNDS):
+            async with asyncio.timeout(REQUEST_WITHIN_S):
+                for past_tries in range(TRIES_PER_MEMBER):
                     for base in tuple(self._bases):
                         try:
                             answer = await self._send(base, path, body, try_within_s)
@@ -87,19 +86,19 @@ class Gateway:
                         else:
                             self._bases.sort(key=lambda other: other != base)
                             return answer
-                    await asyncio.sleep(0.0 if past_rounds + 1 == ROUNDS else PAUSE_S)
+                    await asyncio.sleep(0.0 if past_tries + 1 == TRIES_PER_MEMBER else PAUSE_S)
         except TimeoutError:
             pass
         raise last
 
     async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
-        """Yield the present state of a key, and each later one, without an end; None while there is no such key.
+        """Yield a key now and after each change, for ever; None if there is no such key.
 
         Raises `EtcdRefusedError` and `EtcdAwayError`.
         """
         before = -1  # no revision
         while True:
-            now = await self.call("/v3/kv/range", {"key": text_of(key)})  # also finds a member that reaches the others
+            now = await self.call("/v3/kv/range", {"key": text_of(key)})  # needs a member with a majority
             found = next(iter(key_values(now)), None)
             written_at = 0 if found is None else found.mod_revision
             if written_at != before:
@@ -112,19 +111,19 @@ class Gateway:
                         yield event
 
     async def _events(self, key: bytes, revision: int) -> AsyncGenerator[KeyValue | None]:
-        """Yield a key after each change from a revision on; None where it was deleted."""
+        """Yield a key after each change from a revision on; None after a deletion."""
         begin = {"key": text_of(key), "start_revision": str(revision)}
         async with self._stream("/v3/watch", {"create_request": begin}) as lines:
             async for line in lines:
                 result = line.get("result") if isinstance(line, dict) else None
                 if not isinstance(result, dict) or result.get("canceled"):
-                    raise EtcdAwayError(f"etcd {self._place}: the watch of a key has ended: {clip(str(line), 200)}")
+                    raise EtcdAwayError(f"etcd {self._location}: the watch of a key has ended: {clip(str(line), 200)}")
                 for event in result.get("events", ()):
                     gone = event.get("type") == "DELETE"
                     yield None if gone else key_values({"kvs": [event.get("kv")]})[0]
 
     async def renew(self, lease: int, try_within_s: float) -> float:
-        """Renew a lease, with `try_within_s` for one member; return its seconds, 0 if it has expired.
+        """Renew a lease; return how many seconds it lasts now, 0 if it has expired. `try_within_s` is as in `call`.
 
         Raises `EtcdRefusedError` and `EtcdAwayError`.
         """
@@ -132,7 +131,7 @@ class Gateway:
         return float(number(answer.get("result", {}), "TTL"))
 
     async def all_below(self, prefix: bytes, page: int) -> AsyncIterator[KeyValue]:
-        """Yield a consistent snapshot of all keys with a prefix, page by page. Raises `StoreError`."""
+        """Yield all keys with a prefix as of one revision; read `page` of them at once. Raises `StoreError`."""
         key, end, revision, more = prefix, after(prefix), 0, True
         while more:
             wanted = {"key": text_of(key), "range_end": text_of(end), "limit": str(page), "revision": str(revision)}
@@ -145,15 +144,15 @@ class Gateway:
             key = found[-1].key + b"\0" if found else key
 
     async def _send(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> Any:
-        """Send a request to one member, as our user if there is one."""
+        """Send a request to one member."""
         try:
             async with asyncio.timeout(within_s):
                 return await self._send_as_user(base, path, body)
         except TimeoutError as error:
-            raise EtcdAwayError(f"etcd {self._place}: {base}: no answer within {within_s:g} s") from error
+            raise EtcdAwayError(f"etcd {self._location}: {base}: no answer within {within_s:g} s") from error
 
     async def _send_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
-        has_user = self._place.access.user_file is not None
+        has_user = self._location.access.user_file is not None
         if has_user and not self._token:
             self._token = await self._authenticate(base)
         try:
@@ -170,9 +169,9 @@ class Gateway:
         Other requests use the old token meanwhile.
         """
         try:
-            user, password = self._place.access.read_user()
+            user, password = self._location.access.read_user()
         except OperationalError as error:
-            raise StoreError(f"etcd {self._place}: {error}") from error
+            raise StoreError(f"etcd {self._location}: {error}") from error
         answer = await self._post(base, "/v3/auth/authenticate", {"name": user, "password": password}, {})
         return str(answer.get("token", ""))
 
@@ -184,25 +183,27 @@ class Gateway:
                     text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
                 data = self._decoded(text)
                 if answer.status != 200:  # noqa: PLR2004 - OK
-                    raise refused(self._place, data, answer.status)
+                    raise refused(self._location, data, answer.status)
                 return data
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._away(base, error) from error
 
     @asynccontextmanager
     async def _stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
-        """Yield the lines of an endless answer, from the member that answered last."""
+        """Yield the lines of an endless answer of the member that answered last."""
         base = self._bases[0]
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=REACH_WITHIN_S, sock_read=SILENT_S_MAX)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S, sock_read=WATCH_SILENT_S_MAX)
         try:
             async with self._http.post(
                 base + path, json=body, headers=self._headers, ssl=self._tls, timeout=limits
             ) as answer:
                 if answer.status != 200:  # noqa: PLR2004 - OK
-                    raise refused(self._place, self._decoded(await answer.content.read(EVENT_BYTES_MAX)), answer.status)
+                    raise refused(
+                        self._location, self._decoded(await answer.content.read(EVENT_BYTES_MAX)), answer.status
+                    )
                 yield self._lines(answer)
         except aiohttp.SocketTimeoutError as error:
-            raise _SilentError(f"etcd {self._place}: a watch is silent") from error
+            raise _SilentError(f"etcd {self._location}: a watch is silent") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._away(base, error) from error
 
@@ -211,7 +212,7 @@ class Gateway:
         async for piece in answer.content.iter_any():
             *lines, held = (held + piece).split(b"\n")
             if len(held) > EVENT_BYTES_MAX:
-                raise EtcdAwayError(f"etcd {self._place}: it sends events without an end")
+                raise EtcdAwayError(f"etcd {self._location}: it sends events without an end")
             for line in lines:
                 yield self._decoded(line)
 
@@ -224,20 +225,20 @@ class Gateway:
             return json.loads(text)
         except (ValueError, RecursionError):
             beginning = clip(text[:80].decode(errors="replace"))
-            raise EtcdAwayError(f"etcd {self._place}: the answer is not that of an etcd ({beginning!r})") from None
+            raise EtcdAwayError(f"etcd {self._location}: the answer is not that of an etcd ({beginning!r})") from None
 
     def _away(self, base: str, error: Exception) -> EtcdAwayError:
-        why = why_no_answer(error, TRY_WITHIN_S, tls=self._place.tls)
-        return EtcdAwayError(f"etcd {self._place}: {base}: {why}")
+        why = why_no_answer(error, TRY_WITHIN_S, tls=self._location.tls)
+        return EtcdAwayError(f"etcd {self._location}: {base}: {why}")
 
 
-def _base_of(place: EtcdPlace, host: str, port: int) -> str:
-    return f"{'https' if place.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+def _base_of(location: EtcdLocation, host: str, port: int) -> str:
+    return f"{'https' if location.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _context_of(place: EtcdPlace) -> ssl.SSLContext | bool:
-    access = place.access
-    if not place.tls:
+def _context_of(location: EtcdLocation) -> ssl.SSLContext | bool:
+    access = location.access
+    if not location.tls:
         return True
     try:
         context = ssl.create_default_context(cafile=None if access.authorities is None else str(access.authorities))
@@ -245,5 +246,5 @@ def _context_of(place: EtcdPlace) -> ssl.SSLContext | bool:
             context.load_cert_chain(access.certificate, access.key)
     except OSError as error:
         named = access.authorities or access.certificate
-        raise StoreError(f"etcd {place}: {named} cannot be used: {why_unusable(error)}") from error
+        raise StoreError(f"etcd {location}: {named} cannot be used: {why_unusable(error)}") from error
     return context

@@ -1,8 +1,10 @@
-"""The history in etcd: reads it, writes and merges commits, and begins new generations.
+"""Reads and writes the history of a namespace in etcd, which is a list of commits.
 
-Each write demands that the leader key is still ours, and that nobody has written since. The second demand also rejects
-a late duplicate of our own request. So even a request that only deletes remains writes the head: its duplicate could
-otherwise delete later writes.
+Each write demands that the leader key is still ours, and that nothing was written since our last write. The second
+demand also rejects a late duplicate of our own request. So each write changes the head, even one that only deletes:
+otherwise its duplicate could delete later writes.
+
+A *generation* is a complete history. A migration writes a new one before it becomes valid.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from coordinatord.store.migrations import STEPS, Steps
 from coordinatord.store.row_codec import Row
 
 VALUE_BYTES_MAX = 1024 * 1024
-"""The size limit of a value. With the rest of its transaction it is below the 1.5 MiB that etcd accepts by default."""
+"""The size limit of a value: with its transaction it is below etcd's default limit of 1.5 MiB."""
 
 PAGE = 16
 """How many values are read at once."""
@@ -45,7 +47,7 @@ ROWS_AT_ONCE = 2_000
 """How many rows a value has when a whole history is written."""
 
 PARTS = b"parts:"
-"""The prefix of a value that is stored in parts, before their number; no packed value begins so."""
+"""The beginning of a value that is stored in parts, before the number of parts; no packed value begins so."""
 
 
 class StoredHistory(Struct, frozen=True):
@@ -59,29 +61,26 @@ class StoredHistory(Struct, frozen=True):
 
 
 class History:
-    """The commits below one prefix."""
+    """The commits of one namespace."""
 
     def __init__(self, gateway: Gateway, keys: Keys, fence: int = 0, steps: Steps = STEPS) -> None:
-        """Begin with nothing read. `fence` is the revision of our leader key; writing needs it.
+        """Begin without reading. `fence` is the revision of our leader key, which only writes need.
 
-        `steps` lead to the version of the records.
+        The number of migration `steps` is the version of records.
         """
         self._gateway = gateway
         self._keys = keys
         self._fence = fence
         self._version = len(steps)
-        self._log = CommitLog()
+        self.log = CommitLog()
+        """The values in the namespace."""
         self._head = Head(0, "")
         self._head_revision = 0
         self._about_revision = 0
+        """The revisions of the last known writes of both keys."""
         self.about = About("", self._version, 0)
         self.revision = 0
         """The revision of the cluster after the last commit."""
-
-    @property
-    def log(self) -> CommitLog:
-        """The values below the prefix."""
-        return self._log
 
     async def read(self) -> StoredHistory:
         """Read the whole history. Raises `NothingStoredError`, `UnreadableStoreError` and other `StoreError`."""
@@ -97,7 +96,7 @@ class History:
                 f" {self._version}: install that release here too"
             )
         values, parts = [], dict[int, list[bytes]]()
-        self._log = CommitLog()
+        self.log = CommitLog()
         beginning = self._keys.commits(self.about.generation)
         pending: list[tuple[int, bytes]] = []
         async for pair in self._gateway.all_below(beginning, PAGE):
@@ -110,53 +109,53 @@ class History:
             value = b"".join(parts.get(number, [])) if stored.startswith(PARTS) else stored
             found = unpack(value, number)
             values.append(found)
-            self._log.add(number, len(value), [row[0] for row in found.rows], found.dropped)
-        return StoredHistory(self.about, tuple(rows_of(values)), self._log.size, len(self._log))
+            self.log.add(number, len(value), [row[0] for row in found.rows], found.dropped)
+        return StoredHistory(self.about, tuple(rows_of(values)), self.log.size, len(self.log))
 
     async def begin(self) -> None:
         """Begin an empty history. Raises `StoreError`."""
         await self.sweep()
         self.about = About(secrets.token_hex(4), self._version, 1)
-        await self._change([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
+        await self._write([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
 
     async def sweep(self) -> None:
-        """Delete the remains of an unfinished commit or generation. Raises `LeadershipLostError`, and `StoreError`."""
+        """Delete unfinished commits and other generations. Raises `LeadershipLostError`, and `StoreError`."""
         ours = self._keys.commits(self.about.generation)
         all_commits = f"{self._keys.prefix}/commits/".encode()
         unfinished = delete(self._keys.commit(self.about.generation, self._head.number + 1), after(ours))
         others = [delete(all_commits, ours), delete(after(ours), after(all_commits))]
         await self._write_head(self._head, [unfinished, *others])
 
-    async def demand_all(self) -> None:
-        """Raise `LeadershipLostError` if etcd has lost a commit, and `StoreError`."""
-        known = self._head
-        _demand_no_older(await self._value_of(self._keys.head), known)
+    async def check_commits(self) -> None:
+        """Check that etcd has lost no commit. Raises `LeadershipLostError`, and `StoreError`."""
+        known = self._head  # a commit may change it meanwhile
+        _check_not_older(await self._value_of(self._keys.head), known)
 
     async def commit(self, rows: Sequence[Row], dropped: Sequence[int]) -> None:
-        """Make a commit durable, all or nothing; it may be retried after an error.
+        """Make a commit durable, all or nothing. Raises `LeadershipLostError`, and `StoreError`.
 
-        Raises `LeadershipLostError`, and `StoreError`: then the commit may be durable, which the retry finds out.
+        After a `StoreError` the commit may be durable or not; call this again with the same rows.
         """
         number, value = self._head.number + 1, pack(rows, dropped)
         ops = await self._stored(self.about.generation, number, value)
         await self._write_head(Head(number, hashlib.sha256(value).hexdigest()), ops)
-        self._log.add(number, len(value), [row[0] for row in rows], dropped)
+        self.log.add(number, len(value), [row[0] for row in rows], dropped)
 
     async def merge(self, merger: Merger, rows: Sequence[Row]) -> None:
-        """Replace several values by one. Raises `LeadershipLostError` and `StoreError`, without losing a row."""
+        """Replace several values by one. Raises `LeadershipLostError`, and `StoreError`; then no row is lost."""
         value = pack(rows, merger.dropped)
         if len(value) > VALUE_BYTES_MAX:
             return
         first, last = (self._keys.commit(self.about.generation, number) for number in (merger.first, merger.last))
         ops = [delete(first, last), delete(last + b"/", after(last + b"/")), put(last, value)]
-        await self._change([self._nothing_committed], ops)
-        self._log.merge(merger, len(value))
+        await self._write([self._same_head], ops)
+        self.log.merge(merger, len(value))
 
     async def replace(self, rows: Iterable[Row], identity: str) -> None:
-        """Write a whole history as a new generation, which is valid once complete. Raises `StoreError`."""
+        """Write a whole history as a new generation, which becomes valid once complete. Raises `StoreError`."""
         await self.sweep()
         about = About(identity, self._version, self.about.generation + 1)
-        self._log, number = CommitLog(), 0
+        self.log, number = CommitLog(), 0
         held: list[Row] = []
         for row in rows:
             held.append(row)
@@ -169,29 +168,29 @@ class History:
             await self._write_value(about.generation, number, held)
         last = Head(number, "")
         new = [put(self._keys.about, about.packed()), put(self._keys.head, last.packed())]
-        answer = await self._change([self._same_generation], new)
+        answer = await self._write([self._same_generation], new)
         self.about, self._head = about, last
         self._about_revision = self._head_revision = revision_of(answer)
         await self.sweep()
 
     async def _write_value(self, generation: int, number: int, rows: Sequence[Row]) -> None:
         value = pack(rows, ())
-        await self._change([self._same_generation], await self._stored(generation, number, value))
-        self._log.add(number, len(value), [row[0] for row in rows], ())
+        await self._write([self._same_generation], await self._stored(generation, number, value))
+        self.log.add(number, len(value), [row[0] for row in rows], ())
 
     async def _stored(self, generation: int, number: int, value: bytes) -> list[Body]:
-        """Return the requests that store a value, after writing the parts of a large one, which have no effect yet."""
+        """Return the operations that store a value; write the parts of a large value before."""
         key = self._keys.commit(generation, number)
         if len(value) <= VALUE_BYTES_MAX:
             return [put(key, value)]
         pieces = [value[begin : begin + VALUE_BYTES_MAX] for begin in range(0, len(value), VALUE_BYTES_MAX)]
         for place, piece in enumerate(pieces):
-            await self._change([self._nothing_committed], [put(self._keys.part(generation, number, place), piece)])
+            await self._write([self._same_head], [put(self._keys.part(generation, number, place), piece)])
         return [put(key, PARTS + str(len(pieces)).encode())]
 
     @property
-    def _nothing_committed(self) -> Body:
-        """The demand that there is no unknown commit."""
+    def _same_head(self) -> Body:
+        """The demand that nothing was committed since our last write."""
         return written_at(self._keys.head, self._head_revision)
 
     @property
@@ -200,24 +199,24 @@ class History:
         return written_at(self._keys.about, self._about_revision)
 
     async def _write_head(self, head: Head, ops: list[Body]) -> None:
-        """Write the head with `ops`, in one transaction. If an earlier try has done so, only record it.
+        """Write the head and run `ops` in one transaction. If an earlier attempt has done so, only record it.
 
         Raises `LeadershipLostError`, and `StoreError`.
         """
         ours = head.packed()
-        answer = await self._try([self._nothing_committed], [put(self._keys.head, ours), *ops], [get(self._keys.head)])
+        answer = await self._try([self._same_head], [put(self._keys.head, ours), *ops], [get(self._keys.head)])
         if answer.get("succeeded"):
             self._head_revision = self.revision = revision_of(answer)
         else:
             found = next(iter(key_values(responses(answer)[1])), None)
-            _demand_no_older(found, self._head)
+            _check_not_older(found, self._head)
             if found is None or found.value != ours:
                 raise LeadershipLostError("an earlier commit of this coordinator came late: it reads everything anew")
             self._head_revision = self.revision = found.mod_revision
         self._head = head
 
-    async def _change(self, demands: list[Body], ops: list[Body]) -> Body:
-        """Run `ops` as the leader. Raises `LeadershipLostError`, also if a demand fails, and `StoreError`."""
+    async def _write(self, demands: list[Body], ops: list[Body]) -> Body:
+        """Run `ops` as the leader. Raises `LeadershipLostError`, also if a demand does not hold, and `StoreError`."""
         answer = await self._try(demands, ops, [])
         if not answer.get("succeeded"):
             raise LeadershipLostError("another process has written to this store: this one reads everything anew")
@@ -242,8 +241,8 @@ class History:
         return found[0] if found else None
 
 
-def _demand_no_older(found: KeyValue | None, known: Head) -> None:
-    """Raise `LeadershipLostError` if the head in etcd is older than the known one."""
+def _check_not_older(found: KeyValue | None, known: Head) -> None:
+    """Check that the head in etcd is not older than the known one. Raises `LeadershipLostError`."""
     number = 0 if found is None else Head.unpack(found).number
     if number < known.number:
         text = (

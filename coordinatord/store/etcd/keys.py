@@ -11,11 +11,10 @@ from coordinatord.store.etcd.requests import KeyValue
 from coordinatord.store.interface import UnreadableStoreError
 
 DIGITS = 16
-"""The digits of a number in a key, padded so that keys sort like numbers."""
-
+"""The digits of a number in a key, padded with zeros so that keys sort like numbers."""
 
 NAMES = frozenset({"leader", "standby", "about", "head", "pin", "tokens", "commits"})
-"""The names that follow a prefix: no other namespace may begin so."""
+"""The names of keys after a prefix. No other prefix may be ours with one of these names after it."""
 
 
 class Keys(Struct, frozen=True):
@@ -25,12 +24,12 @@ class Keys(Struct, frozen=True):
 
     @property
     def leader(self) -> bytes:
-        """The key that names the leader. It expires with the leader's lease, and its revision fences every commit."""
+        """The key that names the leader. It expires with the leader's lease, and its revision fences all writes."""
         return f"{self.prefix}/leader".encode()
 
     @property
     def standbys(self) -> bytes:
-        """The prefix of the keys that name the standbys. Each expires with the lease of its standby."""
+        """The prefix of the keys that name the standbys. Each expires with its standby's lease."""
         return f"{self.prefix}/standby/".encode()
 
     @property
@@ -40,12 +39,12 @@ class Keys(Struct, frozen=True):
 
     @property
     def head(self) -> bytes:
-        """The key that names the newest commit. Each commit writes it, so a late duplicate has no effect."""
+        """The key of this namespace's `Head`. Each commit writes it, so that a late duplicate has no effect."""
         return f"{self.prefix}/head".encode()
 
     @property
     def pin(self) -> bytes:
-        """The key of the pin by which nodes identify all coordinators here. Only the first leader writes it."""
+        """The key of the pin, by which nodes identify all coordinators here. Only the first leader writes it."""
         return f"{self.prefix}/pin".encode()
 
     @property
@@ -67,13 +66,15 @@ class Keys(Struct, frozen=True):
 
 
 class _Value(Struct, frozen=True):
+    """The value of a key, in JSON."""
+
     def packed(self) -> bytes:
-        """Return it as the value of a key."""
+        """Encode it."""
         return json.encode(self)
 
     @classmethod
     def unpack(cls, pair: KeyValue) -> Self:
-        """Read the value of a key. Raises `UnreadableStoreError`."""
+        """Decode the value of a key. Raises `UnreadableStoreError`."""
         try:
             return json.decode(pair.value, type=cls)
         except ERRORS as error:
@@ -89,7 +90,7 @@ class About(_Value, frozen=True):
     version: int
     """The version of the records, which is that of the tables in `migrations`."""
     generation: int
-    """The generation in force: others are incomplete, or of an older version."""
+    """The number of the valid generation; others are incomplete, or of an older version."""
 
 
 class Head(_Value, frozen=True):
@@ -97,4 +98,4 @@ class Head(_Value, frozen=True):
 
     number: int
     digest: str
-    """The hash of its value, which identifies a retry of the same commit."""
+    """The SHA-256 of its value, by which a retry of the same commit is recognized."""

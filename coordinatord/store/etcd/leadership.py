@@ -1,7 +1,7 @@
-"""Elects the leader: the coordinator that creates the leader key, whose revision then fences every commit.
+"""Elects the leader: the coordinator that creates the leader key in etcd, and leads until the key is gone.
 
-It leads until the key is gone, and renews the lease of the key three times within its length. The leader's own clock
-only limits how long it may act. etcd checks within each transaction that it may change something. `election` decides,
+The leader renews the lease of the key three times within its length. Each of its transactions demands that the key
+still has the revision of its creation, the *fence*. Its own clock also limits how long it may act. `election` decides,
 and this module sends the requests.
 """
 
@@ -37,12 +37,12 @@ from coordinatord.store.interface import LEASE_OVER, LeadershipLostError, StoreE
 log = logging.getLogger(__name__)
 
 
-async def _verify_nothing() -> None:
-    """Verify nothing: no history is read yet."""
+async def _check_nothing() -> None:
+    """Do nothing, before a history was read."""
 
 
 class Candidate:
-    """A coordinator of a namespace, which stands by, leads and resigns."""
+    """This coordinator, which stands by, leads and resigns in a namespace."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Candidate:
         lease_s: float,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
-        """Begin without a lease, and not announced; `clock` returns seconds, sleep of the host included."""
+        """Begin without a lease, and unknown to the others; `clock` returns seconds, and runs while the host sleeps."""
         self._gateway = gateway
         self._me = me
         self._lease_s = lease_s
@@ -61,18 +61,18 @@ class Candidate:
         self._standby_key = b""
         self.election = Election(lease_s)
         self.leader: Coordinatord | None = None
-        """The other coordinator that leads, if known."""
-        self.why = ""
-        """Why the leader is not known; empty if it is."""
+        """The other coordinator that leads; None if none is known."""
+        self.problem = ""
+        """Why the leader is not known; empty if there is no error."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when `leader` has changed."""
-        self.verify: Callable[[], Awaitable[None]] = _verify_nothing
-        """Raises `LeadershipLostError` if etcd has lost a commit; called while this coordinator leads."""
+        """Called when `leader` or `problem` has changed."""
+        self.check_commits: Callable[[], Awaitable[None]] = _check_nothing
+        """Called while this coordinator leads; raises `LeadershipLostError` if etcd has lost a commit."""
         self.roster = Roster(gateway, keys)
 
     @property
     def fence(self) -> int:
-        """The revision of this coordinator's leader key; 0 while it does not lead."""
+        """The revision of this coordinator's leader key; 0 if it does not lead."""
         return self.election.fence
 
     async def let_others_lead(self, longest_s: float) -> None:
@@ -90,9 +90,9 @@ class Candidate:
         logged = ""
         while True:
             try:
-                await self._stand()
+                await self._stand_by()
             except StoreError as error:
-                self._see(None, str(error))
+                self._set_leader(None, str(error))
                 if logged != str(error):
                     logged = str(error)
                     log.warning("it is not known who leads: %s", error, extra=fields("leader_unknown"))
@@ -101,7 +101,7 @@ class Candidate:
                 return
 
     async def win_at_once(self) -> None:
-        """Lead, if nobody does. Raises `StoreError`."""
+        """Lead if no other coordinator does. Raises `StoreError`."""
         await self._enroll()
         if not await self._try():
             other = "" if self.leader is None else self.leader.endpoint
@@ -110,7 +110,7 @@ class Candidate:
                 f"{self._keys.prefix}/: another coordinatord has it ({other}): end all that share it first"
             )
 
-    async def _stand(self) -> None:
+    async def _stand_by(self) -> None:
         """Stand by with a new lease until this coordinator leads. Raises `StoreError`."""
         await self._enroll()
         tasks, won = Tasks(), asyncio.get_running_loop().create_future()
@@ -127,14 +127,14 @@ class Candidate:
         won.set_result(None)
 
     async def _enroll(self) -> None:
-        """Get a lease, and announce this standby by a key that expires with it. Raises `StoreError`."""
-        if self.election.lease:  # an earlier one would list this standby twice
-            with suppress(EtcdRefusedError):  # it may have expired
+        """Get a lease, and create this standby's key, which expires with the lease. Raises `StoreError`."""
+        if self.election.lease:  # with two leases, this standby would be listed twice
+            with suppress(EtcdRefusedError):  # the lease may have expired
                 await self._revoke(self.election.lease)
         sent_at = self._clock()
         answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
         lease = number(answer, "ID")
-        self.election.enrolled(lease, float(number(answer, "TTL")), sent_at, self._clock())
+        self.election.record_lease(lease, float(number(answer, "TTL")), sent_at, self._clock())
         self._standby_key = self._keys.standbys + f"{lease:x}".encode()
         await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), lease)]))
 
@@ -145,11 +145,11 @@ class Candidate:
         lead = [put(self._keys.leader, self._me.packed(), lease), delete(self._standby_key)]
         answer = await self._gateway.call("/v3/kv/txn", txn([absent], lead, [get(self._keys.leader)]))
         if answer.get("succeeded"):
-            return self.election.tried(revision_of(answer), lease)
+            return self.election.record_attempt(revision_of(answer), lease)
         [found] = key_values(responses(answer)[0])
-        leads = self.election.tried(found.create_revision, found.lease)
+        leads = self.election.record_attempt(found.create_revision, found.lease)
         if not leads:
-            self._see(Coordinatord.unpack(found))
+            self._set_leader(Coordinatord.unpack(found))
         return leads
 
     async def _await_end(self) -> None:
@@ -159,7 +159,7 @@ class Candidate:
                 return
 
     async def _await_other(self) -> None:
-        """Wait until another coordinator leads. Raises `StoreError`."""
+        """Wait until a coordinator with another endpoint leads. Raises `StoreError`."""
         async for found in self._gateway.watch(self._keys.leader):
             # If the lease of our last term was not revoked, the key is still ours.
             if found is not None and Coordinatord.unpack(found).endpoint != self._me.endpoint:
@@ -170,37 +170,37 @@ class Candidate:
             await asyncio.sleep(self.election.renew_every_s)
             sent_at = self._clock()
             left_s = await self._gateway.renew(self.election.lease, self.election.try_within_s)
-            if self.election.renewed(sent_at, self._clock(), left_s) is None:
+            if self.election.record_renewal(sent_at, self._clock(), left_s) is None:
                 raise StoreError("the lease of this standby is over")
 
-    async def keep(self) -> None:
-        """Renew the lease, and verify the commits in etcd, while leading. Raises `LeadershipLostError`."""
+    async def lead(self) -> None:
+        """Renew the lease and check the commits in etcd until cancelled. Raises `LeadershipLostError`."""
         tasks, over = Tasks(), asyncio.get_running_loop().create_future()
         tasks.spawn(self._renew(), name="renewals")
-        tasks.spawn(self._notice_end(), name="end of the term")
-        tasks.spawn(self._verify(), name="what etcd holds")
+        tasks.spawn(self._watch_leader_key(), name="end of the term")
+        tasks.spawn(self._check_commits(), name="check of commits")
         try:
             await tasks.guard(over)
         finally:
             await tasks.cancel()
 
-    async def _notice_end(self) -> None:
-        """Watch the leader key, which `coordinatord --step-down` deletes."""
+    async def _watch_leader_key(self) -> None:
+        """Watch the leader key, which `coordinatord --step-down` deletes. Raises `LeadershipLostError`."""
         while True:
             try:
                 await self._await_end()
             except StoreError:
-                await asyncio.sleep(RETRY_S)  # where etcd is away, the renewals report it
+                await asyncio.sleep(RETRY_S)  # the renewals report it
             else:
                 self.election.end()
                 raise LeadershipLostError("the leader key is gone, so another coordinator may lead: this one stands by")
 
-    async def _verify(self) -> None:
-        """Verify the commits in etcd as often as the lease is renewed."""
+    async def _check_commits(self) -> None:
+        """Check the commits in etcd as often as the lease is renewed. Raises `LeadershipLostError`."""
         while True:
             await asyncio.sleep(self.election.renew_every_s)
             with suppress(StoreError):
-                await self.verify()
+                await self.check_commits()
 
     async def _renew(self) -> None:
         pause_s: float | None = 0.0
@@ -214,26 +214,26 @@ class Candidate:
             except (StoreError, TimeoutError) as error:
                 why = str(error) or "etcd has not answered before it was over"
                 log.warning("the lease is not renewed: %s", why, extra=fields("lease_not_renewed"))
-            pause_s = self.election.renewed(sent_at, self._clock(), left_s)
+            pause_s = self.election.record_renewal(sent_at, self._clock(), left_s)
         raise LeadershipLostError("the lease is over, so another coordinator may lead: this one stands by")
 
-    def holds(self) -> bool:
+    def may_act(self) -> bool:
         """Whether this coordinator may act as the leader now."""
         return self.election.may_act(self._clock())
 
-    def demand(self) -> None:
-        """Raise `LeadershipLostError` if this coordinator may not act as the leader now."""
-        if not self.holds():
+    def check_may_act(self) -> None:
+        """Check that this coordinator may act as the leader now. Raises `LeadershipLostError`."""
+        if not self.may_act():
             raise LeadershipLostError(LEASE_OVER)
 
     def status(self) -> SharedStatus:
-        """Return this coordinator as the leader, with its standbys."""
+        """Return this coordinator's status as the leader, with those of its standbys."""
         standbys = tuple(standby.status for standby in self.roster.standbys)
         left_s = round(max(0.0, self.election.term.until - self._clock()), 3)
         return SharedStatus(leader=self._me.status, standbys=standbys, lease_s=left_s, problem=self.roster.problem)
 
     async def resign(self) -> None:
-        """Revoke our lease, so that a standby leads at once. If that fails, the lease expires."""
+        """Revoke our lease, so that a standby can lead at once; if etcd does not answer, the lease expires."""
         lease = self.election.resign(self._clock())
         if lease:
             with suppress(StoreError):
@@ -243,6 +243,6 @@ class Candidate:
         """Revoke a lease, which deletes its keys. Raises `StoreError`."""
         await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
 
-    def _see(self, leader: Coordinatord | None, why: str = "") -> None:
-        self.leader, self.why = leader, why
+    def _set_leader(self, leader: Coordinatord | None, problem: str = "") -> None:
+        self.leader, self.problem = leader, problem
         self.changed()

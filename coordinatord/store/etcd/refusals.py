@@ -13,12 +13,12 @@ from typing import Any
 import aiohttp
 
 from coordinatord.protocol.text import clip
-from coordinatord.store.etcd.place import EtcdPlace
+from coordinatord.store.etcd.location import EtcdLocation
 from coordinatord.store.interface import StoreError
 
 
 class Code(IntEnum):
-    """The codes of gRPC that are handled differently."""
+    """The codes of gRPC that are not simple rejections."""
 
     CANCELLED = 1
     UNKNOWN = 2
@@ -27,8 +27,8 @@ class Code(IntEnum):
     UNAUTHENTICATED = 16
 
 
-UNANSWERED = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE})
-"""Codes that leave open whether the request was executed. A member that shuts down cancels unanswered requests."""
+UNCERTAIN = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE})
+"""Codes after which the request may have been executed or not. A member cancels requests when it shuts down."""
 
 
 class EtcdRefusedError(StoreError):
@@ -40,11 +40,11 @@ class EtcdRefusedError(StoreError):
 
 
 class TokenRefusedError(EtcdRefusedError):
-    """Our user's token has expired, or is older than the last change of users and roles: a new one is needed."""
+    """Our user's token has expired, or users or roles have changed since it was issued: log in again."""
 
 
 class EtcdAwayError(StoreError):
-    """No member has answered for the cluster. State: the request may have been executed all the same."""
+    """No member has answered for the cluster. State: the request may have been executed or not."""
 
 
 _TEXTS = (
@@ -64,31 +64,29 @@ _TEXTS = (
     ("no leader", "it has no leader: has it lost its majority?"),
     ("request timed out", "it cannot decide: has it lost its majority, or is its disk slow?"),
 )
-"""Parts of etcd's messages, each with our explanation, which precedes the message; `{prefix}` is ours."""
-
+"""Parts of etcd's messages, each with our explanation, which is shown before the message."""
 
 _OLD_TOKEN = ("revision of auth store is old", "revision in header is old")
-"""Parts of messages that reject a token of `--auth-token jwt` after a change of users and roles, with the code of a bad
-request."""
+"""Parts of messages that reject a token of `--auth-token jwt` after a change of users or roles."""
 
 _OTHER_NAME = (62, 64)
-"""OpenSSL's codes for a certificate of another name, and of another address."""
+"""OpenSSL's error codes for a certificate of another host name, and of another address."""
 
 _WANTS_CERTIFICATE = ("SSLV3_ALERT_BAD_CERTIFICATE", "TLSV13_ALERT_CERTIFICATE_REQUIRED")
-"""The alerts to a client without a certificate, of Go before 1.21 and since."""
+"""The alerts to a client without a certificate: of Go before 1.21, and since."""
 
 _IN_THE_CLEAR = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-"""The errors of OpenSSL's versions for an answer in the clear."""
+"""The errors for an answer without TLS, in different versions of OpenSSL."""
 
 
-def refused(place: EtcdPlace, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
-    """Return the error for an answer that is not 200 OK."""
+def refused(location: EtcdLocation, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
+    """Return the error for an answer with another status than 200."""
     data = answer if isinstance(answer, dict) else {}
     message = str(data.get("message") or data.get("error") or f"HTTP {status}")
     code = data.get("code")
     remedy = next((ours for theirs, ours in _TEXTS if theirs in message), "it refuses a request")
-    text = f"etcd {place}: {remedy.format(prefix=f'{place.prefix}/')} ({clip(message, 200)})"
-    if not isinstance(code, int) or code in UNANSWERED:
+    text = f"etcd {location}: {remedy.format(prefix=f'{location.prefix}/')} ({clip(message, 200)})"
+    if not isinstance(code, int) or code in UNCERTAIN:
         return EtcdAwayError(text)
     if code == Code.UNAUTHENTICATED or any(theirs in message for theirs in _OLD_TOKEN):
         return TokenRefusedError(code, text)
@@ -121,5 +119,5 @@ def why_no_answer(error: Exception, within_s: float, *, tls: bool) -> str:
 
 
 def _has_reason(error: OSError, reasons: tuple[str, ...]) -> bool:
-    """Whether an error of TLS has one of these reasons; aiohttp passes some of them on only as text."""
+    """Whether a TLS error has one of these reasons; aiohttp reports some of them only as text."""
     return any(reason in str(error) for reason in reasons)

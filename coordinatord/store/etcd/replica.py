@@ -1,7 +1,6 @@
-"""The leader's copy of the history, in a database like that of a daemon with a state directory.
+"""The leader's copy of the history in etcd: a database like that in a state directory.
 
-So the same code and SQL decide what is deleted, read and counted. The file ends with the process, since etcd has the
-history.
+So the same SQL reads records, and decides which ones to delete. The file is temporary, since etcd has the history.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from coordinatord.store.database import Database
-from coordinatord.store.error_texts import explained
+from coordinatord.store.error_texts import store_errors
 from coordinatord.store.interface import Entry
 from coordinatord.store.migrations import STEPS, Steps
 from coordinatord.store.row_codec import Row
 
 FOLDER = "replica"
-"""The name of the folder in a state directory."""
+"""The folder in the state directory."""
 
 REPLICA = "replica.db"
-"""The file in it."""
+"""The file in this folder."""
 
 
 class Change(Struct, frozen=True):
@@ -35,16 +34,16 @@ class Change(Struct, frozen=True):
 
 
 class Replica:
-    """One history, in a file of its own. Call its methods in one thread at a time."""
+    """A copy of one history. Call its methods in one thread at a time."""
 
     def __init__(
         self, rows: Iterable[Row], identity: str, version: int, folder: Path | None = None, steps: Steps = STEPS
     ) -> None:
         """Fill a new file with the rows of a version, and migrate them. Raises `StoreError`.
 
-        Only this process uses `folder`, and replaces the file of an earlier one; None for a temporary folder.
+        `folder` is a state directory that only this process uses; None for a temporary folder.
         """
-        with explained(folder or tempfile.gettempdir()):
+        with store_errors(folder or tempfile.gettempdir()):
             if folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="coordinatord-replica-"))
             else:
@@ -62,9 +61,9 @@ class Replica:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
-    def begin(self, entries: Iterable[Entry]) -> Change:
-        """Append, and leave the transaction open for `Database.end`; return the changes. Raises `StoreError`."""
-        added, dropped = self.database.begin(entries)
+    def append_uncommitted(self, entries: Iterable[Entry]) -> Change:
+        """Append, and leave the transaction open for `Database.finish`; return the change. Raises `StoreError`."""
+        added, dropped = self.database.append_uncommitted(entries)
         return Change(tuple(self.database.rows(added)), tuple(dropped))
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Builds requests of etcd's JSON gateway, and parses its answers: keys and values are bytes, encoded in base64.
+"""Builds requests to etcd's JSON gateway, and parses its answers.
 
-The fields are those of etcd's `rpc.proto`; 64-bit numbers are texts in answers.
+The fields are those of etcd's `rpc.proto`. In JSON, keys and values are in base64, and 64-bit numbers are texts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class KeyValue(Struct, frozen=True):
     key: bytes
     value: bytes
     create_revision: int
-    """The revision of the whole cluster at which the key was created: it changes if the key is created again."""
+    """The revision of the cluster at which the key was created."""
     mod_revision: int
-    """The revision of the last write."""
+    """The revision of the cluster at the last write of the key."""
     lease: int = 0
-    """The lease with which it expires; 0 for none."""
+    """The id of the lease with which it expires; 0 for none."""
 
 
 def text_of(data: bytes) -> str:
@@ -39,38 +39,38 @@ def after(prefix: bytes) -> bytes:
 
 
 def put(key: bytes, value: bytes, lease: int = 0) -> Body:
-    """Write a key; with a `lease`, the key expires with it."""
+    """Return an operation that writes a key; with a `lease`, the key expires with it."""
     return {"request_put": {"key": text_of(key), "value": text_of(value), "lease": str(lease)}}
 
 
 def delete(key: bytes, end: bytes | None = None) -> Body:
-    """Delete a key, or all from it up to `end`."""
-    return {"request_delete_range": {"key": text_of(key), **_up_to(end)}}
+    """Return an operation that deletes a key, or the keys from it up to `end`."""
+    up_to = {} if end is None else {"range_end": text_of(end)}
+    return {"request_delete_range": {"key": text_of(key), **up_to}}
 
 
-def get(key: bytes, end: bytes | None = None, *, limit: int = 0, revision: int = 0, keys_only: bool = False) -> Body:
-    """Read a key, or at most `limit` from it up to `end`, as of a `revision`; 0 for the newest."""
-    more = {"limit": str(limit), "revision": str(revision), "keys_only": keys_only}
-    return {"request_range": {"key": text_of(key), **_up_to(end), **more}}
+def get(key: bytes, *, keys_only: bool = False) -> Body:
+    """Return an operation that reads a key."""
+    return {"request_range": {"key": text_of(key), "keys_only": keys_only}}
 
 
 def created_at(key: bytes, revision: int) -> Body:
-    """Demand that a key was created at this revision; 0 for a missing key."""
+    """Return the demand that a key was created at this revision; 0 for a missing key."""
     return {"key": text_of(key), "target": "CREATE", "result": "EQUAL", "create_revision": str(revision)}
 
 
 def written_at(key: bytes, revision: int) -> Body:
-    """Demand that a key was last written at this revision; 0 for a missing key."""
+    """Return the demand that a key was last written at this revision; 0 for a missing key."""
     return {"key": text_of(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
 
 def txn(compare: list[Body], success: list[Body], failure: list[Body] | None = None) -> Body:
-    """Run all of `success` if every demand holds, else all of `failure`."""
+    """Return a transaction that runs all of `success` if every demand holds, else all of `failure`."""
     return {"compare": compare, "success": success, "failure": failure or []}
 
 
 def number(data: Any, name: str) -> int:
-    """Return a number of an answer, 0 if it is left out. Raises `UnreadableStoreError`."""
+    """Return a number in an answer; 0 if it is missing. Raises `UnreadableStoreError`."""
     try:
         return int(data.get(name, 0))
     except (AttributeError, TypeError, ValueError) as error:
@@ -83,9 +83,8 @@ def revision_of(answer: Any) -> int:
 
 
 def key_values(answer: Any) -> list[KeyValue]:
-    """Return the keys of a range. Raises `UnreadableStoreError`."""
-    found = _part(answer, "kvs", list)
-    return [_key_value(pair) for pair in found]
+    """Return the keys in the answer to a read. Raises `UnreadableStoreError`."""
+    return [_key_value(pair) for pair in _part(answer, "kvs", list)]
 
 
 def responses(answer: Any) -> list[Body]:
@@ -103,10 +102,6 @@ def _key_value(data: Any) -> KeyValue:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _strange() from error
     return KeyValue(key, value, number(data, "create_revision"), number(data, "mod_revision"), number(data, "lease"))
-
-
-def _up_to(end: bytes | None) -> Body:
-    return {} if end is None else {"range_end": text_of(end)}
 
 
 def _part(answer: Any, name: str, kind: type = dict) -> Any:

@@ -23,20 +23,20 @@ POLL_EVERY_S = 2.0
 
 
 class Coordinatord(Struct, frozen=True):
-    """A coordinator of a namespace, as the others and people see it."""
+    """A coordinator of a namespace, as its key describes it to others."""
 
     name: AnyText
     """The name of its host."""
     endpoint: AnyText
     """HOST:PORT, where nodes reach it."""
     secure: bool
-    """Whether it serves over TLS there."""
+    """Whether it serves over TLS."""
     since: Number
     """When it began to lead or to stand by, in seconds since 1970 by its host's clock; for people."""
 
     @property
     def status(self) -> CoordinatorStatus:
-        """The coordinator as status shows it."""
+        """The coordinator as `nodeclient status` shows it."""
         return CoordinatorStatus(host=self.name, endpoint=self.endpoint, since=self.since)
 
     def packed(self) -> bytes:
@@ -52,29 +52,29 @@ class Coordinatord(Struct, frozen=True):
             raise StoreError(f"key {pair.key.decode(errors='replace')} names no coordinatord: remove it") from error
 
 
-class Members(Struct, frozen=True):
+class Coordinators(Struct, frozen=True):
     """The coordinators of a namespace at one moment."""
 
     leader: Coordinatord | None
     standbys: tuple[Coordinatord, ...]
     lease_s: float | None
-    """How many seconds are left of the leader's lease; None if nobody leads."""
+    """The remaining seconds of the leader's lease; None if none leads."""
 
 
-async def members(gateway: Gateway, keys: Keys) -> Members:
-    """Return who leads, and who stands by. Raises `StoreError`."""
+async def read_coordinators(gateway: Gateway, keys: Keys) -> Coordinators:
+    """Read the leader and the standbys. Raises `StoreError`."""
     standbys = await _standbys(gateway, keys)
     leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
     if not leaders:
-        return Members(None, standbys, None)
+        return Coordinators(None, standbys, None)
     lease = await gateway.call("/v3/lease/timetolive", {"ID": str(leaders[0].lease)})
-    return Members(Coordinatord.unpack(leaders[0]), standbys, float(max(0, number(lease, "TTL"))))
+    return Coordinators(Coordinatord.unpack(leaders[0]), standbys, float(max(0, number(lease, "TTL"))))
 
 
 async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
     """Revoke the lease of the leader; return the former leader. Raises `NothingStoredError`, and other `StoreError`.
 
-    The former leader learns of it from its watch of the key, or from its next commit.
+    The former leader notices it by its watch of the key, or at its next commit.
     """
     leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
     if not leaders:
@@ -84,21 +84,21 @@ async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
 
 
 class Roster:
-    """The standbys, as the leader knows them."""
+    """The leader's list of standbys."""
 
     def __init__(self, gateway: Gateway, keys: Keys) -> None:
-        """Begin without standbys; `watch` reads them."""
+        """Begin without standbys, until `watch` reads them."""
         self._gateway = gateway
         self._keys = keys
         self.standbys: tuple[Coordinatord, ...] = ()
-        """The standbys of the last read."""
+        """The standbys at the last successful read."""
         self.problem = "they have not been read yet"
-        """Why it is not known who stands by now; empty if it is."""
+        """Why the last read failed; empty if it succeeded."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `standbys` or `problem` has changed."""
 
     async def watch(self) -> None:
-        """Poll who stands by."""
+        """Poll the standbys until cancelled."""
         while True:
             before = self.standbys, self.problem
             try:

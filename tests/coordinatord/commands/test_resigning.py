@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.commands.serving import _lead as lead
+from coordinatord.commands.daemon import _lead as lead
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.subcommands import parse
 from coordinatord.protocol.messages import Desired

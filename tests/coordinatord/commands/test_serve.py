@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from coordinatord.commands.serve import no_authorities
+from coordinatord.commands.serve import without_system_authorities
 
 LOOK = """
 import os
-from coordinatord.commands.serve import no_authorities
-with no_authorities():
+from coordinatord.commands.serve import without_system_authorities
+with without_system_authorities():
     from aiohttp import connector
 contexts = connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED
 print([context.cert_store_stats()["x509"] for context in contexts])
@@ -29,6 +29,6 @@ def test_the_user_s_authorities_are_named_as_before(before: str | None, monkeypa
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     if before is not None:
         monkeypatch.setenv("SSL_CERT_FILE", before)
-    with no_authorities():
+    with without_system_authorities():
         assert os.environ["SSL_CERT_FILE"] == os.devnull
     assert os.environ.get("SSL_CERT_FILE") == before

@@ -60,7 +60,7 @@ def test_a_history_goes_to_etcd_and_back(etcd: EtcdCluster, tmp_path: Path, caps
     assert (after.rows(), after.identity) == (before.rows(), before.identity)
     with pytest.raises(StoreError, match="holds 2 records already"):
         run_command(CopyConfig(space.place, goal))
-    assert run_command(StateConfig(Path(), json=False, place=space.place)) == 0
+    assert run_command(StateConfig(space.place, json=False)) == 0
     shown = capsys.readouterr().out
     assert f"{space.place}\nnobody leads; nobody stands by\n" in shown
     assert "job job  forming" in shown
@@ -113,7 +113,7 @@ def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: P
             assert words in refused.stderr
             alone = "127.0.0.1:29400 leads no more, but nobody stands by: it leads again in a moment\n"
             assert (await ask("--store", str(space.place), "--step-down")).stdout == alone
-            await until(lambda: not candidate.holds())
+            await until(lambda: not candidate.may_act())
         await gateway.close()
 
     asyncio.run(while_led())
@@ -173,7 +173,7 @@ def test_a_daemon_that_uses_a_directory_is_named_whichever_way_is_copied(etcd: E
 def test_an_empty_namespace_is_named(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)
     with pytest.raises(NothingStoredError, match="no coordinatord has kept state below"):
-        run_command(StateConfig(Path(), json=True, place=space.place))
+        run_command(StateConfig(space.place, json=True))
 
 
 def test_a_directory_without_state_is_named(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_flags_make_a_place(tmp_path: Path) -> None:
     config = parse([*flags, "--ephemeral"], {})
     assert isinstance(config, ServeConfig)
     assert config.shared is not None
-    access = config.shared.place.access
+    access = config.shared.location.access
     assert (*access.read_user(), config.shared.lease_s, config.shared.advertise) == (
         "alice",
         "very:secret",
@@ -209,7 +209,7 @@ def test_flags_make_a_place(tmp_path: Path) -> None:
     assert isinstance(stepping, StepDownConfig)
     state = parse(["state", "--store", "etcd://h1/x"], {})
     assert isinstance(state, StateConfig)
-    assert str(state.place) == "etcd://h1:2379/x"
+    assert str(state.source) == "etcd://h1:2379/x"
     copying = parse(["store", "copy", "/var/lib/coordinatord", "etcd://h1"], {})
     assert isinstance(copying, CopyConfig)
     assert (str(copying.source), str(copying.destination)) == ("/var/lib/coordinatord", "etcd://h1:2379/coordinatord")

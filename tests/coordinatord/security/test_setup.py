@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinatord.commands.token import change
+from coordinatord.commands.token import change_tokens
 from coordinatord.config.subcommands import parse
 from coordinatord.config.token_flags import TokenConfig
 from coordinatord.protocol.access_token import Role, parse_token, parse_tokens
@@ -179,7 +179,7 @@ def test_new_tokens_are_for_the_key_that_is_shown(tmp_path: Path, capsys: pytest
     def pin_of_new() -> str:
         config = parse(["token", "new", "--state-dir", str(tmp_path)], {})
         assert isinstance(config, TokenConfig)
-        change(config)
+        change_tokens(config)
         return parse_token(capsys.readouterr().out.strip()).pin
 
     folder = tmp_path / FOLDER

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.commands.offline_replay import replayed
+from coordinatord.commands.offline_replay import replay_run
 from coordinatord.core.rounds.values.records import JobStopAsked, Record, RoundEnded, RoundsMissed
 from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT, rounds_of
-from coordinatord.store.database import Database, connect_in_memory
+from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from tests.support.builders import a_report
 from tests.support.histories import (
@@ -55,13 +55,12 @@ def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(
 
 def test_records_that_make_nothing_superfluous_are_added_in_one_statement() -> None:
     statements: list[str] = []
-    with closing(connect_in_memory()) as connection:
-        database = Database(connection, "in memory")
-        database.append(made_at(0.0, an_opening()))
-        connection.set_trace_callback(statements.append)
-        joins = [a_join_of(f"n{number}") for number in range(300)]
-        database.append(made_at(0.0, *joins, a_loss_of("n7"), a_join_of("n7")))
-        assert [entry.record for entry in database.load()] == [an_opening(), *joins, a_loss_of("n7"), a_join_of("n7")]
+    database = Database.in_memory()
+    database.append(made_at(0.0, an_opening()))
+    database._connection.set_trace_callback(statements.append)
+    joins = [a_join_of(f"n{number}") for number in range(300)]
+    database.append(made_at(0.0, *joins, a_loss_of("n7"), a_join_of("n7")))
+    assert [entry.record for entry in database.load()] == [an_opening(), *joins, a_loss_of("n7"), a_join_of("n7")]
     added = [statement for statement in statements if statement.split()[:2] == ["INSERT", "INTO"]]
     assert len(added) == 2, "up to the loss, which may make something superfluous, and after it"
 
@@ -141,4 +140,4 @@ def test_a_damaged_round_of_a_run_that_has_ended_is_named() -> None:
 def test_a_run_that_is_forgotten_among_its_own_records_is_damage() -> None:
     entries = [Entry(1.0, an_opening()), Entry(2.0, a_forgetting())]
     with pytest.raises(UnreadableStoreError, match="record 2 of the run forgets it"):
-        list(replayed(entries))
+        list(replay_run(entries))

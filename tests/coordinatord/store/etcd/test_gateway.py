@@ -15,7 +15,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd import gateway as gateway_module
 from coordinatord.store.etcd.gateway import Gateway
-from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
+from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
 from coordinatord.store.etcd.requests import KeyValue, get, key_values, number, put, responses, text_of, txn
 from coordinatord.store.interface import StoreError, UnreadableStoreError
@@ -30,7 +30,7 @@ KEY = b"some/key"
 
 
 @asynccontextmanager
-async def gateway_to(place: EtcdPlace) -> AsyncIterator[Gateway]:
+async def gateway_to(place: EtcdLocation) -> AsyncIterator[Gateway]:
     """Open and close one."""
     gateway = Gateway(place)
     try:
@@ -110,7 +110,7 @@ async def test_a_watch_tells_of_each_change(etcd: EtcdCluster) -> None:
 async def test_a_watch_that_is_silent_is_begun_anew_and_says_nothing_of_it(
     etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_module, "SILENT_S_MAX", 0.05)
+    monkeypatch.setattr(gateway_module, "WATCH_SILENT_S_MAX", 0.05)
     space = EtcdNamespace(etcd)
     key, begun, seen = space.keys.leader, 0, list[KeyValue | None]()
 
@@ -139,10 +139,10 @@ async def test_a_watch_that_is_silent_is_begun_anew_and_says_nothing_of_it(
 
 async def test_members_that_do_not_answer_are_passed_over(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
-    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
     _, good = etcd.clients[0]
     with canned(hang_up) as (rude, asked), canned(body(b"<html>", 200)) as (strange, _):
-        place = EtcdPlace.parse(f"etcd://127.0.0.1:1,{rude},{strange},127.0.0.1:{good}/any")
+        place = EtcdLocation.parse(f"etcd://127.0.0.1:1,{rude},{strange},127.0.0.1:{good}/any")
         async with gateway_to(place) as gateway:
             for _ in range(3):
                 await value_of(gateway, KEY)
@@ -157,10 +157,10 @@ async def test_a_member_that_ends_meanwhile_is_passed_over(etcd: EtcdCluster, co
     _, good = etcd.clients[0]
     ending = body(json.dumps({"error": text, "message": text, "code": code}).encode(), 500)
     with canned(ending) as (ends, asked):
-        async with gateway_to(EtcdPlace.parse(f"etcd://{ends},127.0.0.1:{good}/any")) as gateway:
+        async with gateway_to(EtcdLocation.parse(f"etcd://{ends},127.0.0.1:{good}/any")) as gateway:
             assert await value_of(gateway, b"nothing") is None
         assert len(asked) == 1
-        async with gateway_to(EtcdPlace.parse(f"etcd://{ends}/any")) as gateway:
+        async with gateway_to(EtcdLocation.parse(f"etcd://{ends}/any")) as gateway:
             with pytest.raises(EtcdAwayError, match=text):
                 await value_of(gateway, KEY)
 
@@ -169,12 +169,12 @@ async def test_where_nobody_answers_each_is_tried_twice_and_the_last_reason_give
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with canned(hang_up) as (rude, asked):
-        async with gateway_to(EtcdPlace.parse(f"etcd://{rude}/any")) as gateway:
+        async with gateway_to(EtcdLocation.parse(f"etcd://{rude}/any")) as gateway:
             with pytest.raises(EtcdAwayError, match=f"etcd etcd://{rude}/any: http://{rude}: "):
                 await value_of(gateway, KEY)
-        assert len(asked) == gateway_module.ROUNDS
-    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 0.0)
-    async with gateway_to(EtcdPlace.parse("etcd://127.0.0.1:1/any")) as gateway:
+        assert len(asked) == gateway_module.TRIES_PER_MEMBER
+    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 0.0)
+    async with gateway_to(EtcdLocation.parse("etcd://127.0.0.1:1/any")) as gateway:
         with pytest.raises(EtcdAwayError, match="no member answers within 0 s"):
             await value_of(gateway, KEY)
 
@@ -182,7 +182,7 @@ async def test_where_nobody_answers_each_is_tried_twice_and_the_last_reason_give
 async def test_an_answer_of_something_else_is_named(etcd: EtcdCluster) -> None:
     del etcd
     with canned(body(b'{"kvs": [{"key": 7}]}')) as (strange, _):
-        async with gateway_to(EtcdPlace.parse(f"etcd://{strange}/any")) as gateway:
+        async with gateway_to(EtcdLocation.parse(f"etcd://{strange}/any")) as gateway:
             with pytest.raises(UnreadableStoreError, match="not that of an etcd"):
                 await value_of(gateway, KEY)
 
@@ -191,7 +191,7 @@ async def test_tls_and_a_user_with_a_password(
     tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)  # etcd hashes passwords slowly on purpose
-    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
     authority = trustme.CA()
     server, ca = authority.issue_cert("127.0.0.1", "localhost"), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(ca)
@@ -234,7 +234,7 @@ async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
     tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
-    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
     signer = trustme.CA().issue_cert("etcd", key_type=trustme.KeyType.RSA)
     key, public = tmp_path / "key.pem", tmp_path / "public.pem"
     signer.private_key_pem.write_to_path(key)
@@ -260,7 +260,7 @@ async def test_a_password_that_is_changed_while_it_is_used_is_read_anew(
     tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
-    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
     cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, "--bcrypt-cost", "4"))
     await await_cluster(cluster_of[0].place("any"))
     async with gateway_to(cluster_of[0].place("any")) as gateway:
@@ -287,11 +287,11 @@ async def test_a_renewal_leaves_a_member_that_is_silent_in_time(etcd: EtcdCluste
     space = EtcdNamespace(etcd)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         _, good = etcd.clients[0]
-        place = EtcdPlace.parse(f"etcd://127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{good}/any")
+        place = EtcdLocation.parse(f"etcd://127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{good}/any")
         async with gateway_to(place) as gateway, gateway_to(space.place) as other:
             lease = number(await other.call("/v3/lease/grant", {"TTL": "60", "ID": "0"}), "ID")
             assert await gateway.renew(lease, 0.2) == 60.0
-            silent_only = EtcdPlace.parse(f"etcd://127.0.0.1:{silent.getsockname()[1]}/any")
+            silent_only = EtcdLocation.parse(f"etcd://127.0.0.1:{silent.getsockname()[1]}/any")
         async with gateway_to(silent_only) as gateway:
             with pytest.raises(EtcdAwayError, match=r"no answer within 0\.01 s"):
                 await gateway.renew(lease, 0.01)

@@ -107,12 +107,12 @@ def test_a_leader_finds_by_looking_and_by_writing_that_etcd_was_set_back() -> No
     _done(history.begin())
     _done(history.read())
     _done(history.commit([_row(1)], []))
-    _done(history.demand_all())
+    _done(history.check_commits())
     set_back = gateway.set_back()
     _done(history.commit([_row(2)], []))
     set_back()
     text = "etcd was set back, as to a snapshot: its newest commit is 1, and 2 was there before"
     with pytest.raises(LeadershipLostError, match=text):
-        _done(history.demand_all())
+        _done(history.check_commits())
     with pytest.raises(LeadershipLostError, match=text):
         _done(history.commit([_row(3)], []))

@@ -13,7 +13,7 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.refusals import EtcdAwayError
-from coordinatord.store.etcd.roster import Coordinatord, members
+from coordinatord.store.etcd.roster import Coordinatord, read_coordinators
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, StoreError
 from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, SteppedGateway, needs_etcd, tidied, usurp
@@ -56,16 +56,16 @@ async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(etcd: E
         await until(lambda: second.leader is not None)
         assert (second.leader and second.leader.endpoint) == "h1:29400"
         gateway = Gateway(space.place)
-        there = await members(gateway, space.keys)
+        there = await read_coordinators(gateway, space.keys)
         assert ((there.leader and there.leader.name), [standby.name for standby in there.standbys]) == ("h1", ["h2"])
         assert there.lease_s is not None
         assert 0 <= there.lease_s <= LONG_LEASE_S
         await first.resign()
         await tasks.guard(won)
-        there = await members(gateway, space.keys)
+        there = await read_coordinators(gateway, space.keys)
         assert ((there.leader and there.leader.name), there.standbys) == ("h2", ())
         assert second.fence > 0
-        assert second.holds()
+        assert second.may_act()
         await gateway.close()
         await tasks.cancel()
 
@@ -118,9 +118,9 @@ async def test_one_that_stands_by_anew_is_there_once(etcd: EtcdCluster) -> None:
     async with candidate_in(space, "h1") as standby:
         for _ in range(2):  # as where etcd has not answered for a moment
             await standby._enroll()
-        there = await members(gateway, space.keys)
+        there = await read_coordinators(gateway, space.keys)
         assert [found.endpoint for found in there.standbys] == ["h1:29400"]
-    assert (await members(gateway, space.keys)).standbys == ()
+    assert (await read_coordinators(gateway, space.keys)).standbys == ()
     await gateway.close()
 
 
@@ -151,7 +151,7 @@ async def test_a_leader_learns_that_its_lease_is_over_from_etcd(etcd: EtcdCluste
         lease = first.election.lease
         await first._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
         with pytest.raises(LeadershipLostError, match="another coordinator may lead"):
-            await first.keep()
+            await first.lead()
 
 
 async def test_a_leader_that_etcd_does_not_answer_says_so(etcd: EtcdCluster, caplog: pytest.LogCaptureFixture) -> None:

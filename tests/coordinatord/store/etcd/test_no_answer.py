@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from coordinatord.store.etcd.gateway import Gateway
-from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
+from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, why_no_answer
 from tests.support.canned_http import body, canned
 
@@ -40,7 +40,7 @@ async def member_with_tls(authority: trustme.CA) -> AsyncIterator[int]:
 
 async def reason_of(url: str, authorities: Path | None = None) -> str:
     """Return what is said of a member that does not answer."""
-    gateway = Gateway(EtcdPlace.parse(url, EtcdAccess(authorities=authorities)))
+    gateway = Gateway(EtcdLocation.parse(url, EtcdAccess(authorities=authorities)))
     try:
         with pytest.raises(EtcdAwayError) as caught:
             await gateway.call("/v3/kv/range", {})

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from coordinatord.store import etcd_store
 from coordinatord.store.etcd import gateway as gateway_module
 from coordinatord.store.etcd.gateway import Gateway
-from coordinatord.store.etcd.place import EtcdAccess
+from coordinatord.store.etcd.location import EtcdAccess
 from coordinatord.store.etcd.refusals import EtcdRefusedError
 from coordinatord.store.etcd.requests import after, number, text_of
 from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd, tidied, user_file
@@ -84,7 +84,7 @@ async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forg
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)  # etcd hashes passwords slowly on purpose
-    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
     cluster = EtcdCluster(tmp_path / "etcd", 1)
     try:
         space = EtcdNamespace(cluster)

@@ -3,15 +3,15 @@
 import pytest
 
 from coordinatord.store.etcd.keys import NAMES, Keys
-from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace, EtcdPlaceError
+from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation, EtcdLocationError
 
 
 def test_members_namespace_and_encryption_are_read() -> None:
-    place = EtcdPlace.parse("etcds://h1:2379,h2,[fd00::5]:4001/team/a/", EtcdAccess())
+    place = EtcdLocation.parse("etcds://h1:2379,h2,[fd00::5]:4001/team/a/", EtcdAccess())
     assert place.members == (("h1", 2379), ("h2", 2379), ("fd00::5", 4001))
     assert (place.prefix, place.tls) == ("team/a", True)
     assert str(place) == "etcds://h1:2379,h2:2379,[fd00::5]:4001/team/a"
-    assert EtcdPlace.parse("etcd://h1").prefix == "coordinatord"
+    assert EtcdLocation.parse("etcd://h1").prefix == "coordinatord"
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_members_namespace_and_encryption_are_read() -> None:
     ],
 )
 def test_what_names_no_cluster_is_refused(text: str) -> None:
-    with pytest.raises(EtcdPlaceError, match="is no etcd://HOST"):
-        EtcdPlace.parse(text)
+    with pytest.raises(EtcdLocationError, match="is no etcd://HOST"):
+        EtcdLocation.parse(text)
 
 
 def all_keys(prefix: str) -> list[bytes]:
@@ -45,14 +45,14 @@ def test_every_key_has_a_name_that_no_prefix_may_have_after_its_first_part() -> 
 @pytest.mark.parametrize("name", sorted(NAMES))
 @pytest.mark.parametrize("rest", ["", "/", "/deeper/still"])
 def test_a_namespace_among_the_keys_of_another_is_refused(name: str, rest: str) -> None:
-    with pytest.raises(EtcdPlaceError, match=f"within another namespace, whose keys have the name '{name}'"):
-        EtcdPlace.parse(f"etcd://h1/team/{name}{rest}")
-    assert EtcdPlace.parse(f"etcd://h1/{name}").prefix == name, "no prefix is empty, so that one is in no other"
+    with pytest.raises(EtcdLocationError, match=f"within another namespace, whose keys have the name '{name}'"):
+        EtcdLocation.parse(f"etcd://h1/team/{name}{rest}")
+    assert EtcdLocation.parse(f"etcd://h1/{name}").prefix == name, "no prefix is empty, so that one is in no other"
 
 
 @pytest.mark.parametrize("inner", ["team/a", "team/a/b", "team//a", "team/standbys", "team1", "team/leader1"])
 def test_other_namespaces_share_no_key(inner: str) -> None:
-    outer, within = all_keys("team"), all_keys(EtcdPlace.parse(f"etcd://h1/{inner}").prefix)
+    outer, within = all_keys("team"), all_keys(EtcdLocation.parse(f"etcd://h1/{inner}").prefix)
     assert not set(outer) & set(within)
     beginnings = {b"team/" + key.split(b"/")[1] + b"/" for key in outer if key.endswith(b"/")}
     assert not [key for key in within if key.startswith(tuple(beginnings))]

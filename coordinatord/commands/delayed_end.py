@@ -1,7 +1,7 @@
-"""Delays the end of the daemon: with `--until-unused` until no node needs it, after SIGTERM until no node is ending.
+"""Delays the end of the daemon as long as nodes need it.
 
-With `--until-unused` it is embedded, and outlives the node that started it. That node has the other end of standard
-input, which closes at the node's end. From then on the coordinator ends as soon as no node needs it.
+After SIGTERM it waits for runs that are ending. With `--until-unused` it is embedded in a node, and may outlive it:
+standard input ends with the node, and the coordinator ends once no other node needs it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from coordinatord.server.driver import Driver
 log = logging.getLogger(__name__)
 
 POLL_EVERY_S = 0.05
-"""How often to check whether a node needs this coordinator: the node that started it waits for its end."""
+"""How often to check whether a node needs this coordinator: the node that started it may wait for its end."""
 
 SERVES_ON = "coordinatord serves on for "
-"""The beginning of the line on standard output that names the jobs which continue without the node."""
+"""The beginning of the line on standard output that names the jobs which go on without the node."""
 
 JOBS_NAMED_MAX = 3
-"""The most jobs that a line names: it is for a person, who has few."""
+"""The most jobs that a line names: a person has few."""
+
+
+def set_done(future: asyncio.Future[None]) -> None:
+    """Set a future, unless it is done."""
+    if not future.done():
+        future.set_result(None)
 
 
 async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
@@ -37,21 +43,19 @@ async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
     _release_stderr()
     while (until := driver.machine.needed_until()) > driver.now:  # noqa: ASYNC110 - sessions and deadlines have no event in common
         await asyncio.sleep(min(POLL_EVERY_S, until - driver.now))
-    if not ended.done():
-        ended.set_result(None)
+    set_done(ended)
 
 
-async def end_when_none_is_ending(driver: Driver, ended: asyncio.Future[None]) -> None:
-    """Set `ended` once no node is ending, after this coordinator was asked to end."""
-    asked_at, is_said = driver.now, False
+async def end_after_ending_runs(driver: Driver, ended: asyncio.Future[None]) -> None:
+    """Set `ended` once no run is ending, or writing a step to the disk; SIGTERM has arrived just now."""
+    asked_at, is_logged = driver.now, False
     while (until := driver.machine.registry.may_end_at(asked_at)) > driver.now:
-        if not is_said and (ending := driver.machine.registry.ending):
-            is_said = True
+        if not is_logged and (ending := driver.machine.registry.ending):
+            is_logged = True
             text = "waits up to %.0f s for nodes of %s, which end or write to the disk; a second signal ends it at once"
             log.info(text, until - driver.now, _named(ending), extra=fields("awaits_nodes"))
         await asyncio.sleep(min(POLL_EVERY_S, until - driver.now))
-    if not ended.done():
-        ended.set_result(None)
+    set_done(ended)
 
 
 async def _end_of_stdin() -> None:
@@ -82,9 +86,9 @@ def _print_live_jobs(driver: Driver) -> None:
 
 
 def _release_stderr() -> None:
-    """Redirect standard error to /dev/null: it is the node's terminal or pipe, whose reader must not wait for us.
+    """Redirect standard error to /dev/null, because it is the node's terminal or pipe, and its reader awaits the end.
 
-    Standard output is the node's own pipe. Its end tells the node that nobody needs this coordinator.
+    Standard output stays open: it is a pipe to the node, and its end means that no node needs this coordinator.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())

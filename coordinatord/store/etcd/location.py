@@ -1,4 +1,7 @@
-"""The address of an etcd cluster, our namespace in it, and how to connect."""
+"""Where the records of coordinators that share a store are: the members of an etcd cluster, and a prefix of its keys.
+
+All keys with the prefix are a *namespace*. A cluster may have several, each with its own leader and history.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ PORT = 2379
 """etcd's port for clients, assigned by IANA."""
 
 MEMBERS_MAX = 16
-"""How many members may be named: etcd recommends seven at most."""
+"""The limit of members in a URL: etcd recommends at most seven."""
 
 _URL = re.compile(r"(?P<scheme>etcds?)://(?P<members>[^/@?#]+)(?:/(?P<prefix>[A-Za-z0-9._/-]{0,200}))?", re.ASCII)
 
@@ -26,11 +29,11 @@ _MEMBER = re.compile(
 )
 
 PREFIX = "coordinatord"
-"""The default namespace."""
+"""The default prefix."""
 
 
-class EtcdPlaceError(OperationalError):
-    """The given text names no etcd cluster."""
+class EtcdLocationError(OperationalError):
+    """A text is no URL of a namespace in etcd, or its user file is invalid."""
 
     exit_code = ExitCode.USAGE
 
@@ -41,32 +44,34 @@ class EtcdAccess(Struct, frozen=True):
     authorities: Path | None = None
     """The file of the CA certificates to trust; None for the host's."""
     certificate: Path | None = None
-    """The client certificate for a cluster that demands one; with its `key`."""
+    """The client certificate for a cluster that demands one; None without one."""
     key: Path | None = None
+    """The key of `certificate`."""
     user_file: Path | None = None
     """The file with `USER:PASSWORD`; None for a cluster without users."""
 
     def read_user(self) -> tuple[str, str]:
         """Read user and password from the file; both are empty without a file.
 
-        Raises `PrivateFileError` and `EtcdPlaceError`.
+        Raises `PrivateFileError` and `EtcdLocationError`.
         """
         if self.user_file is None:
             return "", ""
         user, colon, password = read_given(self.user_file).strip().partition(":")
         if not user or not colon:
-            raise EtcdPlaceError(f"{self.user_file} has no USER:PASSWORD")
+            raise EtcdLocationError(f"{self.user_file} has no USER:PASSWORD")
         return user, password
 
 
-class EtcdPlace(Struct, frozen=True):
-    """A namespace in a cluster."""
+class EtcdLocation(Struct, frozen=True):
+    """A namespace in an etcd cluster."""
 
     members: tuple[tuple[str, int], ...]
-    """Host and port of each, tried in turn."""
+    """Host and port of each member, tried in turn."""
     prefix: str
-    """The prefix of all our keys, without a slash at the end."""
+    """The prefix of the namespace's keys, without a slash at the end."""
     tls: bool
+    """Whether to connect over TLS."""
     access: EtcdAccess = EtcdAccess()
 
     def __str__(self) -> str:
@@ -74,19 +79,21 @@ class EtcdPlace(Struct, frozen=True):
         return f"{'etcds' if self.tls else 'etcd'}://{members}/{self.prefix}"
 
     @classmethod
-    def parse(cls, text: str, access: EtcdAccess | None = None) -> EtcdPlace:
-        """Parse `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdPlaceError`."""
+    def parse(cls, text: str, access: EtcdAccess | None = None) -> EtcdLocation:
+        """Parse `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdLocationError`."""
         url = _URL.fullmatch(text)
         members = [] if url is None else [_MEMBER.fullmatch(part) for part in url["members"].split(",")]
         ports = [int((member and member["port"]) or PORT) for member in members]
-        whole = 0 < len(members) <= MEMBERS_MAX and all(members) and all(0 < port <= PORT_MAX for port in ports)
-        if url is None or not whole:
-            raise EtcdPlaceError(f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training")
+        is_valid = 0 < len(members) <= MEMBERS_MAX and all(members) and all(0 < port <= PORT_MAX for port in ports)
+        if url is None or not is_valid:
+            raise EtcdLocationError(
+                f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training"
+            )
         hosts = [(member["number"] or member["host"]) for member in members if member is not None]
         prefix = (url["prefix"] or "").strip("/") or PREFIX
         within = NAMES.intersection(prefix.split("/")[1:])
         if within:
-            raise EtcdPlaceError(
+            raise EtcdLocationError(
                 f"{text!r} would be within another namespace, whose keys have the name {min(within)!r}: choose another"
                 " prefix"
             )

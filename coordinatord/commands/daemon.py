@@ -15,10 +15,10 @@ from functools import partial
 
 import uvloop
 
+from coordinatord.commands.delayed_end import end_after_ending_runs, end_when_unused, set_done
 from coordinatord.commands.reload import Reloader
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.commands.turns_to_lead import TurnsToLead, lead_until_cut_off
-from coordinatord.commands.until_unused import end_when_none_is_ending, end_when_unused
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.core.rounds.events import PolicyChanged
 from coordinatord.protocol.exit_codes import ExitCode
@@ -48,15 +48,15 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def run(settings: ServeConfig, store: Store | None) -> int:
-    """Serve a store until SIGTERM or SIGINT; return the exit code.
+    """Serve with a store until SIGTERM or SIGINT; return the exit code.
 
-    None means a store that several coordinators share: this one waits for its turn to lead.
+    Without one, `settings` name a store that several coordinators share: this one stands by until it leads.
     Raises `StoreError` and `ListenError`.
     """
     systemd = SystemdNotifier(os.environ, os.getpid())
     sys.setswitchinterval(THREAD_TURN_S)
-    listeners = listeners_at(settings.host, settings.port, _passed(systemd))
-    security = _open_security(settings)  # only now: a start that fails leaves no key and no tokens
+    listeners = listeners_at(settings.host, settings.port, _systemd_sockets(systemd))
+    security = _open_security(settings)  # after the sockets, so that a failed start leaves no key and no tokens
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, store, systemd, security, listeners))
     return ExitCode.OK
@@ -64,10 +64,10 @@ def run(settings: ServeConfig, store: Store | None) -> int:
 
 def _open_security(settings: ServeConfig) -> Security | None:
     """Return the key and the tokens; None with `--insecure`. Raises `NowhereError` and errors of the files."""
-    remove_files_of_ended(os.environ)  # with --insecure too: nodes that find a token need TLS
+    remove_files_of_ended(os.environ)  # with --insecure too: nodes that find a token demand TLS
     if settings.insecure:
         text = "--insecure: everybody who reaches the port may join, stop and restart jobs, and nothing is encrypted"
-        # A node starts its embedded coordinator so on purpose.
+        # `until_unused` is an embedded coordinator, which its node starts without TLS on purpose.
         harmless = settings.until_unused or settings.host in LOOPBACK
         log.log(logging.INFO if harmless else logging.WARNING, text, extra=fields("insecure"))
         return None
@@ -83,14 +83,14 @@ async def _serve(
     security: Security | None,
     listeners: Sequence[socket.socket],
 ) -> None:
-    ended = _signalled()
+    ended = _next_signal()
     lead = partial(_lead, settings, systemd, security, ended)
     try:
         if store is not None:
             await lead(store, listeners)
         elif settings.shared is not None:
             turns = TurnsToLead(settings, settings.shared, systemd, security, ended, lead)
-            await turns.take(listeners)
+            await turns.run(listeners)
     finally:
         if security is not None:
             security.close()
@@ -106,13 +106,13 @@ async def _lead(
     candidate: Candidate | None = None,
     access: SharedAccess | None = None,
 ) -> None:
-    """Serve this store until `ended` is done, and close it. Raises `LeadershipLostError`.
+    """Serve with this store until `ended` is done, and close it. Raises `LeadershipLostError`.
 
-    `candidate` and `access` are those of a shared store, else None.
+    `candidate` and `access` are None unless the store is shared.
     """
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
     address = ListenAddress(settings.host, settings.port, listeners, settings.allowed_hosts)
-    sharing = NOT_SHARED if candidate is None else Sharing(candidate.holds, candidate.status)
+    sharing = NOT_SHARED if candidate is None else Sharing(candidate.may_act, candidate.status)
     resigned: asyncio.Task[None] | None = None
     try:
         async with serve(
@@ -130,7 +130,7 @@ async def _lead(
                 await _serve_until(ended, server, settings, systemd)
             finally:
                 if candidate is not None:
-                    # A standby can lead at once: closing the sessions takes long if a node does not answer.
+                    # Resign before the sessions are closed, which may take long, so that a standby can lead at once.
                     resigned = Tasks().spawn(candidate.resign(), name="resign")
     finally:
         if resigned is not None:
@@ -141,7 +141,7 @@ async def _lead(
 async def _serve_until(
     ended: asyncio.Future[None], server: Server, settings: ServeConfig, systemd: SystemdNotifier
 ) -> None:
-    """Serve until `ended` is done, and notify systemd."""
+    """Serve until `ended` is done and no run is ending, or until another signal; notify systemd."""
     if settings.until_unused:
         server.spawn(end_when_unused(server.driver, ended), name="until unused")
     systemd.notify("READY=1", status_of(_status(server)))
@@ -149,23 +149,23 @@ async def _serve_until(
     server.spawn(systemd.report_status(lambda: _status(server)), name="status")
     await server.until(ended)
     systemd.notify("STOPPING=1")
-    through = _signalled()
-    server.spawn(end_when_none_is_ending(server.driver, through), name="until through")
-    await server.until(through)
+    may_end = _next_signal()
+    server.spawn(end_after_ending_runs(server.driver, may_end), name="until no run ends")
+    await server.until(may_end)
     log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
 
 
 def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess) -> None:
-    """Start the tasks of a leader: the lease, the roster of standbys, the check of silent nodes, and the tokens."""
-    server.spawn(candidate.keep(), name="lease")
+    """Start the tasks of a leader among several coordinators. A failure ends the server."""
+    server.spawn(candidate.lead(), name="lease")
     candidate.roster.changed = server.on_roster_change
     server.spawn(candidate.roster.watch(), name="roster")
     server.spawn(lead_until_cut_off(server.driver, candidate.roster), name="reach")
     server.spawn(access.watch(), name="access")
 
 
-def _passed(systemd: SystemdNotifier) -> list[socket.socket]:
-    """Return the listening sockets of systemd, if any. Raises `ListenError`."""
+def _systemd_sockets(systemd: SystemdNotifier) -> list[socket.socket]:
+    """Return the listening sockets that systemd has passed, if any. Raises `ListenError`."""
     try:
         passed = systemd.take_sockets()
     except OSError as error:
@@ -183,11 +183,11 @@ def _announce(server: Server) -> None:
     else:
         text = "coordinatord %s serves: open http://%s/, or ask with nodeclient status --coord %s"
     log.info(text, __version__, where, where, extra=fields("serving"))
-    if _read_by_people():
+    if _stdout_is_log():
         return
     try:
-        # The program that starts this one waits for this line. It is one write, so that no log line splits it in a
-        # shared pipe.
+        # A program that starts this one waits for this line. It is one write, so that no log line splits it in a shared
+        # pipe.
         sys.stdout.write(f"coordinatord listening on {server.url}\n")
         sys.stdout.flush()
     except OSError as error:
@@ -195,27 +195,22 @@ def _announce(server: Server) -> None:
         sys.stdout = None  # otherwise Python would retry at its end, and fail
 
 
-def _read_by_people() -> bool:
-    """Whether standard output goes where the log goes, to a terminal or the journal: one line is enough there."""
+def _stdout_is_log() -> bool:
+    """Whether standard output and the log go to one terminal or journal, so that people would read two lines."""
     try:
-        same = os.path.samestat(os.fstat(1), os.fstat(2))
+        is_same = os.path.samestat(os.fstat(1), os.fstat(2))
     except OSError:
         return False
-    return same and (os.isatty(1) or logs.leads_to_journal(1))
+    return is_same and (os.isatty(1) or logs.leads_to_journal(1))
 
 
-def _signalled() -> asyncio.Future[None]:
+def _next_signal() -> asyncio.Future[None]:
     """Return a future that the next SIGTERM or SIGINT sets."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, _end, ended)
+        loop.add_signal_handler(signum, set_done, ended)
     return ended
-
-
-def _end(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)
 
 
 def _status(server: Server) -> str:
