@@ -132,4 +132,4 @@ class SharedAccess:
 def _key_id(security: Security | None) -> str:
     if security is None:
         return INSECURE
-    return GIVEN_CERTIFICATE if security.shows_given else security.pin
+    return GIVEN_CERTIFICATE if security.has_given_certificate else security.pin

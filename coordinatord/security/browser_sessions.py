@@ -19,7 +19,7 @@ from coordinatord.runtime.pinned_tls import base32_of
 from coordinatord.security.token_store import KnownToken, new_secret
 
 LINK_S = 300.0
-"""How long a link is valid: a person may copy it to another host's browser first."""
+"""How long a link is valid, since a person may copy it to a browser on another host first."""
 
 LINKS_MAX = 100
 """The limit of unopened links; the oldest is dropped. A person has one at a time."""
@@ -29,20 +29,23 @@ SESSION_S = 12 * 3_600.0
 
 
 class _KnownLink(Struct, frozen=True):
-    """The token of a link, and its expiry."""
+    """A link that no browser has opened."""
 
     token: KnownToken
+    """The token that gives its rights to the session."""
     until: float
+    """When the link expires, in seconds since 1970."""
 
 
 class BrowserSessions:
-    """Makes links and sessions; stores links by the hash of their secrets, oldest first."""
+    """Makes links, and opens and checks sessions."""
 
     def __init__(self, key: bytes, clock: Callable[[], float]) -> None:
         """Begin without links; `key` signs sessions, and `clock` returns seconds since 1970."""
         self._key = key
         self._clock = clock
         self._links: OrderedDict[bytes, _KnownLink] = OrderedDict()
+        """The links by the hash of their secrets, oldest first."""
 
     def new_link(self, token: KnownToken) -> str:
         """Return the secret of a new link, which opens one session with the rights of a token."""
@@ -53,9 +56,9 @@ class BrowserSessions:
         return secret
 
     def open(self, link: str) -> tuple[str, KnownToken] | None:
-        """Open a session by the secret of a link, which becomes invalid; return the session and the token.
+        """Open a session by the secret of a link, and drop the link; return the session's cookie and its token.
 
-        None if there is no such link, or it is used or expired.
+        None if the link is unknown, used or expired.
         """
         found = self._links.pop(_digest(link), None)
         if found is None or found.until < self._clock():
@@ -64,7 +67,7 @@ class BrowserSessions:
         return f"{claim}.{self._signature(claim)}", found.token
 
     def token_of(self, session: str, tokens: Iterable[KnownToken]) -> KnownToken | None:
-        """Return the valid one of `tokens` that a session is for; None if the session is over or not ours."""
+        """Return the valid one of `tokens` that a cookie names; None if the session has expired or is forged."""
         claim, _, signature = session.rpartition(".")
         if not hmac.compare_digest(self._signature(claim).encode(), signature.encode("utf-8", "replace")):
             return None

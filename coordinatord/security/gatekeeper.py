@@ -1,8 +1,7 @@
 """Authenticates and authorizes all callers: HTTP requests and nodes' sessions.
 
-A valid token is always accepted: a secret cannot be guessed, so failures are counted only to bound their cost. An
-address with many failures gets a short answer and no more log lines. Nodes with a token behind the same address are not
-affected.
+Nobody can guess a token's secret, so failures are counted only to limit their cost: an address with many failures gets
+short answers and no more log lines. A valid token is accepted even from such an address.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from coordinatord.protocol.access_token import BEARER, Role, TokenFormError, par
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import BrowserSessions
-from coordinatord.security.token_store import ALL_JOBS, KnownToken, TokenStore, find
+from coordinatord.security.token_store import ALL_JOBS, KnownToken, TokenStore, find_by_secret
 
 log = logging.getLogger(__name__)
 
 FAILURES_MAX = 20
-"""Failures of one address within `WINDOW_S` that are answered and logged in full: a node without a token tries again
+"""How many failures of one address within `WINDOW_S` are answered and logged in full: a node without a token retries
 every second, and a person a few times."""
 
 WINDOW_S = 60.0
+"""The time after which the failures of an address are counted from 0 again."""
 
 ADDRESSES_MAX = 10_000
-"""The limit of addresses whose failures are counted; the oldest is dropped. So a caller with very many addresses gets
-more full answers."""
+"""The limit of addresses with counted failures; the oldest one is dropped."""
 
 NETWORKS_MAX = 1_024
 """The size of the cache of `client_network`, which is called two or three times for each connection."""
 
+NETWORK_BITS = 64
+"""The length of the prefix by which IPv6 addresses are counted: one host may have 2^64 addresses."""
+
 SESSION_OVER = "session_over"
 """The error code of a page that is still open when its session ends, which is harmless."""
-
-NETWORK_BITS = 64
-"""IPv6 addresses are counted by their first half: a host has 2^64 addresses."""
 
 
 class DeniedError(OperationalError):
@@ -60,9 +59,9 @@ class Caller(Struct, frozen=True):
     token: KnownToken | None
     """None if no token is needed (`--insecure`)."""
     names: frozenset[str] | None = None
-    """The names in the caller's certificate, possibly none; None if none was requested."""
+    """The names in the caller's certificate; None if no certificate was demanded."""
     in_browser: bool = False
-    """Whether it is a browser's session, which sends its cookie unasked, and not the bearer of a token."""
+    """Whether it is a browser with a session's cookie, which it also sends if another page makes the request."""
 
     @property
     def name(self) -> str:
@@ -79,15 +78,15 @@ class Caller(Struct, frozen=True):
         return self.token is None or self.token.is_for(job)
 
     def check_job(self, job: str) -> None:
-        """Reject a job that the token is not for. Raises `DeniedError`."""
+        """Check that the token is for a job. Raises `DeniedError`."""
         if self.token is not None and not self.is_for(job):
             text = f"the token {self.name} is for jobs {self.token.jobs}, and not for {job}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_job", text)
 
     def check_node(self, node: str) -> None:
-        """Reject a node id that the caller's certificate is not for. Raises `DeniedError`.
+        """Check that the caller's certificate is for a node id. Raises `DeniedError`.
 
-        A certificate is for node ids that are one of its names, or one of its names with a suffix, as in `gpu7-2`.
+        It is for its own names, and for these names with a suffix, as in `gpu7-2`.
         """
         if self.names is None or any(node == name or node.startswith(f"{name}-") for name in self.names):
             return
@@ -104,7 +103,7 @@ ANYBODY = Caller(None)
 
 
 class Gatekeeper:
-    """Accepts callers by the tokens of a store."""
+    """Accepts and rejects callers by the tokens of a store."""
 
     def __init__(self, store: TokenStore, browsers: BrowserSessions, clock: Callable[[], float]) -> None:
         """Begin without failures; `clock` returns seconds that only grow."""
@@ -112,9 +111,9 @@ class Gatekeeper:
         self._clock = clock
         self.browsers = browsers
         self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """When the window of an address began, and its failures since."""
+        """When the window of an address began, and its number of failures since."""
         self.denied = 0
-        """The number of all callers so far that were rejected."""
+        """How often a caller was rejected."""
 
     def admit(
         self,
@@ -126,9 +125,10 @@ class Gatekeeper:
         *,
         own_jobs: bool = False,
     ) -> Caller:
-        """Accept the bearer of a token that has the role `wanted`, for one job or for all. Raises `DeniedError`.
+        """Accept the bearer of a token with the role `wanted`; count and log a failure. Raises `DeniedError`.
 
-        With `own_jobs` the request is for all jobs of the token. A browser has its `session` instead of a token.
+        The request is about one `job`; without it, about all jobs or, with `own_jobs`, about all jobs of the token. A
+        browser has the cookie of its `session` instead of a token.
         """
         try:
             if session is not None and not authorization:
@@ -137,24 +137,24 @@ class Gatekeeper:
                 caller = Caller(self._token_of(authorization))
             return self._check(caller, wanted, job, own_jobs=own_jobs)
         except DeniedError as error:
-            self._count(error, peer)
+            self._count_failure(error, peer)
             raise
 
-    def recognize(self, authorization: str, wanted: Role, job: str | None = None) -> Caller:
-        """Accept the bearer of a token as `admit` does, but without counting a failure. Raises `DeniedError`."""
+    def admit_uncounted(self, authorization: str, wanted: Role, job: str | None = None) -> Caller:
+        """Accept the bearer of a token as `admit` does, but count and log no failure. Raises `DeniedError`."""
         return self._check(Caller(self._token_of(authorization)), wanted, job)
 
     @staticmethod
     def _check(caller: Caller, wanted: Role, job: str | None, *, own_jobs: bool = False) -> Caller:
         token = caller.token
-        assert token is not None  # noqa: S101 - a caller without one was refused before
+        assert token is not None  # noqa: S101 - a caller without one was rejected before
         if not token.role.may(wanted):
             remedy = f"make one where coordinatord runs, by coordinatord token new --role {wanted}"
             text = f"the token {token.name} has the role {token.role}, and this needs {wanted}: {remedy}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "role", text)
         if job is not None:
             caller.check_job(job)
-        elif token.bound and not own_jobs and wanted is not Role.JOIN:  # a node names its job in its first message
+        elif token.is_for_some_jobs and not own_jobs and wanted is not Role.JOIN:  # a node names its job in its `Join`
             remedy = "name a job, or use a token for all jobs"
             text = f"the token {token.name} is for jobs {token.jobs} only, and this is about all: {remedy}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_job", text)
@@ -165,7 +165,7 @@ class Gatekeeper:
         return caller.token is None or caller.token in self._store.tokens
 
     def _token_of(self, authorization: str) -> KnownToken:
-        """Return the valid token in a header. Raises `DeniedError`."""
+        """Return the valid token that a header has. Raises `DeniedError`."""
         if not authorization:
             text = "a token is wanted here: make one where coordinatord runs, by coordinatord token new"
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "no_token", text)
@@ -174,7 +174,7 @@ class Gatekeeper:
         except TokenFormError as error:
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "no_token", str(error)) from error
         self._store.try_refresh()  # it may have been made, or revoked, a moment ago
-        known = find(self._store.tokens, secret)
+        known = find_by_secret(self._store.tokens, secret)
         if known is None:
             text = "the token is not known here: was it removed, or is it of another coordinator's state directory?"
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "unknown_token", text)
@@ -192,22 +192,22 @@ class Gatekeeper:
         return token
 
     def open_session(self, link: str, peer: str) -> tuple[str, KnownToken]:
-        """Open a browser's session by a link; return it and its token. Raises `DeniedError`."""
+        """Open a browser's session by the secret of a link; return its cookie and its token. Raises `DeniedError`."""
         found = self.browsers.open(link)
         if found is not None and found[1] in self._store.tokens:
             return found
         text = "this link was used already, or is too old: run nodeclient page for another one"
         error = DeniedError(HTTPStatus.UNAUTHORIZED, "unknown_link", text)
-        self._count(error, peer)
+        self._count_failure(error, peer)
         raise error
 
-    def record_distrusted(self, reason: str, peer: str) -> None:
-        """Count and log a client that TLS has rejected because of a bad or missing certificate."""
+    def record_bad_certificate(self, reason: str, peer: str) -> None:
+        """Count and log a client with a bad certificate or none, which the TLS handshake has rejected."""
         with suppress(DeniedError):
-            self._count(DeniedError(HTTPStatus.UNAUTHORIZED, "certificate", reason), peer)
+            self._count_failure(DeniedError(HTTPStatus.UNAUTHORIZED, "certificate", reason), peer)
 
-    def _count(self, error: DeniedError, peer: str) -> None:
-        """Count and log a failure. Raises `DeniedError` if the address has had too many."""
+    def _count_failure(self, error: DeniedError, peer: str) -> None:
+        """Count and log a failure. Raises a shorter `DeniedError` if the address has had too many."""
         self.denied += 1
         address, now = client_network(peer), self._clock()
         began, failures = self._failures.pop(address, (now, 0))
@@ -229,7 +229,7 @@ class Gatekeeper:
 
 @lru_cache(NETWORKS_MAX)
 def client_network(peer: str) -> str:
-    """Return the key under which the failures of an address are counted."""
+    """Return the network of an address, by which clients are counted: an IPv4 address, or the prefix of an IPv6 one."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
-"""The coordinator's key and certificate: made at the first start, or supplied by an organisation.
+"""Makes and loads the coordinator's key and certificate: our own, or those of an organisation.
 
-Only the key matters: tokens have its hash. Our own certificate exists because TLS needs one; it is self-signed and
-never expires. Programs that check names, such as Prometheus, may use the name `coordinatord`.
+Clients check only the key, because tokens have its hash, the *pin*. TLS also needs a certificate; our own one is
+self-signed and never expires. Programs that check names, such as Prometheus, may use the name `coordinatord`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coordinatord.runtime.private_files import PrivateFileError, locked_director
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
 
 NAME = "coordinatord"
-"""The name in the certificate, for programs that check one."""
+"""The name in our own certificate."""
 
 
 class IdentityError(OperationalError):
@@ -45,12 +45,12 @@ class Identity(Struct, frozen=True):
     def load_into(self, context: ssl.SSLContext) -> str:
         """Load this certificate into a context; return the pin of its key. Raises `IdentityError`.
 
-        If the files cannot be used, the context keeps its certificate. A key with a password is rejected, because a
-        daemon cannot ask for it.
+        If the files cannot be used, the context does not change. A key with a password is rejected, because a daemon
+        cannot ask for one.
         """
         try:
             pin = pin_of(ssl.PEM_cert_to_DER_cert(self.text))
-            # A context with half of a new pair would be useless, so another context tries the pair first.
+            # Another context tries the pair first, because an error would leave half of it in the context.
             for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
                 each.load_cert_chain(self.certificate, self.key, password=_no_password)
         except (OSError, ValueError, CertificateError) as error:
@@ -59,7 +59,7 @@ class Identity(Struct, frozen=True):
         return pin
 
     def derived_key(self, purpose: str) -> bytes:
-        """Derive a key for another purpose, as secret and durable as this one. Raises `IdentityError`."""
+        """Derive a key for another purpose, which is always the same. Raises `IdentityError`."""
         try:
             return _derived(self.key.read_bytes(), purpose)
         except OSError as error:
@@ -67,14 +67,14 @@ class Identity(Struct, frozen=True):
 
 
 def own_identity(directory: Path) -> Identity:
-    """Return the identity in a directory; make missing files. Raises `PrivateFileError`.
+    """Return our own key and certificate in a directory; make missing files. Raises `PrivateFileError`.
 
-    A certificate without its key is rejected: nodes identify the coordinator by its key.
+    A certificate without its key is an error, because existing tokens have the hash of the lost key.
     """
     identity = Identity(directory / CERTIFICATE, directory / KEY)
     if all(read_private(path) is not None for path in (identity.key, identity.certificate)):
         return identity
-    with locked_directory(directory):  # a starting daemon and `coordinatord token` may both have found nothing
+    with locked_directory(directory):  # a starting daemon and `coordinatord token` may both make the files
         key, certificate = read_private(identity.key), read_private(identity.certificate)
         if key is None and certificate is not None:
             text = f"{identity.key} is missing: put it back, or remove {directory} and hand out new tokens"
@@ -122,7 +122,7 @@ def _derived(key: bytes, purpose: str) -> bytes:
 
 
 def _new_key() -> str:
-    """Make a key, in PEM. All browsers and libraries support P-256."""
+    """Make a key in PEM, of a kind that all browsers and libraries support."""
     # The library takes 60 ms to load, and only the first start needs it.
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -132,7 +132,7 @@ def _new_key() -> str:
 
 
 def _certificate_for(key_text: str) -> str:
-    """Make the certificate of a key; both are in PEM. Raises `ValueError` for a text that is no such key."""
+    """Make the certificate of a key, both in PEM. Raises `TypeError` and `ValueError` if the key is not ours."""
     from datetime import UTC, datetime  # noqa: PLC0415
     from ipaddress import ip_address  # noqa: PLC0415
     from socket import gethostname  # noqa: PLC0415
@@ -165,7 +165,7 @@ def _certificate_for(key_text: str) -> str:
 
 
 def _first_certificate(path: Path) -> str:
-    """Return the first certificate of a chain, which is the server's own. Raises `OSError` and `ValueError`."""
+    """Return the first certificate in a file, which is the server's own. Raises `OSError` and `ValueError`."""
     text = path.read_text(encoding="ascii")
     end = text.find(ssl.PEM_FOOTER)
     start = text.find(ssl.PEM_HEADER)

@@ -1,4 +1,4 @@
-"""Makes the key, the certificate and the first tokens at the first start, and reloads them on request."""
+"""Makes the key, the certificate and the first tokens at the first start, and reloads key and tokens on request."""
 
 from __future__ import annotations
 
@@ -27,35 +27,36 @@ from coordinatord.security.token_store import KnownToken, TokenStore, valid_name
 log = logging.getLogger(__name__)
 
 FOLDER = "security"
-"""The folder in the state directory."""
+"""The name of the folder in the state directory with all files of this package."""
 
-HANDED_OUT = "tokens"
-"""The file in it with the first tokens, if the user has no directory for them. It may be copied, and removed."""
+FIRST_TOKENS = "tokens"
+"""The file in this folder with the first tokens, if the user has no directory for them. It may be copied and
+removed."""
 
 PIN = "pin"
-"""The file in it with the pin of an organisation's key: `coordinatord token` needs the pin for new tokens."""
+"""The file in this folder with the pin of an organisation's key, which `coordinatord token` needs for new tokens."""
 
-FOR_NODES = "for nodes elsewhere make one that may only join, by coordinatord token new --output FILE"
-"""The advice after the path of the first tokens, whose bearer may also stop and drain."""
+NODES_ADVICE = "for nodes elsewhere make one that may only join, by coordinatord token new --output FILE"
+"""The advice after the path of the first tokens, since one of them may also stop and drain."""
 
-FOR_SESSIONS = "sessions of browsers"
-"""The purpose of the key that signs sessions. Coordinators with the same key derive the same one."""
+SESSION_KEY = "sessions of browsers"
+"""The purpose of the derived key that signs sessions."""
 
 FIRST_ROLES = (Role.JOIN, Role.ADMIN)
-"""The roles of the first tokens: one for nodes, and one for operators, who may read as well."""
+"""The roles of the first tokens: one for nodes, and one for operators, which may also read."""
 
 
-class NowhereError(OperationalError):
-    """There is no directory for the first tokens."""
+class NoTokensDirectoryError(OperationalError):
+    """The user has no directory for the first tokens, and there is no state directory."""
 
     exit_code = ExitCode.USAGE
 
 
 class SecuritySettings(Struct, frozen=True):
-    """The paths of the files; see `coordinatord --help`."""
+    """The paths of the files, as in `ServeConfig`."""
 
     directory: Path | None
-    """The folder in the state directory; None to store nothing."""
+    """`FOLDER` in the state directory; None to store nothing."""
     certificate: Path | None = None
     key: Path | None = None
     client_authorities: Path | None = None
@@ -67,14 +68,15 @@ class Security:
     def __init__(self, settings: SecuritySettings, store: TokenStore) -> None:
         self._settings = settings
         self._store = store
-        self._passing_file: Path | None = None
-        """The file of tokens that end with this process; None if they are durable."""
-        self._passing_identity: EphemeralIdentity | None = None
+        self._ephemeral_file: Path | None = None
+        """The file of tokens that end with this process; None if tokens are durable."""
+        self._ephemeral_identity: EphemeralIdentity | None = None
+        """The key and certificate in memory; None if they are in files."""
         self._authorities = b""
-        """The content of the file with the authorities of clients; empty without one."""
+        """The content of `client_authorities`; empty without the file."""
         self.gatekeeper: Gatekeeper
         self.context: ssl.SSLContext
-        """The TLS context of new connections; replaced when the authorities of clients change."""
+        """The TLS context of new connections; a reload of other authorities replaces it."""
         self.pin = ""
         """The pin of the key in use."""
         self._certificate = ""
@@ -82,9 +84,9 @@ class Security:
 
     @classmethod
     def open(cls, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> Security:
-        """Read the files; make missing ones.
+        """Read the files, and make missing ones; `clock` returns seconds that only grow.
 
-        Raises `NowhereError`, `IdentityError`, `TokenStoreError` and `PrivateFileError`.
+        Raises `NoTokensDirectoryError`, `IdentityError`, `TokenStoreError` and `PrivateFileError`.
         """
         store = TokenStore(settings.directory)
         security = cls(settings, store)
@@ -92,9 +94,9 @@ class Security:
         security.pin = security._load_identity(security.context)
         security.gatekeeper = Gatekeeper(store, security._browsers(), clock)
         store.refresh()
-        # `coordinatord token new` may have made other tokens before the first start.
+        # There may be other tokens: `coordinatord token new` works before the first start.
         if not {_first(role) for role in FIRST_ROLES} & {token.name for token in store.tokens}:
-            security._hand_out(environ)
+            security._make_first_tokens(environ)
         return security
 
     @property
@@ -103,7 +105,7 @@ class Security:
         return self._store.tokens
 
     @property
-    def shows_given(self) -> bool:
+    def has_given_certificate(self) -> bool:
         """Whether the certificate in use is an organisation's."""
         return self._settings.certificate is not None
 
@@ -138,10 +140,10 @@ class Security:
                 self.context, self._authorities = context, authorities
                 text = "clients have to show a certificate of other authorities from now on"
                 log.info(text, extra=fields("client_authorities_changed"))
-            self._note_identity(pin, before)
+            self._log_identity(pin, before)
         self.refresh()
 
-    def _note_identity(self, pin: str, before: str) -> None:
+    def _log_identity(self, pin: str, before: str) -> None:
         if pin != self.pin:
             text = "the key of the certificate is another one now: tokens of the old one no longer fit"
             log.warning(text, extra=fields("key_changed"))
@@ -159,11 +161,11 @@ class Security:
 
     def close(self) -> None:
         """Remove the file of tokens that end with this process."""
-        if self._passing_file is not None:
-            self._passing_file.unlink(missing_ok=True)
+        if self._ephemeral_file is not None:
+            self._ephemeral_file.unlink(missing_ok=True)
 
     def _read_authorities(self) -> bytes:
-        """Return the content of the file with the authorities of clients. Raises `IdentityError`."""
+        """Return the content of `client_authorities`. Raises `IdentityError`."""
         path = self._settings.client_authorities
         try:
             return b"" if path is None else path.read_bytes()
@@ -171,9 +173,9 @@ class Security:
             raise IdentityError(f"the authorities {path} cannot be read: {error.strerror}") from error
 
     def _context(self) -> ssl.SSLContext:
-        """Return a context with the authorities of clients, and without a certificate. Raises `IdentityError`.
+        """Return a new context with the authorities of clients, and without a certificate. Raises `IdentityError`.
 
-        It has no TLS sessions of another context, so a client whose authority was removed cannot resume a session.
+        It has no old TLS sessions, so that a client of a removed authority cannot resume one.
         """
         path = self._settings.client_authorities
         try:
@@ -188,8 +190,8 @@ class Security:
         """
         directory, identity = self._settings.directory, self._identity()
         pin = identity.load_into(context)
-        if self.shows_given and isinstance(identity, Identity):
-            with suppress(OSError, ValueError):  # it was read a moment ago
+        if self.has_given_certificate and isinstance(identity, Identity):
+            with suppress(OSError, ValueError):  # it was valid a moment ago
                 self._certificate = identity.text
             if directory is not None and pin != self.pin:
                 write_private(directory / PIN, f"{pin}\n")
@@ -204,18 +206,18 @@ class Security:
             return Identity(settings.certificate, settings.key)
         if settings.directory is not None:
             return own_identity(settings.directory)
-        if self._passing_identity is None:
-            self._passing_identity = EphemeralIdentity.make()
-        return self._passing_identity
+        if self._ephemeral_identity is None:
+            self._ephemeral_identity = EphemeralIdentity.make()
+        return self._ephemeral_identity
 
     def _browsers(self) -> BrowserSessions:
-        """Return sessions signed with a key derived from ours. Raises `IdentityError` and `PrivateFileError`."""
-        return BrowserSessions(self._identity().derived_key(FOR_SESSIONS), lambda: now().timestamp())
+        """Return sessions, signed with a key derived from ours. Raises `IdentityError` and `PrivateFileError`."""
+        return BrowserSessions(self._identity().derived_key(SESSION_KEY), lambda: now().timestamp())
 
-    def _hand_out(self, environ: Mapping[str, str]) -> None:
-        """Make the first tokens, and write them where nodes and commands of this user find them.
+    def _make_first_tokens(self, environ: Mapping[str, str]) -> None:
+        """Make the first tokens, and write them to this user's directory, where nodes and commands find them.
 
-        A service has no such directory, so the state directory gets the file.
+        A service's user has no such directory, so the file is in the state directory then.
         """
         first = [self._store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
         process = this_process() if self._settings.directory is None else None
@@ -225,19 +227,19 @@ class Security:
             write_private(path, content)
         except PrivateFileError as error:
             if self._settings.directory is None:
-                raise NowhereError(
+                raise NoTokensDirectoryError(
                     f"there is no place to leave the tokens in ({error}): give --state-dir, name a directory in"
                     " XDG_CONFIG_HOME, or give --insecure to let everybody in"
                 ) from error
-            path = self._settings.directory / HANDED_OUT
+            path = self._settings.directory / FIRST_TOKENS
             write_private(path, content)
             level = logging.WARNING
-            text = f"the first tokens are in %s: operators name it by --token-file; {FOR_NODES}"
+            text = f"the first tokens are in %s: operators name it by --token-file; {NODES_ADVICE}"
         else:
             level = logging.INFO
             text = "the first tokens are in %s, where nodes and commands of this user find them"
-            text += f"; {FOR_NODES}" if self._settings.directory is not None else ""
-            self._passing_file = path if self._settings.directory is None else None
+            text += f"; {NODES_ADVICE}" if self._settings.directory is not None else ""
+            self._ephemeral_file = path if self._settings.directory is None else None
         log.log(level, text, path.absolute(), extra=fields("tokens_made"))
 
 

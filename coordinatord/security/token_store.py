@@ -1,9 +1,9 @@
-"""Stores the tokens of a coordinator: names, roles and hashes, in a file of the state directory.
+"""Stores the tokens of a coordinator: their names, roles and hashes, in a file of the state directory.
 
-Coordinators that share a store have a file each, and also accept the tokens of the others: see `united`.
+`coordinatord token` changes the file while the daemon runs, which then reloads it. Coordinators that share a store have
+a file each, and merge their tokens.
 
-A plain SHA-256 is enough: the secrets are 256 random bits, which nobody can guess, and a slow hash would only cost the
-coordinator time. `coordinatord token` changes the file while the daemon runs, which then reloads it.
+A plain SHA-256 is enough, because the secrets are 256 random bits, which nobody can guess.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from coordinatord.runtime.private_files import PrivateFileError, locked_director
 log = logging.getLogger(__name__)
 
 TOKENS = "tokens.json"
+"""The name of the file."""
 
 TOKENS_MAX = 1_000
-"""The limit of tokens: comparing a secret with all of them takes a third of a millisecond."""
+"""The limit of tokens: to compare a secret with all of them takes a third of a millisecond."""
 
 TIME_MAX = 2.0**40
 """The limit of a date in seconds since 1970."""
@@ -48,7 +49,7 @@ VERSION = 1
 
 
 class TokenStoreError(OperationalError):
-    """The file of tokens cannot be changed in this way."""
+    """The file of tokens is missing, or a change of it is not possible."""
 
     exit_code = ExitCode.USAGE
 
@@ -64,7 +65,7 @@ ALL_JOBS = "*"
 
 
 class KnownToken(Strict, frozen=True):
-    """One token, without its secret."""
+    """A token without its secret."""
 
     name: Name
     role: Role
@@ -82,8 +83,8 @@ class KnownToken(Strict, frozen=True):
         return fnmatchcase(job, self.jobs)
 
     @property
-    def bound(self) -> bool:
-        """Whether it is for some jobs only."""
+    def is_for_some_jobs(self) -> bool:
+        """Whether it is not for all jobs."""
         return self.jobs != ALL_JOBS
 
 
@@ -98,7 +99,7 @@ def new_secret() -> str:
 
 
 def pack_tokens(tokens: Iterable[KnownToken]) -> str:
-    """Return the content of a file with these tokens."""
+    """Format tokens as the content of the file."""
     return f"{json.dumps({'version': VERSION, 'tokens': [asdict(token) for token in tokens]}, indent=1)}\n"
 
 
@@ -112,10 +113,10 @@ def valid_names(tokens: Iterable[KnownToken]) -> frozenset[str]:
     return frozenset(token.name for token in tokens if token.revoked_at is None)
 
 
-def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[KnownToken, ...]:
+def merge_tokens(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[KnownToken, ...]:
     """Merge the tokens of several coordinators; a token is revoked if any coordinator has revoked it.
 
-    The hash identifies a token. If two tokens have one name, the shared one keeps it.
+    The hash identifies a token. If two tokens have the same name, the one in `own` gets another name.
     """
     tokens = {token.digest: token for token in shared}
     names = {token.name for token in tokens.values()}
@@ -131,8 +132,8 @@ def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[Kno
     return tuple(tokens.values())
 
 
-def find(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
-    """Return the token with this secret, in constant time: a caller cannot measure how near a guess is."""
+def find_by_secret(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
+    """Return the token with this secret, in constant time, so that a caller cannot measure how near a guess is."""
     digest = _digest(secret)
     found = None
     for token in tokens:
@@ -143,33 +144,35 @@ def find(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
 
 @dataclass(slots=True)
 class TokenStore:
-    """The tokens in one directory, or only in memory."""
+    """The tokens of one coordinator, in a file or only in memory."""
 
     directory: Path | None
+    """The folder of the file; None to keep tokens only in memory."""
     tokens: tuple[KnownToken, ...] = ()
-    _seen: tuple[int, ...] = field(default=(), repr=False)
-    """The inode, the time of change and the size of the file at the last read."""
+    """All known tokens, including revoked ones."""
+    _file_stamp: tuple[int, ...] = field(default=(), repr=False)
+    """The inode, the time of change and the size of the file at the last read, to detect changes."""
     _problem: str = field(default="", repr=False)
     """Why the last read failed; empty if it succeeded."""
 
     @property
     def path(self) -> Path:
-        """The file, which needs a directory."""
+        """The path of the file, if there is a directory."""
         assert self.directory is not None  # noqa: S101 - the callers know that there is one
         return self.directory / TOKENS
 
     def refresh(self) -> bool:
         """Read the file if it has changed; return whether it has. Raises `TokenStoreError` and `PrivateFileError`."""
-        if self.directory is None or (present := self._stat()) == self._seen:
+        if self.directory is None or (present := self._stat()) == self._file_stamp:
             return False
         before, self.tokens = self.tokens, self._read()
-        self._seen = present
+        self._file_stamp = present
         return self.tokens != before
 
     def try_refresh(self) -> None:
         """Read the file if it has changed; on an error, log it and keep the old tokens.
 
-        The next call retries: the error may be a lack of descriptors, and a token may have been revoked.
+        The next call retries, because the error may be temporary, such as a lack of descriptors.
         """
         try:
             self.refresh()
@@ -196,7 +199,7 @@ class TokenStore:
     def revoke(self, name: str) -> KnownToken:
         """Revoke a token; return it as it was. Raises `TokenStoreError` and `PrivateFileError`."""
         self.refresh()
-        self._named(name)  # without such a token, not even the directory is made
+        self._named(name)  # checked before the lock, which would make the directory
         with self._locked():
             token = self._named(name)
             if token.revoked_at is None:
@@ -207,10 +210,10 @@ class TokenStore:
         """Add the tokens of other coordinators. Raises `TokenStoreError` and `PrivateFileError`."""
         shared = tuple(shared)
         self.refresh()
-        if united(shared, self.tokens) == self.tokens:
+        if merge_tokens(shared, self.tokens) == self.tokens:
             return
         with self._locked():
-            self._write(*_without_oldest_revoked(united(shared, self.tokens), TOKENS_MAX))
+            self._write(*_without_oldest_revoked(merge_tokens(shared, self.tokens), TOKENS_MAX))
 
     def _named(self, name: str) -> KnownToken:
         """Return the token of a name. Raises `TokenStoreError`."""
@@ -222,7 +225,7 @@ class TokenStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the file against other processes, and read it."""
+        """Lock the file against other processes within the context, and read it."""
         if self.directory is None:
             yield
             return
@@ -234,7 +237,7 @@ class TokenStore:
         self.tokens = tokens
         if self.directory is not None:
             write_private(self.path, pack_tokens(tokens))
-            self._seen = self._stat()
+            self._file_stamp = self._stat()
 
     def _stat(self) -> tuple[int, ...]:
         try:
@@ -257,7 +260,7 @@ class TokenStore:
 
 
 def _without_oldest_revoked(tokens: Iterable[KnownToken], most: int) -> list[KnownToken]:
-    """Drop the oldest revoked tokens until at most `most` are left. Raises `TokenStoreError`."""
+    """Drop the oldest revoked tokens until at most `most` tokens are left. Raises `TokenStoreError`."""
     kept = list(tokens)
     while len(kept) > most:
         revoked = [token for token in kept if token.revoked_at is not None]

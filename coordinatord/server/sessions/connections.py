@@ -145,7 +145,7 @@ class Connections:
                 listener.listen(BACKLOG)
                 self._servers.append(
                     TlsListener(
-                        listener, tls, self._make_connection, self._pending, self._tasks, self._record_distrusted
+                        listener, tls, self._make_connection, self._pending, self._tasks, self._record_bad_certificate
                     )
                 )
 
@@ -211,9 +211,9 @@ class Connections:
     def _make_connection(self) -> _NewConnection:
         return _NewConnection(self)
 
-    def _record_distrusted(self, reason: str, peer: str) -> None:
+    def _record_bad_certificate(self, reason: str, peer: str) -> None:
         if self._gatekeeper is not None:
-            self._gatekeeper.record_distrusted(reason, plain_address(peer))
+            self._gatekeeper.record_bad_certificate(reason, plain_address(peer))
 
     # For a new connection
 
@@ -320,7 +320,7 @@ class Connections:
             answer = answer_to(headers)
             if self._gatekeeper is None:
                 return answer, ANYBODY
-            caller = self._gatekeeper.recognize(headers.get("authorization", ""), Role.JOIN)
+            caller = self._gatekeeper.admit_uncounted(headers.get("authorization", ""), Role.JOIN)
         except (HandshakeError, DeniedError):
             return None
         return answer, with_certificate_names(transport, caller)

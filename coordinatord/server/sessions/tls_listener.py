@@ -70,12 +70,12 @@ class TlsListener:
         make_protocol: Callable[[], asyncio.Protocol],
         pending: PendingConnections[Closable],
         tasks: Tasks,
-        record_distrusted: Callable[[str, str], None],
+        record_bad_certificate: Callable[[str, str], None],
     ) -> None:
         """Start accepting. `make_protocol` returns the protocol of a connection after its handshake.
 
-        `pending` limits the connections in a handshake. `record_distrusted` gets the reason why a client's certificate
-        was rejected, and the client's address.
+        `pending` limits the connections in a handshake. `record_bad_certificate` gets the reason why a client's
+        certificate was rejected, and the client's address.
         """
         self._loop = asyncio.get_running_loop()
         self._listener = listener
@@ -83,7 +83,7 @@ class TlsListener:
         self._make_protocol = make_protocol
         self._pending = pending
         self._tasks = tasks
-        self._record_distrusted = record_distrusted
+        self._record_bad_certificate = record_bad_certificate
         self._pause: asyncio.TimerHandle | None = None
         self._warned_at = -math.inf
         listener.setblocking(False)
@@ -138,7 +138,7 @@ class TlsListener:
             log.debug("TLS was not agreed on: %s", error, extra=fields("tls_failed"))
             if isinstance(error, ssl.SSLError) and error.reason in CERTIFICATE_ERRORS:
                 detail = f": {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else ""
-                self._record_distrusted(f"{CERTIFICATE_ERRORS[error.reason]}{detail}", peer)
+                self._record_bad_certificate(f"{CERTIFICATE_ERRORS[error.reason]}{detail}", peer)
         finally:
             self._pending.discard(handshake)
 

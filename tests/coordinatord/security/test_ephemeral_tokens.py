@@ -54,7 +54,7 @@ def test_tokens_of_one_that_was_killed_go_and_of_others_nobody_knows(environ: di
     files = {
         "dead": done.stdout,
         "of a number that is taken anew": replace(ours, began=ours.began + 1).line,
-        "elsewhere": replace(ours, pid=1, began=1, place="another-boot").line,
+        "elsewhere": replace(ours, pid=1, began=1, host="another-boot").line,
         "kept": "# Tokens\n",
         "alive": ours.line,
     }

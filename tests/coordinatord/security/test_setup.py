@@ -22,7 +22,7 @@ from coordinatord.protocol.access_token import Role, parse_token, parse_tokens
 from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of, server_context
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError, own_identity
-from coordinatord.security.setup import FOLDER, HANDED_OUT, NowhereError, Security, SecuritySettings
+from coordinatord.security.setup import FIRST_TOKENS, FOLDER, NoTokensDirectoryError, Security, SecuritySettings
 from coordinatord.security.token_store import TokenStore
 from tests.support.programs import NO_HOME
 from tests.support.secured import secured
@@ -76,7 +76,7 @@ def test_without_a_home_the_tokens_stay_in_the_state_directory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened(tmp_path)
-    handed = tmp_path / HANDED_OUT
+    handed = tmp_path / FIRST_TOKENS
     assert f"{handed}: operators name it by --token-file; for nodes elsewhere make one that may" in caplog.text
     for token in parse_tokens(handed.read_text()):
         assert token.secret not in caplog.text
@@ -91,7 +91,7 @@ def test_what_ends_with_the_process_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_there_has_to_be_a_place_for_the_tokens() -> None:
-    with pytest.raises(NowhereError, match="give --state-dir"):
+    with pytest.raises(NoTokensDirectoryError, match="give --state-dir"):
         opened(None)
 
 

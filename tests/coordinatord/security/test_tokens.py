@@ -23,8 +23,8 @@ from coordinatord.security.token_store import (
     KnownToken,
     TokenStore,
     TokenStoreError,
+    merge_tokens,
     pack_tokens,
-    united,
     unpack_tokens,
 )
 
@@ -178,22 +178,24 @@ def test_united_tokens_are_those_that_anybody_made_without_those_that_anybody_re
     ones: ItemsView[int, float | None], others: ItemsView[int, float | None]
 ) -> None:
     shared, own = ([a_token(number, revoked_at) for number, revoked_at in each] for each in (ones, others))
-    found = united(shared, own)
+    found = merge_tokens(shared, own)
     assert {token.digest for token in found} == {token.digest for token in [*shared, *own]}
     revoked = {token.digest for token in [*shared, *own] if token.revoked_at is not None}
     assert {token.digest for token in found if token.revoked_at is not None} == revoked
-    assert set(found) == set(united(own, shared))
-    assert united(found, own) == united(found, found) == united(found, shared) == found
+    assert set(found) == set(merge_tokens(own, shared))
+    assert merge_tokens(found, own) == merge_tokens(found, found) == merge_tokens(found, shared) == found
 
 
 def test_of_two_tokens_with_one_name_the_shared_one_keeps_it() -> None:
     longest = "n" * 128
     shared, own = a_token(1, name=longest), a_token(2, name=longest)
-    first, second = united([shared], [own])
+    first, second = merge_tokens([shared], [own])
     assert (first, second.digest) == (shared, own.digest)
     assert second.name != longest
     assert unpack_tokens(pack_tokens([first, second])) == (first, second)
-    assert united([first, second], [own]) == (first, second), "the other one knows it by its new name from then on"
+    assert merge_tokens([first, second], [own]) == (first, second), (
+        "the other one knows it by its new name from then on"
+    )
 
 
 def test_tokens_of_others_are_known_and_kept_in_the_file(store: TokenStore, gate: Gatekeeper) -> None:
