@@ -1,4 +1,4 @@
-"""Identifies this boot of the host, and reads the time since it."""
+"""Returns the id of this boot of the host, and the time since it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's random id of this boot; empty in a sandbox that hides it. No process outlives its boot."""
+    """Return the kernel's random id of this boot; empty in a sandbox that hides it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -1,6 +1,6 @@
 """Installs signal defaults before anything else is imported: as PID 1, the kernel would drop SIGTERM.
 
-This module imports next to nothing, so that it runs early. The program replaces these handlers with its own later.
+This module imports very little, so that it runs early. The program later replaces these handlers with its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 def install_signal_defaults() -> None:
     """Let signals such as SIGTERM end this program at once, also as PID 1; ignored signals stay ignored.
 
-    The kernel drops a signal to PID 1 of a PID namespace that has no handler for it (pid_namespaces(7)). SIGCHLD gets
-    its default action: a process inherits that its parent ignored it, and the kernel would reap our children (wait(2)).
+    The kernel drops signals without a handler that are sent to PID 1 (pid_namespaces(7)). SIGCHLD gets its default
+    action, because a parent may have ignored it, and then the kernel would reap our children (wait(2)).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for signum in ENDING:

@@ -1,7 +1,7 @@
 """Records the last events of a pure machine, and its state before them, so that a bug can be replayed.
 
-The machine decides only from its state, an event and the time. So a crash file leads to the same end in any process of
-the same release. Events are called stimuli here.
+The machine's next state depends only on its state, an event and the time. So a crash file leads to the same error in
+any process of the same release. An event with its time is called a stimulus.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ from coordinatord.runtime.object_graph import GraphError, attributes, dump, load
 
 STIMULI_MIN = 4_000
 """The fewest stimuli between two snapshots of the state. With a few nodes a snapshot takes 1 ms, and 4,000 stimuli take
-80 ms and 2 MB of memory. While a thousand nodes join, no snapshot is made: it would take a tenth of the time of their
-joins."""
+80 ms and 2 MB of memory."""
 
 STIMULI_PER_OBJECT = 5
-"""The stimuli between two snapshots, for each object of a large state. A snapshot takes some 6 us an object, so it
-costs each stimulus about 1 us. An aborted snapshot costs as much, and is retried as rarely."""
+"""The stimuli between two snapshots for each object of a large state. A snapshot takes some 6 us an object, so it adds
+about 1 us to each stimulus. An aborted snapshot costs as much, and is retried as rarely."""
 
 STIMULI_MAX_WITH_STATE = 40_000
 """The most stimuli between two snapshots: 20 MB in memory, and 30 MB in a crash file that takes 3 s of a CPU to write.
 Python's garbage collector scans all of them now and then: 50,000 delayed the nodes by 70 ms."""
 
 OBJECTS_MAX = 19_000
-"""The largest state that is copied, in objects: some 2,300 nodes, or 300 jobs that are over. A snapshot of a larger one
-would delay the nodes by more than 0.1 s. A crash file then has only the last stimuli: it can be read, not replayed."""
+"""The limit of a snapshot, in objects: some 2,300 nodes, or 300 ended jobs. A larger one would delay the nodes by more
+than 0.1 s. Without a snapshot, a crash file has only the last stimuli, and can be read, not replayed."""
 
 OBJECTS_PER_NODE = 8
-"""The objects that a node has. Looking up the number of nodes costs nothing, and an aborted snapshot costs 0.1 s."""
+"""The least number of objects of a node, to skip snapshots that would be aborted after 0.1 s."""
 
 STIMULI_MAX = 10_000
 """The most stimuli that are kept without a snapshot: 2 MB."""
 
 BYTES_MAX = 32 << 20
-"""The most bytes of the messages of the kept stimuli. The usual 40,000 have 5 MB. A node that is no nodeclient may send
-the largest message 25 times a second, and each takes several times its size in memory."""
+"""The most bytes of messages in the kept stimuli. The usual 40,000 have 5 MB. A hostile node may send the largest
+message 25 times a second, and each takes several times its size in memory."""
 
 FILES_KEPT = 3
-"""How many crash files are kept, the newest ones: a bug that recurs after each restart shows in them as well."""
+"""How many crash files are kept: the newest ones also show a bug that recurs after each restart."""
 
 FORMAT = 1
 """The version of the file's format."""
 
 
 class Subject(Struct, frozen=True):
-    """A kind of machine to record: its program, and which of its attributes are code rather than state."""
+    """A kind of machine to record."""
 
     program: str
+    """The name of its program."""
     packages: tuple[str, ...]
-    """The packages of the classes of its state and its stimuli."""
+    """The packages with the classes of its state and its stimuli."""
     code: tuple[str, ...]
-    """Attributes that the machine's constructor makes again."""
+    """Attributes of the machine that are no state, because its constructor makes them."""
     nodes: Callable[[Any], int] = lambda _: 1
     """Returns how many nodes a machine knows, to estimate the size of its state."""
 
@@ -77,18 +77,22 @@ class FlightRecorder:
         self._subject = subject
         self._machine = machine
         self._before: Any = None
-        """A snapshot of the machine before the first stimulus; None if its state is too large."""
+        """A snapshot of the machine before the first kept stimulus; None if its state is too large."""
         self._limit = 0
+        """The number of stimuli at which the next snapshot is due."""
         self._until_next_try = 0
-        """The stimuli until the next snapshot is tried, after one was aborted."""
+        """The number of stimuli until an aborted snapshot is retried."""
         self._stimuli: deque[tuple[float, object]] = deque()
+        """The kept stimuli with their times, oldest first."""
         self._sizes: deque[int] = deque()
+        """The bytes of the message of each stimulus."""
         self._bytes = 0
+        """The sum of the sizes."""
 
     def record(self, stimulus: object, now: float, size: int = 0) -> None:
-        """Record a stimulus that the machine is about to handle; `size` is the size of its message in bytes, if any.
+        """Record a stimulus before the machine handles it; `size` is the size of its message in bytes, if any.
 
-        Now and then this takes a new snapshot of the state and drops the stimuli before it.
+        If a snapshot is due, take it, and drop the stimuli before it.
         """
         if len(self._stimuli) >= self._limit or self._bytes >= BYTES_MAX:
             self._make_room()
@@ -105,14 +109,14 @@ class FlightRecorder:
         self._before, objects = None, 0
         if not is_large:
             self._before, objects = snapshot(self._machine, without=self._subject.code, most=OBJECTS_MAX)
-        between_copies = max(STIMULI_MIN, STIMULI_PER_OBJECT * objects)
+        between_snapshots = max(STIMULI_MIN, STIMULI_PER_OBJECT * objects)
         if self._before is not None:
-            self._limit = min(between_copies, STIMULI_MAX_WITH_STATE)
+            self._limit = min(between_snapshots, STIMULI_MAX_WITH_STATE)
             self._stimuli.clear()
             self._sizes.clear()
             self._bytes = 0
             return
-        self._limit, self._until_next_try = STIMULI_MAX, between_copies
+        self._limit, self._until_next_try = STIMULI_MAX, between_snapshots
         self._drop_oldest()
 
     def _drop_oldest(self) -> None:
@@ -121,10 +125,10 @@ class FlightRecorder:
             self._bytes -= self._sizes.popleft()
 
     def explain(self, error: Exception, folder: Path | None) -> Exception:
-        """Return an error of the machine, of any class, as a bug with notes on the stimulus that led to it.
+        """Return any error of the machine as a bug, with notes on the stimulus that led to it.
 
-        The state and the last stimuli are written to a new file in `folder`. Never raises: this must not hide the
-        error.
+        Write the state and the last stimuli to a new crash file in `folder`. This never raises, so that it does not
+        hide the error.
         """
         now, stimulus = self._stimuli[-1]
         bug = error if operational(error) is None else self._bug(error, stimulus)
@@ -136,7 +140,7 @@ class FlightRecorder:
         except (OSError, GraphError) as write_error:
             bug.add_note(f"The crash file could not be written to {folder}: {write_error}.")
         else:
-            bug.add_note(self._pointer(path))
+            bug.add_note(self._note(path))
         return bug
 
     def _bug(self, error: Exception, stimulus: object) -> InternalError:
@@ -144,7 +148,7 @@ class FlightRecorder:
         bug.__cause__ = error
         return bug
 
-    def _pointer(self, path: Path) -> str:
+    def _note(self, path: Path) -> str:
         count = f"the last {len(self._stimuli)} stimuli"
         if self._before is None:
             return f"Read {count} in {path}: the state was too large to be copied, so they cannot be run again."
@@ -174,16 +178,19 @@ class CrashFileError(OperationalError):
 
 
 class Recording(Struct, frozen=True):
-    """The content of a crash file: the machine in its old state, the stimuli that it handled then, and the error."""
+    """The content of a crash file."""
 
     machine: Any
+    """The machine in the state of the snapshot."""
     stimuli: tuple[tuple[float, Any], ...]
+    """The stimuli that it handled after that, with their times."""
     error: str
     release: str
+    """The release that wrote the file."""
 
 
 def read(path: Path, subject: Subject, machine: object) -> Recording:
-    """Read a crash file into `machine`, a new one. Raises `CrashFileError`."""
+    """Read a crash file, and load its state into `machine`, a new one. Raises `CrashFileError`."""
     try:
         plain = json.loads(path.read_text())
         if (plain["format"], plain["program"]) != (FORMAT, subject.program):
@@ -201,7 +208,10 @@ def read(path: Path, subject: Subject, machine: object) -> Recording:
 
 
 def replay(path: Path, subject: Subject, machine: Any) -> ExitCode:
-    """Replay a crash file, print what happens, and print whether it ends in the same error. Raises `CrashFileError`."""
+    """Replay a crash file with a new `machine`, print each stimulus, and whether the same error occurs.
+
+    Return the exit code. Raises `CrashFileError`.
+    """
     recording = read(path, subject, machine)
     if recording.release != __version__:
         _print(f"the file is of release {recording.release}, this is {__version__}: the end may differ")

@@ -1,7 +1,7 @@
-"""Writes lines without blocking the caller, even if nobody reads them.
+"""Writes lines in a thread, so that a blocked write does not block the program.
 
-A write blocks for ever if a terminal was stopped with Ctrl-S, if a pager, a pipe or a journal reads nothing, or if a
-disk hangs. It must not block the event loop of a program.
+A write may block for ever: if a terminal was stopped with Ctrl-S, if a pager or a journal reads nothing, or if a disk
+hangs.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections import deque
 from collections.abc import Callable
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""The most bytes of queued lines; later lines are dropped and counted. Some ten thousand lines fit: those of a night,
-or of a storm of errors."""
+"""The most bytes of queued lines; later lines are dropped and counted. These are some ten thousand lines, as of a
+night."""
 
 FLUSH_WITHIN_S = 2.0
-"""How long the end of a program waits for a slow reader. One that reads nothing must not keep the program alive."""
+"""How long the end of a program waits for a slow reader, which must not keep it alive."""
 
 BATCH_BYTES = 64 * 1024
 """The size of one write: the capacity of a pipe."""
 
 
 class LineWriter:
-    """One descriptor, and the thread that writes to it; the thread starts with the first line."""
+    """Queues lines for one descriptor, and writes them in a thread, which starts with the first line."""
 
     def __init__(self, fd: int, lost_line: Callable[[int], bytes]) -> None:
         """Write to `fd`, which the caller owns. `lost_line` makes a line from the number of dropped lines."""
@@ -32,8 +32,9 @@ class LineWriter:
         self._lost_line = lost_line
         self._lines: deque[bytes] = deque()
         self._size = 0
+        """The bytes of the queued lines."""
         self.lost = 0
-        """The number of dropped lines that were not yet reported to the reader."""
+        """The number of dropped lines that no line has reported."""
         self._closing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -73,7 +74,7 @@ class LineWriter:
                     self.lost -= lost
 
     def _next(self) -> list[bytes]:
-        """Wait for lines; return the first of them, or none at the end."""
+        """Wait for lines; return as many as one write takes, or none at the end."""
         with self._changed:
             while not self._lines and not self._closing:
                 self._changed.wait()
@@ -89,7 +90,7 @@ class LineWriter:
         while data:
             try:
                 data = data[os.write(self._fd, data) :]
-            except BlockingIOError:  # another process that shares it has made it non-blocking
+            except BlockingIOError:  # a process that shares the descriptor has made it non-blocking
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()

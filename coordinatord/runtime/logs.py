@@ -1,8 +1,8 @@
-"""Logs to standard error: one line an event, with structured fields, as text for people or as JSON for machines.
+"""Logs to standard error: one line for each event, with structured fields, as text or as JSON.
 
-Text is `time LEVEL program: message key=value ...`. JSON is one object a line that also names the event. On a terminal,
-text has only the time of day, and only the levels above INFO, in colour. In systemd's journal each line begins with its
-priority (sd-daemon(3)), and text has no time, because the journal adds it.
+Text is `time LEVEL program: message key=value ...`. JSON is one object a line, which also has the name of the event. On
+a terminal, text has only the time of day, and only levels other than INFO, in colour. In systemd's journal, each line
+begins with its priority (sd-daemon(3)), and text has no time, because the journal adds it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 EXACT_BELOW = 2**53
-"""Integers from here on are written as text: many readers of JSON use floating-point numbers, which are not exact
-there."""
+"""Integers from here on are written as text in JSON, because many readers use floating-point numbers, which would round
+them."""
 
 STDERR = 2
 
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
-"""The priority of syslog from each level upward (RFC 5424, 6.2.1)."""
+"""The priority in syslog, from each level upward (RFC 5424, 6.2.1)."""
 
 COLOURS = ((logging.ERROR, 31), (logging.WARNING, 33))
-"""The colour of a level's name on a terminal, from each level upward (ECMA-48, SGR): red and yellow."""
+"""The colour of a level's name on a terminal, from each level upward (ECMA-48, SGR): red, and yellow."""
 
 END = "\n"
 
@@ -44,13 +44,13 @@ QUOTED = frozenset(' "=')
 """A value with one of these is quoted."""
 
 OTHER_EVENT = "other"
-"""The event of a line that was logged without one, mostly by libraries."""
+"""The event of a line without one, mostly of a library."""
 
 
 def fields(event: str = "", /, **values: object) -> dict[str, Any]:
-    """Return fields for the `extra` argument of a logging call; empty ones are left out.
+    """Return the `extra` argument of a logging call with these fields; empty ones are left out.
 
-    `event` identifies the message for machines, even if the text changes.
+    Programs recognize a message by the name of its `event`, even if the text changes.
     """
     kept = {name: value for name, value in values.items() if value is not None and value != ""}
     return {"fields": kept, "event": event}
@@ -59,7 +59,7 @@ def fields(event: str = "", /, **values: object) -> dict[str, Any]:
 def replace_closed_streams() -> None:
     """Open /dev/null in place of a standard stream that is closed, as with `2>&-`.
 
-    Call it before anything is opened: a new file would get the descriptor of the closed stream.
+    Call it before any file is opened, because that would get the descriptor of the closed stream.
     """
     for descriptor in range(3):
         try:
@@ -111,18 +111,18 @@ def colours_wanted(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def prioritized(text: str, level: int) -> str:
-    """Put the priority of a level before each line, as sd-daemon(3) has it."""
+    """Put the priority of a level before each line, in the form of sd-daemon(3)."""
     priority = next(priority for least, priority in PRIORITIES if level >= least)
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
 def is_for_machines() -> bool:
-    """Whether this process logs JSON: then nothing else may be written to standard error."""
+    """Whether this process logs JSON, so that standard error must have nothing else."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
 def report_end(program: str, text: str) -> None:
-    """Write why the program ends, after its name. In a JSON log this is the last line."""
+    """Write the name of the program and why it ends, as the last line of its log."""
     if is_for_machines():
         logging.getLogger(program).error("%s", text, extra=fields("failed"))
     else:
@@ -132,7 +132,7 @@ def report_end(program: str, text: str) -> None:
 def write_last_lines(text: str) -> None:
     """Write the program's last lines to standard error, after all log lines, within a time limit.
 
-    They explain its end, so systemd's journal gets them as errors.
+    In systemd's journal they have the priority of errors, because they explain the end.
     """
     if leads_to_journal(STDERR):
         text = f"{prioritized(text.removesuffix(END), logging.ERROR)}{END}"
@@ -146,7 +146,7 @@ def write_last_lines(text: str) -> None:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to standard error. `logging` closes it at the end of the process, which writes the queued lines."""
+    """Writes to standard error. At the end of the process `logging` calls `close`, which writes the queued lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,10 +200,7 @@ class _Formatter(logging.Formatter):
 
 
 class LineFormatter(_Formatter):
-    """Renders any record as one line.
-
-    An exception follows on lines of its own, for the developer who reads it.
-    """
+    """Renders a record as one line of text; an exception follows on further lines."""
 
     def _render(self, record: logging.LogRecord) -> str:
         at = local(record.created)
@@ -219,22 +216,22 @@ class LineFormatter(_Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """Renders any record as one JSON object on one line of ASCII.
+    """Renders a record as one JSON object, on one line of ASCII.
 
-    The fields of every line come first, then those of this event, then an exception. Times are in UTC.
+    The fields that every line has come first, then those of the event, then an exception. Times are in UTC.
     """
 
     def _render(self, record: logging.LogRecord) -> str:
         ts = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        always = {
+        common = {
             "ts": ts.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "program": self._program,
             "event": getattr(record, "event", "") or OTHER_EVENT,
             "message": _one_line(record),
         }
-        # The fields of every line win over a field of the same name.
-        line: dict[str, object] = always | getattr(record, "fields", {}) | always
+        # The last `common` wins over a field of the event with the same name.
+        line: dict[str, object] = common | getattr(record, "fields", {}) | common
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps({name: _plain(value) for name, value in line.items()})
@@ -258,14 +255,14 @@ def _value(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape characters that could control a terminal or break a line."""
+    """Replace characters that could control a terminal or break a line."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _plain(value: object) -> object:
-    """Convert a value to one that every JSON reader accepts: no infinite numbers, no lone surrogates."""
+    """Convert a value to one that every JSON reader accepts, without infinite numbers and lone surrogates."""
     match value:
         case None | bool():
             return value
@@ -282,7 +279,7 @@ def _plain(value: object) -> object:
 
 
 def explain_end(program: str, error: Exception) -> int:
-    """Log why the program ends, in one line unless it is a bug; return its exit code."""
+    """Log the error that ends the program, in one line unless it is a bug; return the exit code."""
     known = operational(error)
     if known is not None:
         report_end(program, str(known))

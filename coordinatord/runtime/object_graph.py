@@ -1,8 +1,8 @@
-"""Serializes object graphs as plain data, like a pickle that runs no code: `snapshot`, `dump` and `load`.
+"""Copies graphs of objects, and serializes them as JSON: `snapshot`, `dump` and `load`.
 
-A graph has texts, numbers, enumerations, collections, and objects that consist only of their attributes, such as the
-state of the pure machines. Objects that are shared in a graph are shared in its copy as well. A class may name
-attributes in `SECRETS`: `dump` masks their texts.
+Unlike with pickle, loading runs no code. A graph may have texts, numbers, enumerations, collections, and objects that
+consist only of their attributes, such as the state of the pure machines. An object that occurs twice in a graph also
+occurs twice in its copy. `dump` masks the attributes that a class names in `SECRETS`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from coordinatord.protocol.errors import OperationalError
 Plain = dict[str, Any]
 """Data that `json` can write."""
 
-_ATOMS = (type(None), bool, int, float, str, bytes, Enum, Struct, type)
+_IMMUTABLE = (type(None), bool, int, float, str, bytes, Enum, Struct, type)
+"""Classes of objects that are not copied."""
 
 _CONCEALED = "0"
 """The mask for each character of a secret, which preserves its length."""
 
-_LINEAR = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 class GraphError(OperationalError):
@@ -36,7 +37,7 @@ class GraphError(OperationalError):
 
 
 def attributes(thing: object) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object, in slots or in its dict, except Python's own, such as those of generics."""
+    """Yield the attributes of an object, in slots or in its dict, except those that begin with two underscores."""
     for name in _slots(type(thing)):  # type: ignore[arg-type] # classes are hashable
         if hasattr(thing, name):
             yield name, getattr(thing, name)
@@ -56,7 +57,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def snapshot(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any, int]:
-    """Copy all mutable objects of a graph; return the copy, and its number of objects.
+    """Copy a graph, except its immutable objects; return the copy, and its number of objects.
 
     The copy is None if it would have more than `most` objects. `without` names attributes of the root to leave out.
     """
@@ -75,12 +76,15 @@ class _TooManyError(OperationalError):
     """The graph has more objects than allowed."""
 
 
-_CONSTANT: set[type] = set()
-"""The immutable classes that were met so far: their objects are not copied."""
+_KNOWN_IMMUTABLE: set[type] = set()
+"""The subclasses of `_IMMUTABLE` that were met so far."""
 
 
 class _GraphCopier:
-    """Copies one graph of at most `most` objects. It checks `_CONSTANT` first: most values are numbers and texts."""
+    """Copies one graph of at most `most` objects.
+
+    It checks `_KNOWN_IMMUTABLE` first, because that is fast, and most values are numbers and texts.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -89,13 +93,13 @@ class _GraphCopier:
 
     def copy(self, value: Any) -> Any:
         kind = type(value)
-        if kind in _CONSTANT:
+        if kind in _KNOWN_IMMUTABLE:
             return value
         clone = self.clones.get(id(value))
         return _copy_method(kind)(self, value) if clone is None else clone  # type: ignore[arg-type] # as above
 
     def begin(self, value: Any, clone: Any = None) -> Any:
-        """Return the clone of an object, still without content, and register it."""
+        """Return the empty copy of an object, and register it."""
         clone = object.__new__(type(value)) if clone is None else clone
         self.clones[id(value)] = clone
         if len(self.clones) > self._most:
@@ -105,14 +109,14 @@ class _GraphCopier:
     def instance(self, value: Any) -> Any:
         clone = self.begin(value)
         for name, inner in attributes(value):
-            setattr(clone, name, inner if type(inner) in _CONSTANT else self.copy(inner))
+            setattr(clone, name, inner if type(inner) in _KNOWN_IMMUTABLE else self.copy(inner))
         return clone
 
     def mapping(self, value: dict[Any, Any]) -> Any:
-        # Counter and its like stay what they are, because they supply missing values.
+        # A Counter or a defaultdict keeps its class, because it supplies missing values.
         clone = self.begin(value, type(value)() if type(value).__module__ == "collections" else {})
         for key, inner in value.items():
-            clone[self.copy(key)] = inner if type(inner) in _CONSTANT else self.copy(inner)
+            clone[self.copy(key)] = inner if type(inner) in _KNOWN_IMMUTABLE else self.copy(inner)
         return clone
 
     def sequence(self, value: list[Any] | deque[Any]) -> Any:
@@ -126,9 +130,9 @@ class _GraphCopier:
 
 @cache
 def _copy_method(kind: type) -> Callable[[_GraphCopier, Any], Any]:
-    """Return the function that copies objects of a class; add an immutable class to `_CONSTANT`."""
-    if issubclass(kind, _ATOMS):
-        _CONSTANT.add(kind)
+    """Return the function that copies objects of a class; add an immutable class to `_KNOWN_IMMUTABLE`."""
+    if issubclass(kind, _IMMUTABLE):
+        _KNOWN_IMMUTABLE.add(kind)
         return lambda _, value: value
     if issubclass(kind, dict):
         return _GraphCopier.mapping
@@ -145,7 +149,7 @@ class _GraphWriter:
         self.objects: list[list[Any]] = []
         self._places: dict[int, int] = {}
         self._alive: list[Any] = []
-        """The objects written so far: while they are alive, Python reuses no id of theirs."""
+        """The objects written so far, so that Python does not reuse their ids."""
 
     def write(self, value: Any) -> Any:
         if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
@@ -192,7 +196,7 @@ def _name_of(kind: type) -> str:
 
 
 def dump(root: Any) -> Plain:
-    """Return a graph as plain data. Raises `GraphError` for an object that is no data, such as a function."""
+    """Serialize a graph. Raises `GraphError` for an object that is no data, such as a function."""
     writer = _GraphWriter()
     top = writer.write(root)
     return {"root": top, "objects": writer.objects}
@@ -244,10 +248,10 @@ class _Reader:
                 return self._class(name)(self.read(value))
             case "class", (name,):
                 return self._class(name)
-        return _LINEAR[kind](self.read(inner) for inner in parts[0])
+        return _SEQUENCES[kind](self.read(inner) for inner in parts[0])
 
     def _class(self, name: str) -> Any:
-        """Return a class of one of the packages by its name; their modules do nothing when they are imported."""
+        """Return a class by its name; it must be in one of the packages, since to import others could run any code."""
         module, _, path = name.partition(":")
         if not any(f"{module}.".startswith(f"{package}.") for package in self._packages):
             raise GraphError(f"{name[:80]!r} is of none of the packages {', '.join(self._packages)}")
@@ -260,7 +264,7 @@ class _Reader:
 
 
 def load(plain: Plain, packages: Collection[str]) -> Any:
-    """Build a dumped graph; its classes have to be in `packages`. Raises `GraphError`."""
+    """Load a dumped graph; its classes must be in `packages`. Raises `GraphError`."""
     try:
         return _Reader(plain["objects"], packages).read(plain["root"])
     except (AttributeError, ImportError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Isolates our programs from the PYTHON variables and the modules of a user's training scripts.
 
-A script finds its modules in its folder and by PYTHONPATH. A `secrets.py` or `token.py` there would hide the module of
-the standard library that our programs need.
+A script's own modules are in its folder and on PYTHONPATH. A `secrets.py` or `token.py` there would replace the module
+of the standard library that our programs need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath
 
 
 def prefer_standard_library() -> None:
-    """Import from the standard library before PYTHONPATH and the working directory from now on."""
+    """Change `sys.path`: the standard library comes before PYTHONPATH and the working directory."""
     sys.path.sort(key=lambda entry: entry != STANDARD_LIBRARY and not entry.endswith("lib-dynload"))
 
 
@@ -25,7 +25,7 @@ def isolated(program: str, *arguments: str) -> list[str]:
     """Return the command line that runs the source text `program` in an isolated interpreter.
 
     It ignores PYTHON variables, the working directory and `sitecustomize`. It finds modules in the standard library,
-    beside this package, and then where this process finds them, which suits every kind of installation.
+    then beside this package, and then on this process's `sys.path`.
     """
     path = f"import sys\nsys.path += {[PACKAGE_PARENT, *sys.path]!a}\n"
     return [sys.executable, "-I", "-S", "-c", path + program, *arguments]

@@ -1,6 +1,6 @@
-"""TLS with a pinned key: the handshake checks the server's key, so nothing is sent to another server.
+"""Makes TLS contexts that verify a server by the *pin*, the hash of its public key.
 
-Since the check is part of the handshake, any library can use the contexts that are made here.
+The check is part of the handshake, so nothing is sent to another server, and any library can use the contexts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _LONG = 0x80
 """The bit of a DER length that marks the long form: the length follows in further bytes."""
 
 _HOSTS = frozenset({"DNS", "IP Address"})
-"""Kinds of alternative names that name a host, as `getpeercert` calls them."""
+"""The kinds of alternative names of a host, as in `getpeercert`."""
 
 _BEFORE_KEY = (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)
-"""Fields of a certificate before its key: serial number, algorithm, issuer, validity, subject (RFC 5280, 4.1)."""
+"""The fields of a certificate before its key: serial number, algorithm, issuer, validity, subject (RFC 5280, 4.1)."""
 
 
 class CertificateError(OperationalError):
@@ -37,8 +37,8 @@ class PinError(OperationalError, ssl.SSLError):
 def pin_of(certificate: bytes) -> str:
     """Return the pin of a certificate in DER: SHA-256 of its public key. Raises `CertificateError`.
 
-    OpenSSL also reads certificates that are not in DER. In such a certificate this function might find another key than
-    OpenSSL, which has verified the server's key. So it accepts only DER.
+    It accepts only strict DER. In other encodings, which OpenSSL also reads, it might find another key than the one
+    that OpenSSL has verified.
     """
     try:
         fields = _content(_content(certificate, _SEQUENCE)[1], _SEQUENCE)[1]
@@ -58,32 +58,35 @@ def base32_of(digest: bytes) -> str:
 
 
 def why_unusable(error: Exception) -> str:
-    """Explain in plain terms why a file with a certificate, a key or authorities cannot be used."""
+    """Explain an error of a file with a certificate, a key or CA certificates."""
     if not isinstance(error, ssl.SSLError):
         return getattr(error, "strerror", None) or str(error)
     return "the key is of another certificate" if error.reason == "KEY_VALUES_MISMATCH" else "damaged, or not in PEM"
 
 
 def pinned_context(check: Callable[[str], None]) -> ssl.SSLContext:
-    """Return a context for clients; `check` gets the pin of each server, and raises `PinError` to reject it.
+    """Return a client's context; `check` gets the pin of each server, and raises `PinError` to reject it.
 
-    It checks no authority and no name: the key identifies the server.
+    It checks no authority and no host name, because the key identifies the server.
     """
     context = _client_context(check)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # TLS 1.3 proves in any case that the server has the key of its certificate
+    context.verify_mode = ssl.CERT_NONE  # even so, TLS 1.3 proves that the server has the key
     return context
 
 
 def authority_context(check: Callable[[str], None], authorities: str) -> ssl.SSLContext:
-    """Return a context for clients that trusts the authorities in a PEM file, and checks names. Raises `OSError`."""
+    """Return a client's context that also trusts only the authorities in a PEM file, and checks names.
+
+    Raises `OSError`.
+    """
     context = _client_context(check)
     context.load_verify_locations(authorities)
     return context
 
 
 def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
-    """Return a context for a server, without a certificate; with authorities it demands client certificates.
+    """Return a server's context without a certificate; with authorities, it demands certificates of clients.
 
     Raises `OSError`.
     """
@@ -97,14 +100,13 @@ def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
 
 
 send_alert: ContextVar[Callable[[bytes], object] | None] = ContextVar("send_alert", default=None)
-"""Sends bytes to the client that this task accepts, without blocking; raises `OSError`."""
+"""Set in the task of a handshake: sends bytes to the client, without blocking; raises `OSError`."""
 
 
 class _ServerObject(ssl.SSLObject):
-    """A connection of an event loop that sends the client an alert if the handshake fails.
+    """A server's connection that sends the client OpenSSL's alert if the handshake fails (RFC 8446, 6.2).
 
-    OpenSSL makes the alert (RFC 8446, 6.2), such as that a certificate is required. asyncio would close the connection
-    without sending it.
+    The alert may say that a certificate is required. asyncio would close the connection without sending it.
     """
 
     outgoing: ssl.MemoryBIO
@@ -124,7 +126,7 @@ class _ServerObject(ssl.SSLObject):
 
 
 class _ServerContext(ssl.SSLContext):
-    """A context that passes `send_alert` to the connections that it makes."""
+    """Passes `send_alert` to new connections."""
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **named: Any) -> ssl.SSLObject:
         made = super().wrap_bio(incoming, outgoing, *more, **named)
@@ -134,10 +136,10 @@ class _ServerContext(ssl.SSLContext):
 
 
 def _client_context(check: Callable[[str], None]) -> ssl.SSLContext:
-    """Return a context whose connections, blocking or of an event loop, call `check` at the end of a handshake."""
+    """Return a context that makes its connections call `check` with the server's pin at the end of a handshake."""
 
     class CheckedObject(ssl.SSLObject):
-        """A connection of an event loop."""
+        """A connection of asyncio."""
 
         def do_handshake(self) -> None:
             super().do_handshake()
@@ -167,7 +169,7 @@ def _pin_of_peer(connection: ssl.SSLObject | ssl.SSLSocket) -> str:
 
 
 def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
-    """Parse the first DER value, which has to be of this kind; return the value, its content, and the rest of `data`.
+    """Parse the first DER value, which must be of this kind; return the value, its content, and the rest of `data`.
 
     Raises `CertificateError`, and `IndexError` if `data` ends too early.
     """

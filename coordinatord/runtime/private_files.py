@@ -1,7 +1,7 @@
-"""Reads and writes files with secrets: only one user can read them, and they are replaced atomically.
+"""Reads and writes files with secrets, which only one user can read, and which are replaced atomically.
 
-Links are followed only to a file that a person has named. root may write into the directory of another user, such as
-that of a coordinatord service. The file then belongs to the owner of the directory, who could not read it otherwise.
+Symbolic links are followed only in paths that a person has given. If root writes into the directory of another user,
+such as that of a service, the file belongs to the directory's owner, so that the service can read it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRIVATE_BYTES_MAX = 1024 * 1024
 
 
 class PrivateFileError(OperationalError):
-    """A file with secrets cannot be used: the system refuses it, or others could read it."""
+    """A file with secrets cannot be used, because the system refuses it, or others could read it."""
 
     exit_code = ExitCode.OS_ERROR
 
@@ -112,10 +112,10 @@ def read_given(path: Path) -> str:
 
 
 def inherit_owner(handle: int, directory: Path) -> None:
-    """Give a file that root has made to the owner of its directory. Raises `OSError`."""
+    """Give a file to the owner of its directory, if this process runs as root. Raises `OSError`."""
     if os.geteuid() == 0:
         found = directory.stat()
-        with suppress(PermissionError):  # a container's root may lack that right, and then stays the owner
+        with suppress(PermissionError):  # a container's root may lack the right to do so
             os.fchown(handle, found.st_uid, found.st_gid)
 
 

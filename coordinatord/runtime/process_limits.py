@@ -1,4 +1,4 @@
-"""Sets the limits of this process: many open files, and no core file, which would contain secrets."""
+"""Sets limits of this process: many open files, and no core file, which would contain secrets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NO_CORE_FILE = 1
 
 
 def leave_no_core_file() -> None:
-    """Prevent core files of this process, also those that the system pipes to a program.
+    """Prevent core files of this process, because they would contain tokens and keys.
 
-    A core file contains all memory, tokens and keys included. If core_pattern names a program, Linux ignores the limit,
-    except for this one value (fs/coredump.c, "RLIMIT_CORE is set to 1, aborting core").
+    If core_pattern names a program, Linux ignores every other limit than this one (fs/coredump.c, "RLIMIT_CORE is set
+    to 1, aborting core").
     """
     _, hard = INHERITED_CORE
     try:
@@ -38,8 +38,8 @@ def allow_many_files() -> None:
 def load_thread_end() -> None:
     """Load the library that glibc needs to end a thread, while a descriptor is free to open it.
 
-    Python ends daemon threads by `pthread_exit` at its end. glibc would open the library only then, and abort a process
-    without a free descriptor, which would lose its exit code.
+    At its end Python ends daemon threads, and only then glibc would open the library. Without a free descriptor it
+    aborts the process, and the exit code is lost.
     """
     import ctypes  # noqa: PLC0415 - most commands end without threads
 

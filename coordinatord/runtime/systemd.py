@@ -1,7 +1,7 @@
-"""Speaks systemd's service protocols without its library: notifications, the watchdog and passed sockets.
+"""Implements systemd's protocols for services: notifications, the watchdog and passed sockets.
 
-See sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3). In a process that systemd did not start, all of this does
-nothing.
+See sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3). In a process that systemd has not started, nothing here
+has an effect.
 """
 
 from __future__ import annotations
@@ -18,41 +18,40 @@ from coordinatord.runtime.logs import fields
 log = logging.getLogger(__name__)
 
 FIRST_PASSED = 3
-"""The first descriptor that systemd passes; see sd_listen_fds(3)."""
+"""The number of the first passed descriptor."""
 
 NOTIFY_WITHIN_S = 1.0
-"""How long to wait for a systemd whose queue is full. The wait blocks the event loop."""
+"""How long to wait if systemd's queue is full. The wait blocks the event loop."""
 
 STATUS_EVERY_S = 1.0
-"""The interval of status updates: `systemctl status` is at most a second late."""
+"""The interval of status updates, so how late `systemctl status` may be."""
 
 STATUS_CHARACTERS_MAX = 500
-"""The limit of a status: one line to read at a glance. systemd would accept much more."""
+"""The limit of a status line for people; systemd would accept much more."""
 
-PASSED = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
-WATCHED = ("WATCHDOG_USEC", "WATCHDOG_PID")
-NOTIFIED = "NOTIFY_SOCKET"
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+"""The environment variables of the three protocols."""
 
 
 class SystemdNotifier:
-    """The systemd that started this process, or none."""
+    """The connection to the systemd that has started this process, if any."""
 
     def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
-        """Read systemd's variables and remove them from `environ`: no child of this process, `pid`, may use them."""
-        taken = {name: environ.pop(name, "") for name in (NOTIFIED, *WATCHED, *PASSED)}
-        name = taken[NOTIFIED]
+        """Read systemd's variables, and remove them from `environ`, since they are only for this process, `pid`."""
+        taken = {name: environ.pop(name, "") for name in VARIABLES}
+        name = taken["NOTIFY_SOCKET"]
         # A name that begins with @ is in the abstract namespace, where the kernel has a null byte instead.
         self._address = f"\0{name[1:]}" if name.startswith("@") else name
         self._unreachable = False
-        """A notification failed, which is logged once."""
+        """Whether a notification has failed, which is logged once."""
         self._passed = _number(taken, "LISTEN_FDS") if _number(taken, "LISTEN_PID") == pid else 0
         self.watchdog_s: float | None = None
-        """The seconds without a sign of life after which systemd kills this process; None: never."""
+        """The seconds without a sign of life until systemd kills this process; None: never."""
         if taken["WATCHDOG_PID"] in {"", str(pid)} and (microseconds := _number(taken, "WATCHDOG_USEC")):
             self.watchdog_s = microseconds / 1_000_000
 
     def notify(self, *assignments: str) -> None:
-        """Send systemd assignments, such as `READY=1`, in one message, which it applies as a whole."""
+        """Send systemd assignments, such as `READY=1`, in one message."""
         if not self._address:
             return
         try:
@@ -66,7 +65,7 @@ class SystemdNotifier:
             self._unreachable = True
 
     async def keep_alive(self) -> None:
-        """Send the watchdog two signs of life per timeout, until cancelled: they prove that the event loop runs."""
+        """Send two signs of life per timeout of the watchdog, until cancelled: they show that the event loop runs."""
         while self.watchdog_s is not None:
             self.notify("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / 2)
@@ -81,7 +80,7 @@ class SystemdNotifier:
             await asyncio.sleep(STATUS_EVERY_S)
 
     def take_sockets(self) -> list[socket.socket]:
-        """Return the sockets of systemd's socket unit, which only this process has; a second call returns none.
+        """Return the sockets that systemd has passed; a second call returns none.
 
         Raises `OSError` if one of them is no socket.
         """
@@ -92,7 +91,7 @@ class SystemdNotifier:
 
 
 def status_of(text: str) -> str:
-    """Return the assignment of a status text, in one line."""
+    """Return the assignment for `notify` that shows a text in `systemctl status`."""
     return f"STATUS={' '.join(text.split())[:STATUS_CHARACTERS_MAX]}"
 
 

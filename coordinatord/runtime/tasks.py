@@ -1,6 +1,6 @@
-"""Runs background tasks that end with their owner, and whose failure ends the owner.
+"""Runs background tasks for an owner: if one fails, the owner ends, and so do all of them.
 
-A failed callback of the event loop ends the owner as well. Work that may hang runs in a thread.
+A failed callback of the event loop ends the owner as well. `in_thread` runs work that may hang.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 LOOPS = frozenset({"asyncio", "uvloop"})
-"""Packages that call callbacks."""
+"""The packages of event loops, which call callbacks."""
 
 OF_ONE_CONNECTION = "aiohttp"
-"""The package whose callbacks each serve one connection. An error in such a callback affects only that connection, so a
-peer that triggers a bug there must not end the daemon."""
+"""The package with a callback for each connection. An error there must end only the connection, and not the daemon."""
 
 
 class Tasks:
-    """The background tasks of one owner. A task or a callback that fails ends the owner, through `guard`."""
+    """The background tasks of one owner, which awaits `guard`."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # After `guard` has ended, asyncio must not log that nobody retrieved the exception of a failure.
+        # Otherwise asyncio would log a failure after the end of `guard` as never retrieved.
         self._failure.add_done_callback(lambda failure: failure.cancelled() or failure.exception())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -38,10 +37,10 @@ class Tasks:
         return task
 
     async def guard(self, wanted: asyncio.Future[Result]) -> Result:
-        """Wait for a result, or raise the exception of the first task that has failed.
+        """Wait for a result, or raise the exception of the first task that fails.
 
         Meanwhile a failed callback of the loop (`call_soon`, timers, readers, signal handlers) counts as a failed task.
-        By default the loop would log the error and go on without the effect of the callback.
+        Without this, the loop would only log the error, and the callback's effect would be missing.
         """
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
@@ -60,7 +59,7 @@ class Tasks:
             self._failure.set_exception(error)
 
     async def cancel(self) -> None:
-        """End all tasks and wait until they are gone."""
+        """Cancel all tasks, and wait for their end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -96,9 +95,9 @@ def _called_back(error: BaseException) -> str:
 
 
 def in_thread(work: Callable[[], Result], name: str) -> asyncio.Future[Result]:
-    """Start work that may hang in a daemon thread of this name; return a future of the result.
+    """Start work that may hang in a daemon thread of this name; return a future of its result.
 
-    Unlike with an executor, the end of the program does not wait for it. Raises `OSError` without a free thread.
+    Unlike an executor's thread, it does not delay the end of the program. Raises `OSError` if no thread can start.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
@@ -121,6 +120,6 @@ def in_thread(work: Callable[[], Result], name: str) -> asyncio.Future[Result]:
 
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
-    except RuntimeError as error:  # Python raises this one instead of EAGAIN
+    except RuntimeError as error:  # Python raises this instead of EAGAIN
         raise OSError(errno.EAGAIN, "the system has no thread to give") from error
     return done

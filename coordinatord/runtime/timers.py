@@ -1,4 +1,4 @@
-"""Timers of the event loop: one for the next deadline of a pure machine, and one for many equal timeouts."""
+"""Timers of the event loop: one for the next deadline of a pure machine, and one for many equally long timeouts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Generic, TypeVar
 
 
 class DeadlineTimer:
-    """Calls back at the armed time, and passes a clock reading that is never before that time.
+    """Calls back at the armed time, with a clock reading that is never before that time.
 
-    uvloop fires up to half a millisecond early (measured: 132 of 300 timers). A machine that is called early finds
-    nothing due, and would be called again and again.
+    uvloop fires up to half a millisecond early (measured: 132 of 300 timers). With the true reading, a machine would
+    find nothing due, and be called again and again.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[float], None]) -> None:
@@ -40,14 +40,15 @@ Waiting = TypeVar("Waiting", bound=Hashable)
 
 
 class Patience(Generic[Waiting]):
-    """Times out many things with one timer: each expires after the same number of seconds."""
+    """Many timeouts of the same length, with one timer."""
 
-    def __init__(self, seconds: float, give_up: Callable[[Waiting], None]) -> None:
-        """Call `give_up` with each thing that has waited for `seconds`."""
+    def __init__(self, seconds: float, on_timeout: Callable[[Waiting], None]) -> None:
+        """Call `on_timeout` with each thing that has waited for `seconds`."""
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds
-        self._give_up = give_up
+        self._on_timeout = on_timeout
         self._until: dict[Waiting, float] = {}
+        """When each timeout expires, by the loop's clock, earliest first."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -67,14 +68,14 @@ class Patience(Generic[Waiting]):
         return self._until.pop(waiting, None) is not None
 
     def expire_oldest(self) -> None:
-        """Expire the oldest timeout, if there is one."""
+        """Expire the oldest timeout now, if there is one."""
         for waiting in self._until:
             del self._until[waiting]
-            self._give_up(waiting)
+            self._on_timeout(waiting)
             return
 
     def expire_older(self, seconds: float) -> None:
-        """Expire all that have waited for longer than `seconds`."""
+        """Expire the timeouts now that began more than `seconds` ago."""
         latest = self._loop.time() + self._seconds - seconds
         while self._until and next(iter(self._until.values())) < latest:
             self.expire_oldest()
@@ -86,9 +87,9 @@ class Patience(Generic[Waiting]):
             self._timer.cancel()
 
     def _arm(self) -> None:
-        self._timer = self._loop.call_at(next(iter(self._until.values())), self._look) if self._until else None
+        self._timer = self._loop.call_at(next(iter(self._until.values())), self._fire) if self._until else None
 
-    def _look(self) -> None:
+    def _fire(self) -> None:
         now = self._loop.time()
         while self._until and next(iter(self._until.values())) <= now:
             self.expire_oldest()

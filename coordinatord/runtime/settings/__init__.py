@@ -1,10 +1,10 @@
 """Reads the settings of a program from flags, the environment, a TOML file and defaults, in this order of precedence.
 
 Without the flag `--max-restarts`, `nodeclient` reads `NODECLIENT_MAX_RESTARTS`, and then the key `max-restarts` of the
-file that `--config` names. The programs define their settings.
+file that `--config` names. Each program defines its settings.
 
-`setting` defines one setting and fills records with settings, `setting_values` parses values, and `parser` reads all
-settings of a command line. `toml_file` reads and writes the file, and `completion` makes a shell's completion script.
+`setting` describes one setting, `setting_values` parses values, and `parser` reads all settings of a command line.
+`toml_file` reads and writes the file, and `completion` makes a completion script for a shell.
 """
 
 from coordinatord.runtime.settings.completion import add_completion

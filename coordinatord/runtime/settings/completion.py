@@ -1,6 +1,6 @@
-"""`--print-completion SHELL`, as in torchrun: prints a script for a shell to complete a program's flags.
+"""Adds the flag `--print-completion SHELL`, as in torchrun: it prints a script by which a shell completes flags.
 
-shtab makes the script from the program's parser. Only this flag needs and imports shtab.
+The library shtab makes the script from the program's parser. Only this flag needs and imports shtab.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ SHELLS = ("bash", "zsh", "tcsh")
 """The shells that shtab supports."""
 
 FILES = frozenset({"FILE", "SCRIPT"})
-"""The metavars of values that are file paths."""
+"""The metavars of values that are paths of files."""
 
 FOLDERS = frozenset({"DIR"})
+"""The metavars of values that are paths of directories."""
 
 
 def add_completion(parser: argparse.ArgumentParser, make_whole: Callable[[], argparse.ArgumentParser]) -> None:

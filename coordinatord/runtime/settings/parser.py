@@ -1,7 +1,7 @@
-"""Parses command lines whose flags can also be set in the environment and in a TOML file; an error is one clear line.
+"""Parses flags that can also be set by environment variables and in a TOML file; an error is one line.
 
-A flag may be written with `_`, as in torchrun. The same function reads a value from all three sources, so it means the
-same everywhere. `--show-config` shows the source of each value.
+A flag may be written with `_`, as in torchrun. The same function parses a value from each of the three sources, so that
+it means the same. `--show-config` shows the source of each value.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from coordinatord.runtime.settings.setting_values import types
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
-"""The names of TOML's types in errors."""
+"""The texts for TOML's types in errors."""
 
-ALIKE = 0.85
+VARIABLE_SIMILARITY = 0.85
 """The least similarity of an unknown environment variable to a known one to count as misspelt. COORDS and MAX_RESTART
-do. The SERVICE_PORT that Kubernetes sets under our prefix does not."""
+have it, and Kubernetes' SERVICE_PORT under our prefix has not."""
 
-ALIKE_FLAG = 0.6
-"""The least similarity of a known flag to a wrong one to be suggested."""
+FLAG_SIMILARITY = 0.6
+"""The least similarity of a known flag to an unknown one to be suggested."""
 
 
 class SettingsError(OperationalError):
@@ -44,7 +44,7 @@ class SettingsError(OperationalError):
 
 
 class SettingsParser(argparse.ArgumentParser):
-    """An argument parser that also reads environment and file, and raises `SettingsError`s.
+    """An argument parser that also reads environment variables and a file, and raises `SettingsError`.
 
     `add_argument` works as in argparse.
     """
@@ -54,10 +54,13 @@ class SettingsParser(argparse.ArgumentParser):
         self._env_prefix = env_prefix
         self._environ = os.environ if environ is None else environ
         self._settings: dict[str, Setting] = {}
+        """The settings by attribute, as in the parsed arguments."""
         self._in_force: dict[str, InForce] = {}
+        """Their values and sources, after parsing."""
         self._texts: dict[str, str] = {}
-        """The last text that was read of each setting."""
+        """The last text that was parsed of each setting."""
         self._config_variable = ""
+        """The variable that names the file; empty without `add_config_file`."""
         self._add = self.add_argument
         """Adds a flag below the last heading of the help text."""
         self._file: ConfigFile | None = None
@@ -65,7 +68,7 @@ class SettingsParser(argparse.ArgumentParser):
     # Definitions of settings
 
     def add_heading(self, title: str) -> None:
-        """Show the flags that are added from now on below a heading of the help text."""
+        """Show the flags that are added after this below a heading of the help text."""
         self._add = self.add_argument_group(title).add_argument
 
     def add_setting(
@@ -83,13 +86,15 @@ class SettingsParser(argparse.ArgumentParser):
         reload: bool = False,
         **options: Any,
     ) -> None:
-        """Add a flag that is also read from `PREFIX_SOME_NAME` of the environment, and from a file.
+        """Add a flag that is also read from the variable `PREFIX_SOME_NAME` and from a file.
 
-        `usage` has its names and that of its value, such as `--some-name -s N`; the first name counts. The name of the
-        value determines its types in a file, and the attribute for seconds (`S`) ends in `_s`. A flag without value and
-        `choices` is a switch. `by_default` describes a default that is no plain value. `variables` replaces the
-        variable: the first that is set counts, and an empty sequence means none. `array` converts an array of a file to
-        the text of the flag. With `reload`, a running program applies a new value.
+        `usage` has the flag's names and the name of its value, as in `--some-name -s N`. The first name gives the
+        variable, the key and the attribute, which ends in `_s` for seconds (`S`). The name of the value determines its
+        types in a file. A flag without a value and `choices` is a switch.
+
+        `by_default` describes a default that is no plain value. `variables` replaces the variable: the first one that
+        is set counts, and an empty sequence means none. `array` converts an array of a file to the text of the flag.
+        With `reload`, a running program applies a new value.
         """
         flags = [word for word in usage.split() if word.startswith("-")]
         value = usage.removeprefix(" ".join(flags)).strip()
@@ -107,7 +112,7 @@ class SettingsParser(argparse.ArgumentParser):
         else:
             options |= {"type": read, "metavar": value or None}
         spellings = dict.fromkeys(spelling for flag in flags for spelling in (flag, _underscored(flag)))
-        # The attribute exists only if the flag was given, which distinguishes a flag from all other sources.
+        # The attribute exists only if the flag was given.
         action = self._add(*spellings, **options, default=argparse.SUPPRESS)
         kinds = (bool,) if is_switch else types(value)
         self._settings[action.dest] = Setting(action, variables, default, required, kinds, array, reload)
@@ -126,7 +131,7 @@ class SettingsParser(argparse.ArgumentParser):
         )
 
     def add_command(self, name: str, **options: Any) -> None:
-        """Add the command after all flags; a file has it as an array under this key."""
+        """Add the command line after all flags, such as a script's; in a file it is an array under this key."""
         action = self.add_argument(name, nargs=argparse.REMAINDER, **options)
         self._settings[name] = Setting(action, (), default=[], required=False, kinds=(), array=str)
 
@@ -142,7 +147,7 @@ class SettingsParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as `parse_args`, and return the unknown arguments as well. Raises `SettingsError`.
 
-        A missing setting is no error beside unknown arguments: one of them may be its misspelt flag.
+        If there are unknown arguments, missing settings are no error: an argument may be a misspelt flag of one.
         """
         given, unknown = super().parse_known_args(args, namespace)
         for dest in (dest for dest, setting in self._settings.items() if setting.is_command):
@@ -168,27 +173,27 @@ class SettingsParser(argparse.ArgumentParser):
 
     @property
     def misspelt(self) -> list[str]:
-        """Remarks about unknown variables that seem misspelt."""
+        """Remarks about unknown environment variables that seem misspelt."""
         known = {name for setting in self._settings.values() for name in setting.variables} | {self._config_variable}
         remarks = []
         for name in sorted(name for name, value in self._environ.items() if value and name not in known):
             prefix, _, suffix = name.partition("_")
             suffixes = [other.removeprefix(f"{prefix}_") for other in known if other.startswith(f"{prefix}_")]
-            if near := _alike(suffix, suffixes, ALIKE):
+            if near := _alike(suffix, suffixes, VARIABLE_SIMILARITY):
                 remarks.append(f"environment variable {clip(name)} has no effect: did you mean {prefix}_{near}?")
         return remarks
 
     def values(self, given: argparse.Namespace, *, reload: bool) -> Mapping[str, object]:
-        """Return the values of settings that a reload changes, or of the others, by name."""
+        """Return the values of the settings that a reload changes, or of all others, by name."""
         chosen = ((dest, setting) for dest, setting in self._settings.items() if setting.reload is reload)
         return {setting.keys[0]: getattr(given, dest, None) for dest, setting in chosen}
 
     def rank(self, dest: str) -> Rank:
-        """Return the rank of the source of a setting's value."""
+        """Return the kind of source of a setting's value."""
         return self._in_force[dest].rank
 
     def exclude(self, given: argparse.Namespace, switch: str, other: str, message: str) -> None:
-        """Keep only one of a switch and another setting in force: the one from the stronger source.
+        """Reset a switch or another setting if both are given: the one from the weaker source.
 
         `message` is the error if both sources are equal. Raises `SettingsError`.
         """
@@ -202,7 +207,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._in_force[loser] = InForce(Rank.DEFAULT, origin, None)
 
     def record(self, dest: str, value: object, origin: str = "default") -> None:
-        """Record a derived value for `--show-config`, of a setting that was not given."""
+        """Record the value that a program uses for a setting without one, for `--show-config`."""
         if self.rank(dest) is Rank.DEFAULT:
             self._in_force[dest] = InForce(Rank.DEFAULT, origin, value)
 
@@ -230,7 +235,7 @@ class SettingsParser(argparse.ArgumentParser):
         return lines
 
     def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
-        """Choose the source of one setting's value, and read it."""
+        """Read a setting's value from its strongest source."""
         dest, value = setting.action.dest, setting.default
         has_flag = getattr(given, dest) != [] if setting.is_command else dest in given
         # An empty variable of an environment file means that the setting is not given.
@@ -262,7 +267,7 @@ class SettingsParser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _read(self, setting: Setting, text: str, where: str) -> Any:
-        """Parse the text of any source as the flag would."""
+        """Parse a text of any source as a value of the flag."""
         if contains_token(text):
             self.error(f"{where}: a token has no place here, where others see it: put it into a file, and replace it")
         try:
@@ -337,9 +342,9 @@ class SettingsParser(argparse.ArgumentParser):
         return _nearest(wrong.replace("_", "-"), flags)
 
     def check_flags(self, words: Sequence[str], *others: argparse.ArgumentParser) -> None:
-        """Reject flags that neither this parser nor `others` have, and suggest the nearest. Raises `SettingsError`.
+        """Check that this parser or one of `others` has all flags among `words`. Raises `SettingsError`.
 
-        Call it before parsing: for `--setle 3`, argparse would report that 3 is no command.
+        Call it before parsing, because for `--setle 3` argparse would report that 3 is no command.
         """
         known = {flag for parser in (self, *others) for action in parser._actions for flag in action.option_strings}  # noqa: SLF001
         for word in words:
@@ -355,7 +360,7 @@ class SettingsParser(argparse.ArgumentParser):
 
 
 def help_texts(summary: str, example: str, exit_codes: str) -> dict[str, Any]:
-    """Return the help texts of a program or a command: summary, example and exit codes."""
+    """Return options of a parser with the help texts of a program or a command."""
     return {
         "help": summary,
         "description": f"{summary[:1].upper()}{summary[1:]}.",
@@ -364,16 +369,17 @@ def help_texts(summary: str, example: str, exit_codes: str) -> dict[str, Any]:
 
 
 def with_help_flag(arguments: Sequence[str]) -> Sequence[str]:
-    """Replace the word `help` by the flag: `help status` becomes `status --help`."""
+    """Replace the word `help` by the flag `--help`: `help status` becomes `status --help`."""
     return [*arguments[1:2], "--help"] if arguments and arguments[0] == "help" else arguments
 
 
 def _nearest(wrong: str, known: Sequence[str]) -> str | None:
+    """Return the known name that begins with a wrong one, or else the most similar one."""
     continued = [name for name in known if wrong and name.startswith(wrong)]
     return continued[0] if continued else _alike(wrong, known)
 
 
-def _alike(wrong: str, known: Sequence[str], cutoff: float = ALIKE_FLAG) -> str | None:
+def _alike(wrong: str, known: Sequence[str], cutoff: float = FLAG_SIMILARITY) -> str | None:
     """Return the known name that is most similar to a wrong one."""
     import difflib  # noqa: PLC0415 - few command lines are wrong
 
@@ -393,7 +399,7 @@ def _as_toml(value: object) -> str:
 
 
 def _in_words(default: object) -> str:
-    """Return a default as the help shows it; empty if it is no plain value."""
+    """Format a default for the help; empty if it is no plain value."""
     is_plain = type(default) in {int, float, str} and default is not argparse.SUPPRESS
     return (f"{default:g}" if isinstance(default, float) else str(default)) if is_plain else ""
 
@@ -403,7 +409,7 @@ def _underscored(flag: str) -> str:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Shows one spelling of each flag, and preserves the line breaks of the text below."""
+    """Shows only one spelling of each flag, and preserves line breaks in the epilog."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=110)

@@ -1,4 +1,4 @@
-"""Defines one setting: its flag, its other sources, and its value in force."""
+"""Describes one setting: its flag, its other sources, and its value in force."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Made = TypeVar("Made", bound=Struct)
 
 
 class Rank(IntEnum):
-    """The kinds of sources of a value; the greater wins."""
+    """The kinds of sources of a value; the greater one wins."""
 
     DEFAULT = 0
     FILE = 1
@@ -23,12 +23,14 @@ class Rank(IntEnum):
 
 
 class InForce(Struct, frozen=True):
-    """The value of a setting, in the form of a file, and a text with its source."""
+    """The value of a setting and its source."""
 
     rank: Rank
+    """The kind of source."""
     origin: str
+    """The source as a text, such as `environment variable X`."""
     value: object
-    """None for no value."""
+    """The value as in a file; None without one."""
 
 
 class Setting(Struct, frozen=True):
@@ -36,13 +38,13 @@ class Setting(Struct, frozen=True):
 
     action: argparse.Action
     variables: Sequence[str]
-    """Environment variables; the first that is set counts."""
+    """Its environment variables; the first one that is set counts."""
     default: Any
     required: bool
     kinds: tuple[type, ...]
-    """Its types in TOML, except an array."""
+    """Its types in TOML, besides an array."""
     array: Callable[[Sequence[str]], str] | None
-    """Converts an array of TOML to the text of the flag; None: it is no list."""
+    """Converts an array of TOML to the text of the flag; None if an array is not allowed."""
     reload: bool = False
     """Whether a running program applies a new value when it reloads its settings."""
 
@@ -64,21 +66,21 @@ class Setting(Struct, frozen=True):
 
     @property
     def by_default(self) -> InForce:
-        """The value in force if none is given; the text of the help, if the default is no plain value."""
+        """The default and its source, which is the text of the help if the default is no plain value."""
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
             return InForce(Rank.DEFAULT, "default", self.default)
         _, marker, words = (self.action.help or "").partition("(default: ")
         return InForce(Rank.DEFAULT, f"not set (default: {words.partition(')')[0]})" if marker else "not set", None)
 
     def as_toml(self, text: str) -> object:
-        """Convert the text of the flag to the value of a file."""
+        """Convert the text of the flag to a value as in a file."""
         if int in self.kinds and text.isascii() and text.isdecimal():
             return int(text)
         return float(text) if float in self.kinds else text
 
 
 def filled(kind: type[Made], given: argparse.Namespace, **others: Any) -> Made:
-    """Make a record from the settings named as its fields, and `others`; duplicates are removed from lists."""
+    """Make a struct from the settings with the names of its fields, and from `others`; lists lose duplicates."""
     named = {field.name: vars(given)[field.name] for field in fields(kind) if field.name in given} | others
     return kind(
         **{name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in named.items()}

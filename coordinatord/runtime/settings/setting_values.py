@@ -1,4 +1,4 @@
-"""Parses values of settings that both programs have. Errors are `argparse.ArgumentTypeError`s."""
+"""Parses values of settings: ports, directories, seconds and lists. Errors are `argparse.ArgumentTypeError`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "FACTOR": (int, float),
     **dict.fromkeys(("SIZE", "STREAMS", "RANKS"), (int, str)),
 }
-"""The types in a file, by the name of the value in the help. Each value is converted to text and parsed as that, so
-that a flag and a key cannot differ in meaning. A file must not quote a number: `settle = "2"` may be a mistake."""
+"""The types in a file, by the name of the value in the help. A file must not quote a number, because `settle = "2"` may
+be a mistake."""
 
 
 def types(value: str) -> tuple[type, ...]:
-    """Return the types in a file for a value of this name, which may have alternatives, such as `N|auto`."""
+    """Return the types in a file of a value with this name, which may have alternatives, as in `N|auto`."""
     return _TYPES.get(value, (int, str) if "|" in value else (str,))
 
 

@@ -1,6 +1,6 @@
-"""Reads and writes a settings file in TOML, and knows the line of each key for errors.
+"""Reads and writes a settings file in TOML, and finds the line of a key for errors.
 
-The parser decides which keys are valid, and what they mean.
+`parser` decides which keys are valid, and what they mean.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 
 BYTES_MAX = 64 * 1024
-"""The largest file that is read: a hundred times the size of all settings with many comments. A larger file was
-probably named by mistake."""
+"""The size limit of a file: a hundred times that of all settings with comments. A larger one was named by mistake."""
 
 
 class ConfigFileError(OperationalError):
-    """The file cannot be read as settings; the text has the path and the reason."""
+    """The file cannot be read."""
 
 
 class ConfigFile:
-    """The keys of one file, by name with dashes."""
+    """The content of one file."""
 
     def __init__(self, path: Path) -> None:
         """Read it. Raises `ConfigFileError`."""
@@ -32,6 +31,7 @@ class ConfigFile:
         text = _read(path)
         self._lines = text.splitlines()
         self.values: dict[str, Any] = {}
+        """The values by key, with dashes instead of underscores."""
         for key, value in _parse(path, text).items():
             name = key.replace("_", "-")
             if name in self.values:
@@ -50,7 +50,7 @@ class ConfigFile:
 
 def _read(path: Path) -> str:
     try:
-        # The open must not wait for the writer of a pipe: a reload happens while nodes are served.
+        # Without O_NONBLOCK, a named pipe would block the daemon at a reload.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigFileError(f"the settings file {path} cannot be read: {error.strerror}") from error
@@ -91,7 +91,7 @@ def toml_line(key: str, value: object, origin: str) -> str:
 
 
 def toml_value(value: object) -> str:
-    """Format a value: a switch, a number, a text, or an array of these; anything else as its text."""
+    """Format a switch, a number, a text, or an array of these; another value as its text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -106,5 +106,5 @@ def toml_value(value: object) -> str:
 
 
 def remark(text: str) -> str:
-    """Format a comment, without characters that TOML forbids or that control a terminal."""
+    """Format a comment; replace characters that TOML forbids or that control a terminal."""
     return "# " + "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

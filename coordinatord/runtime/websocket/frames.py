@@ -1,7 +1,6 @@
 """Encodes and decodes WebSocket frames (RFC 6455, section 5), without a socket.
 
-Nearly every frame is one whole binary message of some hundred bytes. That path is short, because each heartbeat takes
-it.
+Nearly all frames are heartbeats: whole binary messages of some hundred bytes. So their path through the code is short.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import IntEnum
 from coordinatord.protocol.errors import OperationalError
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-"""Kinds of frames. Kinds from `CLOSE` on are control frames, which may come between the fragments of a message."""
+"""Kinds of frames. Those from `CLOSE` on are control frames, which may come between the fragments of a message."""
 
 KINDS = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
 
@@ -28,7 +27,7 @@ CONTROL_BYTES_MAX = 125
 """The limit of a control frame's payload; a control frame is never fragmented."""
 
 IN_TWO_BYTES, IN_EIGHT_BYTES = 126, 127
-"""Values of the size field that mean that the size is in the next two or eight bytes."""
+"""Values of the size field for a size in the next two or eight bytes."""
 
 MASK_BYTES = 4
 
@@ -44,7 +43,7 @@ class CloseCode(IntEnum):
 
 
 class FrameError(OperationalError):
-    """The peer breaks the rules of WebSockets, or its message is too long. The connection has to end."""
+    """The peer violates the protocol, or its message is too long. State: nothing more of this connection is decoded."""
 
     def __init__(self, code: CloseCode, text: str) -> None:
         super().__init__(text)
@@ -73,29 +72,29 @@ def xored(payload: bytes, mask: bytes) -> bytes:
 class FrameReader:
     """Decodes the bytes that arrive at one end, in pieces of any size."""
 
-    __slots__ = ("_begun", "_kind", "_masked", "_most", "_pieces", "_wanted", "error", "left")
+    __slots__ = ("_begun", "_kind", "_masked", "_most", "_pieces", "_wanted", "allowed", "error")
 
     def __init__(self, *, masked: bool, most: int) -> None:
         """Expect frames that are `masked`, if they go to a server, and messages of at most `most` bytes."""
         self._masked = masked
         self._most = most
         self._begun = bytearray()
-        """A frame whose end has not arrived."""
+        """The received part of an incomplete frame."""
         self._wanted = 0
-        """How many bytes of that frame are needed to continue."""
+        """How many bytes that frame must have before it is decoded again."""
         self._pieces: bytearray | None = None
-        """The payload so far of a fragmented message."""
+        """The payload so far of a fragmented message; None without one."""
         self._kind = BINARY
         """The kind of that message."""
-        self.left: float = math.inf
-        """How many more frames are accepted. An owner that limits frames raises it from time to time."""
+        self.allowed: float = math.inf
+        """How many more frames are accepted. An owner that limits them raises this number over time."""
         self.error: FrameError | None = None
-        """The first error, after which nothing more is decoded."""
+        """The first error, after which nothing more is decoded; None without one."""
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Add bytes; return the messages and control frames that are complete now, each with its kind.
+        """Decode bytes; return the messages and control frames that they complete, each with its kind.
 
-        Frames before an error are returned as well; the error is in `error`.
+        After an error, which is in `error`, the frames before it are returned.
         """
         begun = self._begun
         if begun:
@@ -106,7 +105,7 @@ class FrameReader:
             begun.clear()
         messages: list[tuple[int, bytes]] = []
         try:
-            at = self._take_apart(data, messages)
+            at = self._decode(data, messages)
         except FrameError as error:
             self.error = error
         else:
@@ -114,8 +113,8 @@ class FrameReader:
                 begun += data[at:] if at else data
         return messages
 
-    def _take_apart(self, data: bytes, messages: list[tuple[int, bytes]]) -> int:
-        """Append complete messages; return where the first incomplete frame begins. Raises `FrameError`."""
+    def _decode(self, data: bytes, messages: list[tuple[int, bytes]]) -> int:
+        """Append complete messages; return the offset of the first incomplete frame. Raises `FrameError`."""
         at, end = 0, len(data)
         masked, most = self._masked, self._most
         while at < end:
@@ -132,8 +131,8 @@ class FrameReader:
                     self._wanted = 2 + width
                     break
                 size = int.from_bytes(data[start - width : start])
-            usual = first == WHOLE_MESSAGE and self._pieces is None and size <= most and self.left >= 1
-            if not usual or (second >= MASKED) is not masked:
+            is_usual = first == WHOLE_MESSAGE and self._pieces is None and size <= most and self.allowed >= 1
+            if not is_usual or (second >= MASKED) is not masked:
                 self._check(first, second, size)
             if masked:
                 start += MASK_BYTES
@@ -141,7 +140,7 @@ class FrameReader:
             if stop > end:
                 self._wanted = stop - at
                 break
-            self.left -= 1
+            self.allowed -= 1
             payload = data[start:stop]
             if masked:
                 payload = xored(payload, data[start - MASK_BYTES : start])
@@ -155,7 +154,7 @@ class FrameReader:
     def _check(self, first: int, second: int, size: int) -> None:
         """Check the head of a frame. Raises `FrameError`."""
         kind = first & KIND
-        if self.left < 1:
+        if self.allowed < 1:
             raise FrameError(CloseCode.POLICY_VIOLATION, "frames come faster than anybody needs to send them")
         if first & RESERVED or kind not in KINDS:
             raise FrameError(CloseCode.PROTOCOL_ERROR, f"a frame begins with {first:#04x}: no extension was agreed on")
@@ -172,7 +171,7 @@ class FrameReader:
             raise FrameError(CloseCode.TOO_BIG, f"a message has {whole} bytes or more, and {self._most} are the most")
 
     def _join(self, first: int, payload: bytes, messages: list[tuple[int, bytes]]) -> None:
-        """Handle a frame that is not a whole binary message by itself."""
+        """Append a control frame or a fragmented message, or add a fragment to its message."""
         kind = first & KIND
         if kind >= CLOSE:
             messages.append((kind, payload))

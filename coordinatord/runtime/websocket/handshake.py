@@ -11,30 +11,31 @@ from hashlib import sha1
 from coordinatord.protocol.errors import OperationalError
 
 VERSIONS = frozenset({"13", "8", "7"})
-"""The versions of the WebSocket protocol with equal frames and handshake; 13 is that of the RFC."""
+"""The versions of the WebSocket protocol with the same frames and handshake; 13 is that of the RFC."""
 
 SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""Proves to a client that its request was understood (RFC 6455, 1.3)."""
+"""A constant of RFC 6455, 1.3: the answer has the hash of the client's key with it."""
 
 KEY = re.compile(r"[A-Za-z0-9+/]{21}[AQgw]==")
-"""16 bytes in base64."""
+"""A client's key: 16 bytes in base64."""
 
 END_OF_HEAD = b"\r\n\r\n"
 
 HEAD_BYTES_MAX = 8 * 1024
-"""The limit of a head: a request for a session and its answer have some 250 bytes each; proxies may add as many."""
+"""The limit of a head: our request and answer have some 250 bytes each, and proxies may add as many."""
 
 SWITCHED = 101
+"""The HTTP status of an accepted upgrade."""
 
 HEADERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n)+\r\n")
-"""The headers of a request, each on a line of its own (RFC 9110, 5.5 and 5.6.2), and the empty line."""
+"""The headers of a request, one a line (RFC 9110, 5.5 and 5.6.2), and the empty line."""
 
 SWITCHING = (
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: {}\r\n\r\n"
 )
 
 REASON = "Coordinatord-Reason"
-"""The header that explains why there is no WebSocket: nobody reads the body of such an answer."""
+"""The header that tells a client why its upgrade was rejected, because clients do not read the body."""
 
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 """The beginning of an answer."""
@@ -63,9 +64,9 @@ def accepted(key: str) -> str:
 
 
 def answer_to(headers: Mapping[str, str]) -> bytes:
-    """Return the whole answer to a request with these headers; names are in lower case. Raises `HandshakeError`.
+    """Check a request with these headers, and return the whole answer. Raises `HandshakeError`.
 
-    It accepts no extension and no subprotocol.
+    Names are in lower case. The answer accepts no extension and no subprotocol.
     """
     if "transfer-encoding" in headers or headers.get("content-length", "0").strip() != "0":
         raise HandshakeError("the request has a body, which would be read as messages")
@@ -83,14 +84,14 @@ def answer_to(headers: Mapping[str, str]) -> bytes:
 
 
 def with_reason(text: str) -> dict[str, str]:
-    """Return the header that tells a client why there is no WebSocket."""
+    """Return the header that tells a client why its upgrade was rejected."""
     return {REASON: text.encode("ascii", "replace").decode()}
 
 
 def headers_of(head: bytes) -> dict[str, str] | None:
     """Parse the headers of a request, up to the empty line; names are in lower case.
 
-    None if anything is unusual, such as a duplicate name: a full HTTP parser has to judge that.
+    None if something is unusual, such as a duplicate name, which only a full HTTP parser can handle.
     """
     if not HEADERS.fullmatch(head):
         return None
@@ -100,7 +101,7 @@ def headers_of(head: bytes) -> dict[str, str] | None:
 
 
 def _by_name(lines: list[str]) -> dict[str, str]:
-    """Return the values of headers by name in lower case; the last value of a duplicate name."""
+    """Return the values of headers by name in lower case; the last value of a duplicate name counts."""
     return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
@@ -128,7 +129,7 @@ def request_for(host: str, path: str, key: str, more: Mapping[str, str]) -> byte
 def check_answer(head: bytes, key: str) -> None:
     """Check the head of the answer to a request with this key. Raises `HandshakeError`.
 
-    Only what proves the upgrade counts: a proxy may add other headers, such as several cookies.
+    Only the headers that prove the upgrade are checked, because a proxy may add others.
     """
     found = STATUS.match(head)
     if found is None:

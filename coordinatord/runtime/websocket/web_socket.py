@@ -1,8 +1,7 @@
 """One end of an open WebSocket on an asyncio transport: sends and receives messages, and closes in order.
 
-It has no task. Messages are levels and not edges, so there is at most one unsent message, and a newer one replaces it.
-A slow peer costs one message of memory, and gets the latest message. Questions, or answers to questions, are queued
-beside it: a session has at most one of each kind in flight.
+A message has the whole state of its sender, so a newer one replaces an unsent one. A slow peer costs one message of
+memory, and gets the latest. Requests and answers to requests do not replace each other, and are queued separately.
 """
 
 from __future__ import annotations
@@ -15,46 +14,48 @@ from coordinatord.runtime.timers import Patience
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameError, FrameReader, framed
 
 UNSENT_BYTES_MAX = 4 * 1024
-"""The write buffer for a peer that does not read, some ten messages. By default asyncio would buffer 64 KiB, and a
-whole session costs 2 KiB."""
+"""The write buffer for a peer that does not read, of some ten messages. By default asyncio buffers 64 KiB, and all else
+of a session takes 2 KiB."""
 
-BESIDE_MAX = 3
-"""The most messages that are queued beside the unsent one: the questions for a log, for stacks and for arrivals, or the
-answers to these. An older question has timed out."""
+QUEUED_MAX = 3
+"""The most queued requests or answers: one each for logs, stacks and arrivals. An older one has timed out."""
 
 
 class WebSocket(asyncio.Protocol):
     """One end of a WebSocket; a subclass handles what arrives."""
 
     __slots__ = (
-        "_beside",
         "_close_frame",
         "_closing",
         "_dropping",
         "_parting",
         "_paused",
         "_pong",
+        "_queued",
         "_reader",
         "_transport",
         "_unsent",
     )
 
     def __init__(self, reader: FrameReader, parting: Patience[WebSocket]) -> None:
-        """Decode with `reader`; once this end has closed, `parting` limits the wait for the peer's close."""
+        """Decode with `reader`; after this end has closed, `parting` limits the wait for the peer's close frame."""
         self._transport: asyncio.Transport
         self._reader = reader
         self._parting = parting
         self._unsent: bytes | None = None
-        self._beside: list[tuple[bytes, Callable[[], None]]] = []
+        """The frame of the message to send next; None without one."""
+        self._queued: list[tuple[bytes, Callable[[], None]]] = []
+        """Requests or answers to send after it, and what to call then."""
         self._pong: bytes | None = None
         """The payload of the last ping, to send back; earlier pings need no answer (RFC 6455, 5.5.3)."""
         self._paused = False
-        """The write buffer is full: nothing is written until the peer has read."""
+        """Whether the write buffer is full, so that nothing is written until the peer reads."""
         self._closing = False
+        """Whether this end sends no more messages."""
         self._dropping = False
-        """The connection is closing. Incoming data is dropped, so that the peer gets to read our close frame."""
+        """Whether incoming data is dropped, while the peer reads our close frame."""
         self._close_frame = b""
-        """The close frame, to send after the unsent message."""
+        """The close frame to send after the unsent message; empty without one."""
 
     # For a subclass
 
@@ -67,21 +68,21 @@ class WebSocket(asyncio.Protocol):
         raise NotImplementedError
 
     def broken(self, error: FrameError) -> None:
-        """End the connection, because the peer has violated the protocol."""
+        """Close the connection, because the peer has violated the protocol."""
         self.close(error.code)
 
     def masked(self) -> bytes:
-        """Return the mask of the next frame to send: none, for a server."""
+        """Return the mask of the next frame to send; empty for a server."""
         return b""
 
     # Sending
 
     def put(self, message: bytes) -> None:
-        """Send a message next; it replaces an unsent one."""
+        """Send a message; it replaces an unsent one."""
         self.put_frame(self._framed(message))
 
     def put_frame(self, frame: bytes) -> None:
-        """Send a message that is framed already; it replaces an unsent one."""
+        """Send the frame of a message; it replaces an unsent one."""
         if self._closing:
             return
         if self._paused:
@@ -95,10 +96,10 @@ class WebSocket(asyncio.Protocol):
             self.put(message)
 
     def put_beside(self, message: bytes, sent: Callable[[], None] = lambda: None) -> None:
-        """Queue a message after the unsent one, and call `sent` once it is written."""
+        """Queue a message, which replaces none, and call `sent` once it is written."""
         if self._closing:
             return
-        self._beside = [*self._beside, (message, sent)][-BESIDE_MAX:]
+        self._queued = [*self._queued, (message, sent)][-QUEUED_MAX:]
         if not self._paused:
             self._send_unsent()
 
@@ -129,9 +130,9 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(self._close_frame)
         self._pong = self._unsent = None
         self._close_frame = b""
-        if self._beside and not self._closing:
-            beside, self._beside = self._beside, []
-            for message, sent in beside:
+        if self._queued and not self._closing:
+            queued, self._queued = self._queued, []
+            for message, sent in queued:
                 self._transport.write(self._framed(message))
                 sent()
 
@@ -141,7 +142,7 @@ class WebSocket(asyncio.Protocol):
     # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start after the handshake."""
+        """Begin after the handshake."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
@@ -166,7 +167,7 @@ class WebSocket(asyncio.Protocol):
             self.broken(reader.error)
 
     def eof_received(self) -> None:
-        """Handle the peer's end of data; the transport closes once the peer has read all, or times out."""
+        """Send no more after the peer's end; the transport closes once all is written, or `parting` times out."""
         if not self._closing:
             self._closing = True
             self._parting.add(self)
@@ -181,7 +182,7 @@ class WebSocket(asyncio.Protocol):
         self._send_unsent()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Handle the end of the connection."""
         self._closing = True
         self._parting.discard(self)
         self.ended(exc)
@@ -190,6 +191,6 @@ class WebSocket(asyncio.Protocol):
         self._dropping = True
         if not self._closing:
             self._unsent = None
-            self._close(CloseCode.NORMAL.to_bytes(2))  # the peer's own code may be none that anybody may send
+            self._close(CloseCode.NORMAL.to_bytes(2))  # the peer's code may be one that must not be sent
             self._parting.add(self)
         self._transport.close()

@@ -20,37 +20,38 @@ from coordinatord.runtime.websocket.handshake import (
 from coordinatord.runtime.websocket.web_socket import WebSocket
 
 HTTP = b"HTTP/1."
+"""The beginning of an answer."""
 
 
 class WebSocketClient(WebSocket):
-    """A client's end; a subclass acts once it is `opened`, and handles messages."""
+    """The client's end; a subclass acts once it is `opened`, and handles messages."""
 
     __slots__ = ("_connected", "_head", "_host", "_key", "_path", "agreed", "bug", "lost", "reason")
 
     def __init__(self, host: str, path: str, most: int, parting: Patience[WebSocket]) -> None:
-        """Request a WebSocket of the server at `host`, with its port; messages have at most `most` bytes."""
+        """Request a WebSocket at `host`, with its port, and `path`; messages have at most `most` bytes."""
         super().__init__(FrameReader(masked=False, most=most), parting)
         self._host, self._path, self._key = host, path, new_key()
         self._head: bytes | None = None
         """The received part of the answer's head; None before the connection, and once the head is complete."""
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the server has accepted. Raises `OperationalError` or `OSError`."""
-        # Without a connection nothing awaits it, and asyncio must not log that.
+        """Done once the server has accepted. Raises `OperationalError` or `OSError`."""
+        # Without a connection nothing awaits it, and asyncio would log its error as never retrieved.
         self.agreed.add_done_callback(lambda agreed: agreed.cancelled() or agreed.exception())
         self.lost = asyncio.Event()
-        """The connection has ended."""
+        """Set once the connection has ended."""
         self.reason = ""
-        """Why the connection has ended; empty if the server has closed it regularly."""
+        """Why the connection has ended; empty if the server has closed it in order."""
         self._connected = False
         self.bug: Exception | None = None
-        """The exception in the subclass that has ended the connection."""
+        """The exception in the subclass that has ended the connection; None without one."""
 
     def opened(self) -> None:
-        """Act on the server's acceptance."""
+        """Act once the server has accepted."""
         raise NotImplementedError
 
     def headers(self) -> Mapping[str, str]:
-        """Return further headers of the request; called once connected. Raises `OperationalError`."""
+        """Return further headers of the request, once connected. Raises `OperationalError`."""
         return {}
 
     def masked(self) -> bytes:
@@ -97,7 +98,7 @@ class WebSocketClient(WebSocket):
             if not self.agreed.done():
                 self.agreed.set_exception(error)
             self.abort()
-        except Exception as error:  # noqa: BLE001 - the code that waits for the end raises it again
+        except Exception as error:  # noqa: BLE001 - the owner raises it again
             self.bug = error
             self.abort()
 

@@ -319,9 +319,9 @@ class NodeSession(WebSocket):
         super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), parting)
         self._owner = owner
         self._lost = lost
-        self._reader.left = FRAMES_AT_ONCE
+        self._reader.allowed = FRAMES_AT_ONCE
         self._refilled_at = 0.0
-        """When `FrameReader.left` was last raised, by the loop's clock."""
+        """When `FrameReader.allowed` was last raised, by the loop's clock."""
         self.caller = caller
         self.revoked = False
         """Whether the caller's token is no longer valid."""
@@ -343,7 +343,7 @@ class NodeSession(WebSocket):
 
     def ask(self, wanted: ReadLog | AskStacks | AskArrivals) -> None:
         """Send the node a request for data, and allow one more frame for its answer."""
-        self._reader.left += 1
+        self._reader.allowed += 1
         self.put_beside(encode(wanted, self.version))
 
     def address(self, which: str) -> str:
@@ -353,10 +353,10 @@ class NodeSession(WebSocket):
 
     def data_received(self, data: bytes) -> None:
         """Handle incoming bytes; raise the number of allowed frames by the elapsed time."""
-        if self._reader.left < FRAMES_AT_ONCE / 2:
+        if self._reader.allowed < FRAMES_AT_ONCE / 2:
             now = self._owner.now
             more = (now - self._refilled_at) * FRAMES_PER_S
-            self._reader.left = min(max(FRAMES_AT_ONCE, self._reader.left), self._reader.left + more)
+            self._reader.allowed = min(max(FRAMES_AT_ONCE, self._reader.allowed), self._reader.allowed + more)
             self._refilled_at = now
         super().data_received(data)
 

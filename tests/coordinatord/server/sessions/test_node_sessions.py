@@ -155,7 +155,7 @@ async def fill_buffers(server: Server, slow: Peer) -> tuple[node_sessions.NodeSe
     assert transport is not None
     transport.pause_reading()
     [session] = server.sessions._joined.values()
-    session._reader.left = math.inf
+    session._reader.allowed = math.inf
     with socket.socket(fileno=os.dup(session._transport.get_extra_info("socket").fileno())) as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
     while session._unsent is None:  # until all buffers in between are full

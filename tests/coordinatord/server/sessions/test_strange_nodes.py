@@ -128,7 +128,7 @@ async def test_a_flood_of_pings_that_nobody_reads_costs_one_pong(start: Start) -
     async with start() as server, wire(server.url, request() + message(JOIN), buffer_bytes=4096) as peer:
         await until(lambda: server.driver.machine.sessions == 1)
         [session] = server.sessions._joined.values()
-        session._reader.left = math.inf
+        session._reader.allowed = math.inf
         while session._pong is None:
             peer.send(flood)
             await asyncio.sleep(0)
