@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -20,31 +21,24 @@ from coordinatord.runtime.settings import SettingsError
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class Reloader:
     """Applies changes to the settings in force."""
 
-    def __init__(
-        self,
-        settings: ServeConfig,
-        change_policy: Callable[[Policy], None],
-        reload_security: Callable[[], None] = lambda: None,
-        read: Callable[[], object] = parse,
-    ) -> None:
-        """Begin with `settings`.
-
-        `change_policy` changes the coordinator's policy, `reload_security` reloads certificate and tokens, and `read`
-        reads the settings again.
-        """
-        self.settings = settings
-        self._reload_security = reload_security
-        self._change_policy = change_policy
-        self._read = read
+    settings: ServeConfig
+    """The settings in force."""
+    change_policy: Callable[[Policy], None]
+    """Changes the coordinator's policy."""
+    reload_security: Callable[[], None] = lambda: None
+    """Reloads certificate and tokens."""
+    read: Callable[[], object] = parse
+    """Reads the settings again; raises `SettingsError`."""
 
     def reload(self) -> None:
         """Reload the settings, and apply the reloadable ones; if one is wrong, change none."""
-        self._reload_security()
+        self.reload_security()
         try:
-            new = self._read()
+            new = self.read()
         except SettingsError as error:
             names = fields("reload_failed")
             log.error("not reloaded, all settings stay as they were: %s", error.message, extra=names)  # noqa: TRY400
@@ -60,7 +54,7 @@ class Reloader:
         _log_changes(old, new)
         logs.configure(now.log_level, "coordinatord", now.log_format)
         if now.policy != old.policy:
-            self._change_policy(now.policy)
+            self.change_policy(now.policy)
 
 
 def _log_changes(old: ServeConfig, new: ServeConfig) -> None:

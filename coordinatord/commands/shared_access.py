@@ -17,7 +17,7 @@ from coordinatord.protocol.schema import SchemaError
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.setup import Security
-from coordinatord.security.token_store import KnownToken, TokenStoreError, pack_tokens, unpack_tokens
+from coordinatord.security.token_store import KnownToken, TokenStore, TokenStoreError, pack_tokens, unpack_tokens
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.requests import KeyValue, created_at, get, key_values, put, responses, txn, written_at
@@ -77,13 +77,13 @@ class SharedAccess:
     async def synchronize(self) -> None:
         """Compare our key with that of the others, and merge the tokens. Raises `OtherKeyError` and `StoreError`."""
         answer = await self._gateway.call("/v3/kv/txn", txn([], [get(self._keys.pin), get(self._keys.tokens)]))
-        pins, tokens = (key_values(response) for response in responses(answer))
+        pins, stored = (key_values(response) for response in responses(answer))
         for pin in pins:
             self._check_key(pin.value.decode(errors="replace"))
         if self._security is None:
             return
         try:
-            await self._merge_tokens(self._security, tokens[0] if tokens else None)
+            await self._merge_tokens(self._security.token_store, stored[0] if stored else None)
         except (TokenStoreError, PrivateFileError) as error:
             if self._problem != str(error):
                 log.error("tokens are not shared: %s", error, extra=fields("tokens_not_shared"))  # noqa: TRY400
@@ -101,21 +101,21 @@ class SharedAccess:
             f" of them, and then: etcdctl del {self._keys.pin.decode()}"
         )
 
-    async def _merge_tokens(self, security: Security, stored: KeyValue | None) -> None:
+    async def _merge_tokens(self, tokens: TokenStore, stored: KeyValue | None) -> None:
         """Add the stored tokens to ours, and store the result; retry with the next poll if another coordinator wrote.
 
         Raises `TokenStoreError`, `PrivateFileError` and `StoreError`.
         """
-        security.refresh()
+        tokens.try_refresh()
         revision = 0 if stored is None else stored.mod_revision
-        if self._agreed == (revision, security.tokens):
+        if self._agreed == (revision, tokens.tokens):
             return
         shared = () if stored is None else self._unpack(stored.value)
-        security.adopt(shared)
-        if security.tokens == shared:
+        tokens.adopt(shared)
+        if tokens.tokens == shared:
             self._agreed = revision, shared
             return
-        value = pack_tokens(security.tokens).encode()
+        value = pack_tokens(tokens.tokens).encode()
         unchanged = [written_at(self._keys.tokens, revision)]
         await self._gateway.call("/v3/kv/txn", txn(unchanged, [put(self._keys.tokens, value)]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.ephemeral_tokens import this_process
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.security.identity import EphemeralIdentity, Identity, IdentityError, own_identity
-from coordinatord.security.token_store import KnownToken, TokenStore, valid_names
+from coordinatord.security.token_store import TokenStore
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Security:
 
     def __init__(self, settings: SecuritySettings, store: TokenStore) -> None:
         self._settings = settings
-        self._store = store
+        self.token_store = store
         self._ephemeral_file: Path | None = None
         """The file of tokens that end with this process; None if tokens are durable."""
         self._ephemeral_identity: EphemeralIdentity | None = None
@@ -100,19 +100,9 @@ class Security:
         return security
 
     @property
-    def tokens(self) -> tuple[KnownToken, ...]:
-        """All known tokens."""
-        return self._store.tokens
-
-    @property
     def has_given_certificate(self) -> bool:
         """Whether the certificate in use is an organisation's."""
         return self._settings.certificate is not None
-
-    @property
-    def valid_names(self) -> frozenset[str]:
-        """The names of all valid tokens."""
-        return valid_names(self._store.tokens)
 
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
@@ -141,7 +131,7 @@ class Security:
                 text = "clients have to show a certificate of other authorities from now on"
                 log.info(text, extra=fields("client_authorities_changed"))
             self._log_identity(pin, before)
-        self.refresh()
+        self.token_store.try_refresh()
 
     def _log_identity(self, pin: str, before: str) -> None:
         if pin != self.pin:
@@ -150,14 +140,6 @@ class Security:
         elif self._certificate != before:
             log.info("another certificate is shown from now on", extra=fields("certificate_changed"))
         self.pin = pin
-
-    def refresh(self) -> None:
-        """Reload the tokens if their file has changed."""
-        self._store.try_refresh()
-
-    def adopt(self, shared: Iterable[KnownToken]) -> None:
-        """Add the tokens of other coordinators. Raises `TokenStoreError` and `PrivateFileError`."""
-        self._store.adopt(shared)
 
     def close(self) -> None:
         """Remove the file of tokens that end with this process."""
@@ -219,7 +201,7 @@ class Security:
 
         A service's user has no such directory, so the file is in the state directory then.
         """
-        first = [self._store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
+        first = [self.token_store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
         process = this_process() if self._settings.directory is None else None
         content = _file_of(first) + ("" if process is None else process.line)
         try:

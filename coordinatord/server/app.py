@@ -10,6 +10,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -30,8 +31,9 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.tcp_options import retransmit_steadily
 from coordinatord.security.setup import Security
+from coordinatord.security.token_store import valid_names
 from coordinatord.server import page
-from coordinatord.server.counters import Counters
+from coordinatord.server.counters import Counters, measure_lag
 from coordinatord.server.driver import Driver
 from coordinatord.server.http import openapi
 from coordinatord.server.http.access_guard import AccessGuard
@@ -73,27 +75,19 @@ class ListenError(OperationalError):
     exit_code = ExitCode.OS_ERROR
 
 
+@dataclass(slots=True)
 class Server:
     """A running coordinator."""
 
-    def __init__(
-        self,
-        address: str,
-        port: int,
-        driver: Driver,
-        sessions: NodeSessions,
-        tasks: Tasks,
-        revocations: Revocations | None,
-        change_signal: ChangeSignal,
-    ) -> None:
-        """Serve at an address with these parts; without `revocations`, without TLS and tokens."""
-        self.address = address
-        self.port = port
-        self.driver = driver
-        self.sessions = sessions
-        self.revocations = revocations
-        self._tasks = tasks
-        self._change_signal = change_signal
+    address: str
+    """The IP address at which it listens."""
+    port: int
+    driver: Driver
+    sessions: NodeSessions
+    revocations: Revocations | None
+    """None without TLS and tokens."""
+    _tasks: Tasks
+    _change_signal: ChangeSignal
 
     @property
     def scheme(self) -> str:
@@ -166,7 +160,7 @@ async def serve(
     `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
-    await _restore(machine, store, frozenset() if security is None else security.valid_names)
+    await _restore(machine, store, frozenset() if security is None else valid_names(security.token_store.tokens))
     listeners = listeners_at(address.host, address.port, address.passed)
     tasks, counters = Tasks(), Counters()
     driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
@@ -193,8 +187,9 @@ async def serve(
         LogsApi(driver, store, sessions.reads.logs, change_signal),
         StacksApi(driver, sessions.reads.stacks),
     )
-    for part in (*reads, admin_api, openapi, stream, metrics, page_access):
-        app.add_routes(part.routes())
+    app.add_routes(openapi.routes())
+    for part in (*reads, admin_api, stream, metrics, page_access):
+        app.add_routes(part.routes)
     # aiohttp waits for requests twice: before it cancels them, and after.
     runner = await start_runner(app, idle_s=IDLE_S, shutdown_s=SHUTDOWN_S / 2)
     try:
@@ -204,9 +199,9 @@ async def serve(
         tasks.spawn(ArrivalReads(driver, sessions.reads.arrivals, tasks).watch(), name="arrivals")
         if revocations is not None:
             tasks.spawn(revocations.watch(), name="tokens")
-        metrics.start()
+        tasks.spawn(measure_lag(counters), name="lag")
         bound_host, bound_port = listeners[0].getsockname()[:2]
-        yield Server(bound_host, bound_port, driver, sessions, tasks, revocations, change_signal)
+        yield Server(bound_host, bound_port, driver, sessions, revocations, tasks, change_signal)
     finally:
         await connections.drain()
         for closable in (connections, driver, sessions, admin_api, stream, change_signal):

@@ -50,25 +50,10 @@ class Counters:
         )
 
 
-class LagProbe:
-    """Measures every `MEASURE_EVERY_S` how late the event loop is."""
-
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
-        self._due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Start to measure, on the running event loop."""
-        self._due = time.monotonic() + MEASURE_EVERY_S
-        self._timer = asyncio.get_running_loop().call_later(MEASURE_EVERY_S, self._measure)
-
-    def close(self) -> None:
-        """Stop measuring."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _measure(self) -> None:
+async def measure_lag(counters: Counters) -> None:
+    """Measure every `MEASURE_EVERY_S` how late the event loop is, until cancelled."""
+    while True:
         # uvloop reads its own clock only once an iteration, so that clock does not show how long an iteration takes.
-        self._counters.lag.observe(max(0.0, time.monotonic() - self._due))
-        self.start()
+        due = time.monotonic() + MEASURE_EVERY_S
+        await asyncio.sleep(MEASURE_EVERY_S)
+        counters.lag.observe(max(0.0, time.monotonic() - due))

@@ -65,10 +65,7 @@ class AdminApi:
         """The answers of requests in progress, by number."""
         self._numbers = count(-1, -1)  # nodes' sessions have positive numbers
         self._closed = False
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
+        self.routes = [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
 
     def _deliver(self, answer: Answer) -> None:
         waiting = self._waiting.get(answer.session)

@@ -58,18 +58,15 @@ class _Selection(Struct, frozen=True):
 
 
 class EventsApi:
-    """Reads events from the store."""
+    """The handler of requests for events."""
 
     def __init__(self, driver: Driver, store: Store, change_signal: ChangeSignal) -> None:
         self._driver = driver
         self._store = store
         self._change_signal = change_signal
         self._followers = ReaderLimit()
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         paths = ("/v1/events", "/v1/jobs/{job:[^/]+}/events")
-        return [web.get(path, self._serve, allow_head=False) for path in paths]
+        self.routes = [web.get(path, self._serve, allow_head=False) for path in paths]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         job = request.match_info.get("job")

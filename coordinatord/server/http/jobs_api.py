@@ -111,10 +111,7 @@ class JobsApi:
         self._shared = shared
         self._insecure = insecure
         self._cache = ResponseCache(driver, change_signal)
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
+        self.routes = [
             web.get("/healthz", self._health),
             web.get("/v1/jobs", self._jobs),
             web.get("/v1/jobs/{job:[^/]+}", self._job),

@@ -141,10 +141,7 @@ class LiveUpdates:
         self._viewers = ReaderLimit()
         self._waits: set[asyncio.Timeout] = set()
         self._closed = False
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/stream", self._serve, allow_head=False)]
+        self.routes = [web.get("/v1/stream", self._serve, allow_head=False)]
 
     def close(self) -> None:
         """End all streams: the daemon ends, and browsers reconnect."""

@@ -50,10 +50,7 @@ class LogsApi:
         self._reads = reads
         self._change_signal = change_signal
         self._readers = ReaderLimit()
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/jobs/{job:[^/]+}/logs", self._serve, allow_head=False)]
+        self.routes = [web.get("/v1/jobs/{job:[^/]+}/logs", self._serve, allow_head=False)]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         job, streams = request.match_info["job"], EVENT_STREAM in request.headers.get("Accept", "")

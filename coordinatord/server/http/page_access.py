@@ -59,10 +59,7 @@ class PageAccess:
         """Open sessions at the gatekeeper, in cookies of this name; without a gatekeeper no session is needed."""
         self._gatekeeper = gatekeeper
         self.cookie = cookie
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.post(LINK_PATH, self._make_link), web.post(SESSION_PATH, self._open_session)]
+        self.routes = [web.post(LINK_PATH, self._make_link), web.post(SESSION_PATH, self._open_session)]
 
     async def _make_link(self, request: web.Request) -> web.Response:
         await read_body(request, lambda body: check(body, PageLinkBody, "request"))

@@ -44,10 +44,7 @@ class StacksApi:
         self._driver = driver
         self._reads = reads
         self._readers = ReaderLimit()
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/jobs/{job:[^/]+}/stacks", self._serve, allow_head=False)]
+        self.routes = [web.get("/v1/jobs/{job:[^/]+}/stacks", self._serve, allow_head=False)]
 
     async def _serve(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]

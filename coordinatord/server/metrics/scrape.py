@@ -10,6 +10,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
@@ -21,7 +22,7 @@ from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.protocol.messages import RefusalCode
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Gatekeeper
-from coordinatord.server.counters import Counters, LagProbe
+from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver, iterate_jobs
 from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_of
 from coordinatord.server.metrics.rounds import RoundMeter
@@ -50,7 +51,6 @@ class Metrics:
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
         driver.durable_records.watchers.append(self._rounds.on_records)
-        self._lag = LagProbe(counters)
         self._jobs = JobsCollector()
         self._turn = asyncio.Lock()
         """Held during a scrape."""
@@ -63,18 +63,10 @@ class Metrics:
             self._registry.register(collector)
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self._registry)
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/metrics", self._show)]
-
-    def start(self) -> None:
-        """Start measuring the lateness of the event loop."""
-        self._lag.start()
+        self.routes = [web.get("/metrics", self._show)]
 
     def close(self) -> None:
-        """Stop measuring, and formatting metrics."""
-        self._lag.close()
+        """Stop formatting metrics."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _show(self, request: web.Request) -> web.Response:
@@ -106,20 +98,14 @@ def _encode_without_collection(encode: Callable[[Collector], bytes], registry: C
             gc.enable()
 
 
+@dataclass(slots=True, eq=False)
 class _Daemon(Collector):
     """Makes the metric families that belong to no job."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        counters: Counters,
-        gatekeeper: Gatekeeper | None,
-        shared: Callable[[], SharedStatus | None],
-    ) -> None:
-        self._driver = driver
-        self._shared = shared
-        self._counters = counters
-        self._gatekeeper = gatekeeper
+    _driver: Driver
+    _counters: Counters
+    _gatekeeper: Gatekeeper | None
+    _shared: Callable[[], SharedStatus | None]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families; reading plain numbers is safe in any thread."""

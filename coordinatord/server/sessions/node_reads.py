@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -113,10 +113,5 @@ class SessionReads:
 
     def deliver(self, session: int, answer: LogChunk | Stacks | Arrivals) -> None:
         """Pass a node's answer to the reader that awaits it."""
-        match answer:
-            case LogChunk():
-                self.logs.deliver(session, answer)
-            case Stacks():
-                self.stacks.deliver(session, answer)
-            case Arrivals():
-                self.arrivals.deliver(session, answer)
+        by_class: dict[type, NodeReads[Any, Any]] = {LogChunk: self.logs, Stacks: self.stacks, Arrivals: self.arrivals}
+        by_class[type(answer)].deliver(session, answer)

@@ -24,7 +24,7 @@ class Revocations:
     def __init__(self, security: Security, sessions: NodeSessions, end_requests: Callable[[], None]) -> None:
         """Watch the tokens of `security`; `end_requests` ends HTTP requests in progress of callers without access."""
         self._security = security
-        self._tokens = security.tokens
+        self._tokens = security.token_store.tokens
         """The tokens at the last poll. The gatekeeper may reload them too."""
         self._sessions = sessions
         self._end_requests = end_requests
@@ -33,7 +33,7 @@ class Revocations:
         """Poll the tokens until cancelled."""
         while True:
             await asyncio.sleep(POLL_EVERY_S)
-            self._security.refresh()
+            self._security.token_store.try_refresh()
             self._end_revoked()
 
     def reload(self) -> None:
@@ -42,9 +42,9 @@ class Revocations:
         self._end_revoked()
 
     def _end_revoked(self) -> None:
-        if self._security.tokens == self._tokens:
+        if self._security.token_store.tokens == self._tokens:
             return
-        before, self._tokens = self._tokens, self._security.tokens
+        before, self._tokens = self._tokens, self._security.token_store.tokens
         _log_change(before, self._tokens)
         gatekeeper = self._security.gatekeeper
         self._sessions.close_invalid(lambda caller: not gatekeeper.is_valid(caller))

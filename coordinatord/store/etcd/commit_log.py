@@ -83,9 +83,6 @@ class CommitLog:
         """How many bytes all values have."""
         return sum(value.size for value in self._values.values())
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def add(self, number: int, size: int, seqs: Iterable[int], dropped: Iterable[int]) -> None:
         """Record a value that is newer than all others."""
         self._values[number] = value = _Stored(size, list(seqs))

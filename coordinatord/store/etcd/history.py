@@ -57,7 +57,6 @@ class StoredHistory(Struct, frozen=True):
     rows: tuple[Row, ...]
     size: int
     """The bytes of its values."""
-    commits: int
 
 
 class History:
@@ -110,7 +109,7 @@ class History:
             found = unpack(value, number)
             values.append(found)
             self.log.add(number, len(value), [row[0] for row in found.rows], found.dropped)
-        return StoredHistory(self.about, tuple(rows_of(values)), self.log.size, len(self.log))
+        return StoredHistory(self.about, tuple(rows_of(values)), self.log.size)
 
     async def begin(self) -> None:
         """Begin an empty history. Raises `StoreError`."""

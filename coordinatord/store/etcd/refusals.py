@@ -34,10 +34,6 @@ UNCERTAIN = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Cod
 class EtcdRefusedError(StoreError):
     """A member has rejected the request. State: nothing has changed."""
 
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
 
 class TokenRefusedError(EtcdRefusedError):
     """Our user's token has expired, or users or roles have changed since it was issued: log in again."""
@@ -89,8 +85,8 @@ def refused(location: EtcdLocation, answer: Any, status: int) -> EtcdRefusedErro
     if not isinstance(code, int) or code in UNCERTAIN:
         return EtcdAwayError(text)
     if code == Code.UNAUTHENTICATED or any(theirs in message for theirs in _OLD_TOKEN):
-        return TokenRefusedError(code, text)
-    return EtcdRefusedError(code, text)
+        return TokenRefusedError(text)
+    return EtcdRefusedError(text)
 
 
 def why_no_answer(error: Exception, within_s: float, *, tls: bool) -> str:

@@ -54,9 +54,9 @@ def test_a_token_that_was_made_before_the_first_start_takes_the_place_of_no_othe
     TokenStore(tmp_path).add("a" * 52, Role.JOIN, "nodes")
     config = tmp_path / "config"
     security = opened(tmp_path, {"XDG_CONFIG_HOME": str(config)})
-    assert [token.name for token in security.tokens] == ["nodes", "first-join", "first-admin"]
+    assert [token.name for token in security.token_store.tokens] == ["nodes", "first-join", "first-admin"]
     assert (config / "coordinatord" / "tokens" / security.pin).exists()
-    assert security.tokens == opened(tmp_path).tokens, "the next start makes no more"
+    assert security.token_store.tokens == opened(tmp_path).token_store.tokens, "the next start makes no more"
 
 
 def test_the_pin_is_that_of_the_key(tmp_path: Path) -> None:

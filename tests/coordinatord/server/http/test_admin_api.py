@@ -148,7 +148,7 @@ async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
     ending = AdminApi(Driver(a_coordinator(), MemoryStore(), Tasks(), Counters()))
     ending.close()
     app = web.Application(middlewares=[AccessGuard(None, "").guard])
-    app.add_routes(ending.routes())
+    app.add_routes(ending.routes)
     async with TestServer(app) as server:
         status, answer = await ask(str(server.make_url("/v1/nodes/a/drain")))
     assert (status, answer["error"]) == (503, "cannot_record")

@@ -157,7 +157,7 @@ async def test_a_session_that_is_over_worries_nobody(ours: Secured, caplog: pyte
     async with visiting(ours) as visitor:
         await visitor.enter(ours.add("r", Role.READ))
         ours.store.revoke("r")
-        ours.security.refresh()
+        ours.security.token_store.try_refresh()
         with caplog.at_level(logging.INFO):
             assert await visitor.get("/v1/stream", **visitor.session) == 401
     levels = [record.levelname for record in caplog.records if "session of this browser is over" in record.message]

@@ -15,9 +15,10 @@ from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.messages import ColdCause, Desired, Goal, JobSpec, Phase, Refused, WhyCold, WorkerStarts
 from coordinatord.runtime import __version__
+from coordinatord.runtime.tasks import Tasks
 from coordinatord.server import driver
 from coordinatord.server.app import Server
-from coordinatord.server.counters import Counters, LagProbe
+from coordinatord.server.counters import Counters, measure_lag
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 from coordinatord.store.interface import Entry, StoreError
@@ -329,13 +330,12 @@ async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypat
 
 async def test_how_late_the_loop_is_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.server.counters.MEASURE_EVERY_S", 0.001)
-    counters = Counters()
-    probe = LagProbe(counters)
+    counters, tasks = Counters(), Tasks()
 
     def looks() -> float:
         [lag] = counters.lag.collect()
         return next(sample.value for sample in lag.samples if sample.name.endswith("_count"))
 
-    probe.start()
+    tasks.spawn(measure_lag(counters), name="lag")
     await until(lambda: looks() >= 3)
-    probe.close()
+    await tasks.cancel()

@@ -70,7 +70,7 @@ def test_the_history_is_the_same_before_and_after_every_merger(commits: list[tup
             assert world.said == world.living
             world.merge()
             assert world.said == world.living
-    assert len(world.log) == len(world.values)
+    assert len(world.log._values) == len(world.values)
 
 
 def test_what_is_stored_stays_within_a_few_times_what_lives() -> None:
