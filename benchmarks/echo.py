@@ -19,7 +19,7 @@ import uvloop
 
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.runtime.pinned_tls import server_context
-from coordinatord.runtime.timers import Patience
+from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import FrameReader
 from coordinatord.runtime.websocket.handshake import answer_to, headers_of
 from coordinatord.runtime.websocket.web_socket import WebSocket
@@ -29,8 +29,8 @@ from coordinatord.security.identity import EphemeralIdentity
 class Echo(WebSocket):
     """One connection; it believes that the first packet is the whole request."""
 
-    def __init__(self, answer: object, parting: Patience[WebSocket]) -> None:
-        super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), parting)
+    def __init__(self, answer: object, close_timeouts: Timeouts[WebSocket]) -> None:
+        super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), close_timeouts)
         self._answer = answer
         self._upgraded = False
 
@@ -64,9 +64,9 @@ def secured() -> ssl.SSLContext:
 async def serve(answer: object, tls: ssl.SSLContext | None) -> None:
     """Serve until SIGTERM."""
     loop = asyncio.get_running_loop()
-    parting = Patience[WebSocket](1.0, WebSocket.abort)
+    close_timeouts = Timeouts[WebSocket](1.0, WebSocket.abort)
     listener = socket.create_server(("127.0.0.1", 0), backlog=4_096)
-    await loop.create_server(lambda: Echo(answer, parting), sock=listener, backlog=4_096, ssl=tls)
+    await loop.create_server(lambda: Echo(answer, close_timeouts), sock=listener, backlog=4_096, ssl=tls)
     print(f"echo listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)

@@ -39,7 +39,7 @@ class DeadlineTimer:
 Waiting = TypeVar("Waiting", bound=Hashable)
 
 
-class Patience(Generic[Waiting]):
+class Timeouts(Generic[Waiting]):
     """Many timeouts of the same length, with one timer."""
 
     def __init__(self, seconds: float, on_timeout: Callable[[Waiting], None]) -> None:

@@ -40,7 +40,7 @@ from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tcp_options import retransmit_steadily
-from coordinatord.runtime.timers import Patience
+from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HandshakeError
 from coordinatord.runtime.websocket.web_socket import WebSocket
@@ -158,10 +158,10 @@ class CoordinatorConnection:
     async def run(self) -> None:
         """Connect and carry messages until cancelled."""
         pause = PAUSE_FIRST_S
-        parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
+        close_timeouts = Timeouts[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         while True:
             contact = self._contacts.current
-            reason = await self._attend(contact, parting)
+            reason = await self._attend(contact, close_timeouts)
             self._submit(SessionClosed(reason))
             silent = self._timed_out or bool(self._why_closed)
             by_name = contact.address is None and self._leader is None and (silent or not self._let_in)
@@ -174,7 +174,7 @@ class CoordinatorConnection:
             pause = pause_after(pause, let_in=self._let_in, turned_away=self._turned_away)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
-    async def _attend(self, contact: ContactPoint, parting: Patience[WebSocket]) -> str:
+    async def _attend(self, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]) -> str:
         """Attempt a session in the newest version that both sides know; return why it ended or did not begin."""
         self._let_in = self._turned_away = self._timed_out = False
         self._leader, self._why_closed = None, ""
@@ -183,7 +183,7 @@ class CoordinatorConnection:
         refused: Refused | None = None
         try:
             for version in SUPPORTED:
-                ended = await self._carry(contact, version, parting)
+                ended = await self._carry(contact, version, close_timeouts)
                 if isinstance(ended, str):
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
@@ -214,7 +214,7 @@ class CoordinatorConnection:
         self._submit(TurnedAway(refused, left_s if wrong else math.inf))
         return reason
 
-    async def _carry(self, contact: ContactPoint, version: int, parting: Patience[WebSocket]) -> str | Refused:
+    async def _carry(self, contact: ContactPoint, version: int, close_timeouts: Timeouts[WebSocket]) -> str | Refused:
         """Hold a session in one version until it ends; return why, or the refusal of the version.
 
         If access with the token fails, try again without it where that is allowed. Raises `AccessError`, and errors of
@@ -224,11 +224,11 @@ class CoordinatorConnection:
         attempts = self._attempts
         attempt = await attempts.prepare(coordinator)
         try:
-            return await self._hold(_CoordinatorSession(self, coordinator, version, parting, attempt), contact)
+            return await self._hold(_CoordinatorSession(self, coordinator, version, close_timeouts, attempt), contact)
         except (HandshakeError, OSError) as error:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
-                return await self._carry(contact, version, parting)
+                return await self._carry(contact, version, close_timeouts)
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.tls_required() from error
             explained = attempt.explain(error)
@@ -239,7 +239,7 @@ class CoordinatorConnection:
             ):
                 raise explained or error from error
         in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
-        session = _CoordinatorSession(self, coordinator, version, parting, in_the_clear)
+        session = _CoordinatorSession(self, coordinator, version, close_timeouts, in_the_clear)
         return await self._hold(session, contact, has_token=True)
 
     async def _hold(
@@ -321,10 +321,10 @@ class _CoordinatorSession(WebSocketClient):
         owner: CoordinatorConnection,
         coordinator: Endpoint,
         version: int,
-        parting: Patience[WebSocket],
+        close_timeouts: Timeouts[WebSocket],
         attempt: SecuredAttempt,
     ) -> None:
-        super().__init__(str(coordinator), SESSION_PATH, FRAME_BYTES_MAX, parting)
+        super().__init__(str(coordinator), SESSION_PATH, FRAME_BYTES_MAX, close_timeouts)
         self._owner = owner
         self.attempt = attempt
         self.coordinator = coordinator
@@ -352,7 +352,7 @@ class _CoordinatorSession(WebSocketClient):
 
     def answer(self, answer: LogChunk | Stacks | Arrivals, sent: Callable[[], None] = lambda: None) -> None:
         """Answer a request of this session; call `sent` when the answer is on its way."""
-        self.put_beside(encode(answer, self.version), sent)
+        self.queue(encode(answer, self.version), sent)
 
 
 def pause_after(pause_s: float, *, let_in: bool, turned_away: bool) -> float:

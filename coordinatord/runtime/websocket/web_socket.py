@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from coordinatord.runtime.timers import Patience
+from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameError, FrameReader, framed
 
 UNSENT_BYTES_MAX = 4 * 1024
@@ -26,9 +26,9 @@ class WebSocket(asyncio.Protocol):
 
     __slots__ = (
         "_close_frame",
+        "_close_timeouts",
         "_closing",
         "_dropping",
-        "_parting",
         "_paused",
         "_pong",
         "_queued",
@@ -37,11 +37,11 @@ class WebSocket(asyncio.Protocol):
         "_unsent",
     )
 
-    def __init__(self, reader: FrameReader, parting: Patience[WebSocket]) -> None:
-        """Decode with `reader`; after this end has closed, `parting` limits the wait for the peer's close frame."""
+    def __init__(self, reader: FrameReader, close_timeouts: Timeouts[WebSocket]) -> None:
+        """Decode with `reader`; `close_timeouts` limits the wait for the peer's close frame after ours."""
         self._transport: asyncio.Transport
         self._reader = reader
-        self._parting = parting
+        self._close_timeouts = close_timeouts
         self._unsent: bytes | None = None
         """The frame of the message to send next; None without one."""
         self._queued: list[tuple[bytes, Callable[[], None]]] = []
@@ -95,7 +95,7 @@ class WebSocket(asyncio.Protocol):
         if self._unsent is None:
             self.put(message)
 
-    def put_beside(self, message: bytes, sent: Callable[[], None] = lambda: None) -> None:
+    def queue(self, message: bytes, sent: Callable[[], None] = lambda: None) -> None:
         """Queue a message, which replaces none, and call `sent` once it is written."""
         if self._closing:
             return
@@ -109,7 +109,7 @@ class WebSocket(asyncio.Protocol):
             return
         self._unsent = None if message is None else self._framed(message)
         self._close(code.to_bytes(2))
-        self._parting.add(self)
+        self._close_timeouts.add(self)
 
     def abort(self) -> None:
         """Drop the connection at once, and all unsent messages."""
@@ -167,10 +167,10 @@ class WebSocket(asyncio.Protocol):
             self.broken(reader.error)
 
     def eof_received(self) -> None:
-        """Send no more after the peer's end; the transport closes once all is written, or `parting` times out."""
+        """Send no more after the peer's end; the transport closes once all is written, or after a timeout."""
         if not self._closing:
             self._closing = True
-            self._parting.add(self)
+            self._close_timeouts.add(self)
 
     def pause_writing(self) -> None:
         """Stop writing."""
@@ -184,7 +184,7 @@ class WebSocket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection."""
         self._closing = True
-        self._parting.discard(self)
+        self._close_timeouts.discard(self)
         self.ended(exc)
 
     def _answer_close(self) -> None:
@@ -192,5 +192,5 @@ class WebSocket(asyncio.Protocol):
         if not self._closing:
             self._unsent = None
             self._close(CloseCode.NORMAL.to_bytes(2))  # the peer's code may be one that must not be sent
-            self._parting.add(self)
+            self._close_timeouts.add(self)
         self._transport.close()

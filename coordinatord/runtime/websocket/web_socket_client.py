@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.runtime.timers import Patience
+from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import MASK_BYTES, FrameReader
 from coordinatord.runtime.websocket.handshake import (
     END_OF_HEAD,
@@ -28,9 +28,9 @@ class WebSocketClient(WebSocket):
 
     __slots__ = ("_connected", "_head", "_host", "_key", "_path", "agreed", "bug", "lost", "reason")
 
-    def __init__(self, host: str, path: str, most: int, parting: Patience[WebSocket]) -> None:
+    def __init__(self, host: str, path: str, most: int, close_timeouts: Timeouts[WebSocket]) -> None:
         """Request a WebSocket at `host`, with its port, and `path`; messages have at most `most` bytes."""
-        super().__init__(FrameReader(masked=False, most=most), parting)
+        super().__init__(FrameReader(masked=False, most=most), close_timeouts)
         self._host, self._path, self._key = host, path, new_key()
         self._head: bytes | None = None
         """The received part of the answer's head; None before the connection, and once the head is complete."""

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from coordinatord.runtime.timers import Patience
+from coordinatord.runtime.timers import Timeouts
 
 REQUEST_WITHIN_S = 30.0
 """The time limit of the TLS handshake, and again of the head of the first request. It is ten times what either takes if
@@ -116,7 +116,7 @@ class PendingConnections(Generic[Connection]):
         """Give each connection `within_s` seconds, and hold at most `most()`; `close` closes a connection."""
         self._most = most
         self._close = close
-        self._timeouts = Patience[Connection](within_s, self._evict)
+        self._timeouts = Timeouts[Connection](within_s, self._evict)
         self._addresses: dict[Connection, str] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
         """The connections of each address, oldest first."""

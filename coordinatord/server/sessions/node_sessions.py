@@ -32,7 +32,7 @@ from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
-from coordinatord.runtime.timers import Patience
+from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameError, FrameReader, framed
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, client_network
@@ -88,7 +88,7 @@ class NodeSessions:
             self._refuse_late,
         )
         """Sessions without a `Join`."""
-        self._parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
+        self._close_timeouts = Timeouts[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         """Sessions that are closing, until the peer's close frame."""
         self._refused_sessions = PendingConnections[NodeSession](
             CLOSE_WITHIN_S, lambda: limits.closing, lambda session: session.abort()
@@ -115,7 +115,7 @@ class NodeSessions:
 
         `lost` is called when the connection has ended.
         """
-        session = NodeSession(self, self._parting, caller, lost)
+        session = NodeSession(self, self._close_timeouts, caller, lost)
         transport.set_protocol(session)
         session.connection_made(transport)
         transport.write(answer)
@@ -139,7 +139,7 @@ class NodeSessions:
 
     async def ended(self) -> None:
         """Wait until all sessions have ended. Those without an answer are aborted after `CLOSE_WITHIN_S`."""
-        while self._parting:
+        while self._close_timeouts:
             self._all_gone.clear()
             await self._all_gone.wait()
 
@@ -254,7 +254,7 @@ class NodeSessions:
         """Remove a session after the end of its connection."""
         self._joining.discard(session)
         self._refused_sessions.discard(session)
-        if not self._parting:
+        if not self._close_timeouts:
             self._all_gone.set()
         if session.number:
             if error is not None:
@@ -312,11 +312,11 @@ class NodeSession(WebSocket):
     def __init__(
         self,
         owner: NodeSessions,
-        parting: Patience[WebSocket],
+        close_timeouts: Timeouts[WebSocket],
         caller: Caller,
         lost: Callable[[Exception | None], None] | None,
     ) -> None:
-        super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), parting)
+        super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), close_timeouts)
         self._owner = owner
         self._lost = lost
         self._reader.allowed = FRAMES_AT_ONCE
@@ -344,7 +344,7 @@ class NodeSession(WebSocket):
     def ask(self, wanted: ReadLog | AskStacks | AskArrivals) -> None:
         """Send the node a request for data, and allow one more frame for its answer."""
         self._reader.allowed += 1
-        self.put_beside(encode(wanted, self.version))
+        self.queue(encode(wanted, self.version))
 
     def address(self, which: str) -> str:
         """Return the IP address of an end: `peername` is the node's, `sockname` is ours."""

@@ -6,27 +6,27 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from coordinatord.runtime.timers import DeadlineTimer, Patience
+from coordinatord.runtime.timers import DeadlineTimer, Timeouts
 from tests.support.programs import TIMEOUT_S
 
 
-async def given_up(patience: Patience[str], found: list[str], count: int) -> None:
+async def given_up(timeouts: Timeouts[str], found: list[str], count: int) -> None:
     """Wait until so many have been given up."""
     async with asyncio.timeout(TIMEOUT_S):
         while len(found) < count:  # noqa: ASYNC110 - what is looked at announces nothing
             await asyncio.sleep(0.001)
-    patience.close()
+    timeouts.close()
 
 
 async def test_who_waits_too_long_is_given_up_the_oldest_first() -> None:
     found: list[str] = []
-    patience = Patience[str](0.01, found.append)
+    timeouts = Timeouts[str](0.01, found.append)
     for name in "abc":
-        patience.add(name)
-    assert patience.discard("b")
-    assert not patience.discard("b")
-    await given_up(patience, found, 2)
-    assert (found, len(patience)) == (["a", "c"], 0)
+        timeouts.add(name)
+    assert timeouts.discard("b")
+    assert not timeouts.discard("b")
+    await given_up(timeouts, found, 2)
+    assert (found, len(timeouts)) == (["a", "c"], 0)
 
 
 async def test_who_comes_while_others_are_given_up_waits_as_long_as_they() -> None:
@@ -36,23 +36,23 @@ async def test_who_comes_while_others_are_given_up_waits_as_long_as_they() -> No
     def give_up(name: str) -> None:
         found.append(name)
         if again:
-            patience.add(again.pop())
+            timeouts.add(again.pop())
 
-    patience = Patience[str](0.01, give_up)
-    patience.add("a")
-    await given_up(patience, found, 2)
+    timeouts = Timeouts[str](0.01, give_up)
+    timeouts.add("a")
+    await given_up(timeouts, found, 2)
     assert found == ["a", "b"]
 
 
 async def test_the_oldest_can_be_given_up_before_its_time() -> None:
     found: list[str] = []
-    patience = Patience[str](3_600.0, found.append)
-    patience.expire_oldest()
-    patience.add("a")
-    patience.add("b")
-    patience.expire_oldest()
-    assert (found, list(patience)) == (["a"], ["b"])
-    patience.close()
+    timeouts = Timeouts[str](3_600.0, found.append)
+    timeouts.expire_oldest()
+    timeouts.add("a")
+    timeouts.add("b")
+    timeouts.expire_oldest()
+    assert (found, list(timeouts)) == (["a"], ["b"])
+    timeouts.close()
 
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]

@@ -183,7 +183,7 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tokens are replaced in three steps, and between any two of them a connection may break."""
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     ours, file = secured(tmp_path), tmp_path / "token"
     file.write_text(ours.token().text)
     file.chmod(0o600)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coordinatord.runtime.timers import Patience
+from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, FrameReader, framed
 from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HandshakeError, answer_to, headers_of
 from coordinatord.runtime.websocket.web_socket import WebSocket
@@ -20,7 +20,7 @@ class Client(WebSocketClient):
     """Keeps what arrives."""
 
     def __init__(self) -> None:
-        super().__init__("localhost", "/there", 1_000, Patience[WebSocket](0.05, WebSocket.abort))
+        super().__init__("localhost", "/there", 1_000, Timeouts[WebSocket](0.05, WebSocket.abort))
         self.heard: list[bytes] = []
 
     def opened(self) -> None:
@@ -151,13 +151,13 @@ async def test_what_goes_beside_waits_its_turn_and_is_reported_once_sent() -> No
         await client.agreed
         client.pause_writing()
         client.put(b"report")
-        client.put_beside(b"piece", lambda: sent.append(1))
+        client.queue(b"piece", lambda: sent.append(1))
         assert sent == []
         client.resume_writing()
         assert sent == [1]
-        client.put_beside(b"piece 2", lambda: sent.append(2))
+        client.queue(b"piece 2", lambda: sent.append(2))
         await until(lambda: len(client.heard) == 4)
         assert client.heard == [b"2 hello", b"2 report", b"2 piece", b"2 piece 2"]
         client.close()
-        client.put_beside(b"too late", lambda: sent.append(3))
+        client.queue(b"too late", lambda: sent.append(3))
         assert sent == [1, 2]

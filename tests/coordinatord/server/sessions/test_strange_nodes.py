@@ -85,7 +85,7 @@ async def test_a_peer_that_does_not_answer_a_close_is_cut_off(start: Start, monk
     async with start() as server, wire(server.url, request() + framed(BINARY, b"x") + bytes(100)) as peer:
         await peer.upgraded()
         await peer.end()
-        assert len(server.sessions._parting) == 0
+        assert len(server.sessions._close_timeouts) == 0
 
 
 async def test_the_end_of_the_server_waits_for_no_peer_for_long(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
