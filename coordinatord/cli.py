@@ -1,7 +1,7 @@
 """The program `coordinatord`: from the command line to an exit code.
 
-A subcommand's modules are imported when it is chosen, so that `coordinatord state` loads no server. How signals end the
-program is set before almost anything is imported.
+A subcommand's modules are imported once it is chosen, so that `coordinatord state` does not load the server. Signal
+defaults are installed before almost anything is imported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _run() -> int:
         from coordinatord.config.subcommands import parse  # noqa: PLC0415
 
         return _run_command(parse())
-    except Exception as error:  # noqa: BLE001 - the last resort, which logs any error
+    except Exception as error:  # noqa: BLE001 - any error is logged here
         return logs.explain_end("coordinatord", error)
 
 
@@ -81,9 +81,9 @@ def _run_command(settings: Config) -> int:
 
 @contextmanager
 def _printing() -> Iterator[None]:
-    """Print as tools do: end quietly when the reader has gone (`| head`), escape characters that the terminal lacks.
+    """Print like other tools: end quietly if the reader has ended (`| head`), and escape what cannot be encoded.
 
-    Raises `OutputError` if there is no room for what is printed.
+    Raises `OutputError` if the output cannot be written.
     """
     from coordinatord.protocol.errors import OutputError  # noqa: PLC0415 - as above
 

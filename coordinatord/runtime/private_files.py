@@ -131,7 +131,7 @@ def tokens_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _trusted(directory: Path) -> set[int]:
-    """Return the users whose files are trusted there."""
+    """Return the users that are trusted as owners of files in a directory."""
     own = os.geteuid()
     return {own, 0} if own else {0, directory.stat().st_uid}
 

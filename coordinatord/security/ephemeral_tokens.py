@@ -1,4 +1,4 @@
-"""Removes the token files of killed `--ephemeral` coordinators, whose tokens end with their process.
+"""Removes the token files of killed `--ephemeral` coordinators: such tokens end with their process.
 
 A killed process cannot remove its file. A user's nodes that find a token reject every coordinator without TLS, so that
 a stale file would lock them out for ever. The file names its process, so a later start on the same host can remove it.

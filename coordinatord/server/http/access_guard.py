@@ -28,7 +28,7 @@ WITHOUT_TOKEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", 
 link."""
 
 STREAM_PATH = "/v1/stream"
-"""The path of the page's data, whose query may name a job."""
+"""The path of the page's data; its query may name a job."""
 
 FILTERED_BY_JOB = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", LINK_PATH)})
 """Requests that accept a token for some jobs, because their answers have only these jobs."""

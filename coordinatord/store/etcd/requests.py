@@ -34,7 +34,7 @@ def text_of(data: bytes) -> str:
 
 
 def after(prefix: bytes) -> bytes:
-    """Return the first key after all keys with a prefix, whose last byte must be less than 0xff."""
+    """Return the first key after all keys with a prefix, which must not end in 0xff."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
