@@ -264,7 +264,7 @@ class EtcdCoordinator(SimulatedCoordinator):
             else:
                 self._later(pause_s, self._renew)
 
-        self._later(max(0.0, election.term.until - sent_at), lambda: renewed(None))
+        self._later(max(0.0, election.term_ends_at - sent_at), lambda: renewed(None))
         self._run(self._gateway.renew(election.lease, election.try_within_s), renewed, lambda _: renewed(None))
 
     def _notice_end(self) -> None:

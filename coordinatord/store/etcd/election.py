@@ -20,24 +20,6 @@ RETRY_S = 0.5
 """The pause before an unanswered request is retried."""
 
 
-class Term:
-    """The time during which a leader may act."""
-
-    def __init__(self, length_s: float, begun_at: float) -> None:
-        """Begin at `begun_at`, when the lease was requested; etcd counts from a later time."""
-        self._length_s = length_s
-        self.until = begun_at + length_s
-        """When the term ends, unless the lease is renewed."""
-
-    def renew(self, sent_at: float) -> None:
-        """Extend the term after a renewal that was requested at `sent_at`."""
-        self.until = max(self.until, sent_at + self._length_s)
-
-    def is_over(self, now: float) -> bool:
-        """Whether another coordinator may lead by now."""
-        return now >= self.until
-
-
 class Election:
     """One coordinator's view of the leader key and of its own lease."""
 
@@ -54,14 +36,18 @@ class Election:
         """The id of this coordinator's lease; 0 for none."""
         self.fence = 0
         """The revision at which this coordinator created the leader key; 0 if it does not lead."""
-        self.term = Term(0.0, 0.0)
+        self._granted_s = 0.0
+        """The length of this lease, as granted by etcd."""
+        self.term_ends_at = 0.0
+        """When this coordinator must no longer act as the leader, unless the lease is renewed."""
         self._last_created_at = 0
         """The revision at which the last known leader key was created."""
 
     def record_lease(self, lease: int, length_s: float, sent_at: float, now: float) -> None:
         """Record this coordinator's lease, which was requested at `sent_at` and granted at `now`."""
         self._slowest_s = max(self._slowest_s, now - sent_at)
-        self.lease, self.term = lease, Term(length_s, sent_at)
+        self.lease, self._granted_s = lease, length_s
+        self.term_ends_at = sent_at + length_s  # not after its end by etcd's clock, which began later
 
     def record_attempt(self, created_at: int, lease: int) -> bool:
         """Record the leader key after an attempt to create it; return whether this coordinator leads.
@@ -87,11 +73,11 @@ class Election:
             return None
         if left_s is not None:
             self._slowest_s = max(self._slowest_s, now - sent_at)
-            self.term.renew(sent_at)
-        if self.term.is_over(now):
+            self.term_ends_at = max(self.term_ends_at, sent_at + self._granted_s)
+        if now >= self.term_ends_at:
             return None
         pause_s = RETRY_S if left_s is None else self.renew_every_s
-        return min(pause_s, self.term.until - now)
+        return min(pause_s, self.term_ends_at - now)
 
     @property
     def remedy(self) -> str:
@@ -104,15 +90,15 @@ class Election:
 
     def may_act(self, now: float) -> bool:
         """Whether this coordinator may act as the leader at `now`."""
-        return not self.term.is_over(now)
+        return now < self.term_ends_at
 
     def end(self) -> None:
         """End the term: another coordinator may lead from now on."""
-        self.term = Term(0.0, 0.0)
+        self.term_ends_at = 0.0
 
     def resign(self, now: float) -> int:
         """Resign as the leader; return the lease to revoke, 0 if it has expired."""
-        lease = 0 if self.term.is_over(now) else self.lease
+        lease = self.lease if now < self.term_ends_at else 0
         self.lease = self.fence = 0
         self.end()
         return lease

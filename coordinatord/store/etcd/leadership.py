@@ -209,7 +209,7 @@ class Candidate:
             sent_at = self._clock()
             left_s: float | None = None
             try:
-                async with asyncio.timeout(max(0.0, self.election.term.until - sent_at)):
+                async with asyncio.timeout(max(0.0, self.election.term_ends_at - sent_at)):
                     left_s = await self._gateway.renew(self.election.lease, self.election.try_within_s)
             except (StoreError, TimeoutError) as error:
                 why = str(error) or "etcd has not answered before it was over"
@@ -229,7 +229,7 @@ class Candidate:
     def status(self) -> SharedStatus:
         """Return this coordinator's status as the leader, with those of its standbys."""
         standbys = tuple(standby.status for standby in self.roster.standbys)
-        left_s = round(max(0.0, self.election.term.until - self._clock()), 3)
+        left_s = round(max(0.0, self.election.term_ends_at - self._clock()), 3)
         return SharedStatus(leader=self._me.status, standbys=standbys, lease_s=left_s, problem=self.roster.problem)
 
     async def resign(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.store.etcd.election import RETRY_S, Election, Term
+from coordinatord.store.etcd.election import RETRY_S, Election
 
 LEASE_S = 6.0
 
@@ -15,14 +15,13 @@ def election() -> Election:
     return election
 
 
-def test_a_term_is_counted_from_when_its_renewal_was_sent() -> None:
-    term = Term(5.0, 100.0)
-    assert not term.is_over(104.9)
-    assert term.is_over(105.0)
-    term.renew(103.0)
-    assert not term.is_over(107.9)
-    term.renew(101.0)
-    assert (term.until, term.is_over(108.0)) == (108.0, True)
+def test_a_term_is_counted_from_when_its_renewal_was_sent(election: Election) -> None:
+    assert election.may_act(105.9)
+    assert not election.may_act(106.0)
+    election.record_renewal(103.0, 103.1, LEASE_S)
+    assert election.may_act(108.9)
+    election.record_renewal(101.0, 103.2, LEASE_S)
+    assert (election.term_ends_at, election.may_act(109.0)) == (109.0, False)
 
 
 def test_it_leads_by_a_key_that_goes_with_its_own_lease(election: Election) -> None:
@@ -38,7 +37,7 @@ def test_it_leads_by_a_key_that_goes_with_its_own_lease(election: Election) -> N
 
 def test_renewals_follow_each_other_thrice_in_a_lease_and_sooner_where_etcd_is_silent(election: Election) -> None:
     assert election.record_renewal(102.0, 102.1, LEASE_S) == LEASE_S / 3
-    assert election.term.until == 108.0
+    assert election.term_ends_at == 108.0
     assert election.record_renewal(104.0, 105.0, None) == RETRY_S
     assert election.record_renewal(107.0, 107.8, None) == pytest.approx(0.2)
     assert election.may_act(107.9)
