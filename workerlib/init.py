@@ -9,7 +9,7 @@ import os
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from workerlib import agreement, gloo, progress, responder
 from workerlib.contract.env import DEFAULTS, ERROR_HANDLING, KEEP, WorkerEnvironment
@@ -34,7 +34,7 @@ _begun: WorkerEnvironment | None = None
 
 
 class RoundReuse(Protocol):
-    """What `workerlib.reuse` does for a context whose process may take part in further rounds."""
+    """Takes the process of a context into further rounds; `workerlib.reuse` implements it, and imports this module."""
 
     def making_group(self) -> AbstractContextManager[None]:
         """Watch the block that makes a process group. Raises `LeftRoundError` if the round ends in it."""
@@ -42,7 +42,7 @@ class RoundReuse(Protocol):
     def record_keeper(self, keeper: StepKeeper) -> None:
         """Record the keeper of this round's state."""
 
-    def leaves(self, error: BaseException) -> bool:
+    def leave_after(self, error: BaseException) -> bool:
         """Leave the round if this error ends it; return whether it does."""
 
 
@@ -55,7 +55,7 @@ class Context:
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
     reuse: RoundReuse | None = field(default=None, repr=False, compare=False)
-    """What takes this process into another round; None if it ends with this one."""
+    """Takes this process into the next round; None if the process ends with this one."""
 
     @property
     def rank(self) -> int:
@@ -168,7 +168,7 @@ class Context:
         # The worker has to exit instead, so that its node sees the failure.
         if kind is None or (kind is SystemExit and REQUEST.agreed):
             self.close()
-        elif error is not None and self.reuse is not None and self.reuse.leaves(error):
+        elif error is not None and self.reuse is not None and self.reuse.leave_after(error):
             _keeper = None
             return True
         elif _keeper is not None:

@@ -1,4 +1,4 @@
-"""Calls a script's function again in each round: in the same process if possible, else in a new one."""
+"""`rounds` and `elastic`: run a script's training again in each round, in the same process if possible."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
                     ...
                     ctx.step(step)
 
-    The `with` statement ends early when the round does, and the loop goes on with the next round. When the block comes
-    to its end, the loop is over. Make in the block what belongs to a round, such as a wrapped model or a data loader.
-    Give `ctx.keep` what outlives a round: it brings these objects to the state that all workers of the next round begin
-    with. So the result does not depend on whether a round begins in the same process or in a new one. The same process
-    is only faster; docs/rounds-in-place.md has the conditions.
+    When the round ends, so does the `with` block, and the loop goes on with the next round. After a block that runs to
+    its end, the loop is over. Objects of one round, such as a wrapped model or a data loader, are made in the block.
+    Objects that outlive a round are given to `ctx.keep`, which restores the state that all workers of the next round
+    begin with. So a round has the same result in the same process and in a new one. The same process is only faster;
+    docs/rounds-in-place.md has the conditions.
     """
     reuse = reused_worker.connect()
     try:
@@ -42,7 +42,7 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
             try:
                 ctx = begin(backend, timeout, steps=steps, reuse=reuse)
             except BaseException as error:
-                if reuse is None or not reuse.leaves(error):
+                if reuse is None or not reuse.leave_after(error):
                     raise
             else:
                 yield ctx
@@ -50,7 +50,7 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
                     ctx.close()
                     return
                 del ctx
-            reuse.take_next_round()
+            reuse.enter_next_round()
     finally:
         if reuse is not None:
             reuse.end()
@@ -76,8 +76,8 @@ def elastic(
 ) -> Any:
     """Decorate a function that trains: it is called with the context of each round, until it returns.
 
-    The call returns its result, and passes further arguments on each time. The rules are those of the loop of `rounds`.
-    Raises `TypeError` for a generator function or a coroutine function: its body runs when the call has returned.
+    The call passes its arguments on each time, and returns the last result. The rules are those of `rounds`. Raises
+    `TypeError` for a generator function or a coroutine function: its body would run only after the call.
     """
     if function is None:
         return functools.partial(elastic, backend=backend, timeout=timeout, steps=steps)

@@ -1,14 +1,14 @@
-"""The connections of gloo's process groups, and how to end them, so that a thread that waits in a collective fails.
+"""Shuts down the connections of gloo's process groups, so that a collective fails in which a thread waits.
 
 gloo has no abort (torch 2.13: `abort` and `shutdown` of its groups do nothing), so a worker whose peer is stopped waits
 until the timeout. If its connection has nothing more to read, it fails within a millisecond. gloo does not show its
-descriptors. They are the connected TCP sockets that exist after a group was made and not before, without those that
-Python has made meanwhile. Connections that another native library makes just then are included by mistake. Listening
-sockets are left alone, because gloo ends the process if one of them fails.
+descriptors. This module finds them: they are the connected TCP sockets that appear while a group is made, and that
+Python has not made. Connections that another native library makes just then are included by mistake. Listening sockets
+are left out, because gloo ends the process if one of them fails.
 
-No write of gloo may fail, here or at a peer: gloo would forget the operation, and the thread that waits for it would
-wait until the timeout (torch 2.13, gloo/transport/tcp/pair.cc: `write` leaves EPIPE and ECONNRESET to the next read,
-and `signalException` passes over unbound buffers that are being sent). So only one side of a connection is shut, and
+No write of gloo may fail, here or at a peer: gloo would forget the operation, and its thread would wait until the
+timeout (torch 2.13, gloo/transport/tcp/pair.cc: `write` leaves EPIPE and ECONNRESET to the next read, and
+`signalException` skips unbound buffers that are being sent). So only one direction of a connection is shut down, and
 the connection stays open until all workers are out of the round.
 
 Linux only, standard library only.
@@ -31,7 +31,7 @@ _TCP = {socket.AF_INET, socket.AF_INET6}
 
 
 def _sockets() -> dict[str, int]:
-    """Return a descriptor of each socket of this process, by its inode as /proc shows it."""
+    """Return a descriptor of each socket of this process, by the socket's inode as /proc shows it."""
     sockets = {}
     for link in _FOLDER.iterdir():
         with suppress(OSError):  # it was closed meanwhile
@@ -42,38 +42,35 @@ def _sockets() -> dict[str, int]:
 
 
 class _Own(socket.socket):
-    """A socket of this module itself, which `GroupSockets` does not take for one of the script."""
+    """A socket of this module, whose constructor `GroupSockets` does not wrap."""
 
     __init__ = socket.socket.__init__
 
 
 class GroupSockets:
-    """The connections that came with the process groups of one round.
-
-    One thread makes groups, another may shut them.
-    """
+    """The connections of the process groups of one round. One thread makes groups, another one may shut them down."""
 
     def __init__(self) -> None:
         """Begin with no connection."""
         self._inodes: set[str] = set()
+        """The inodes of the connections."""
         self._shut: dict[str, socket.socket] = {}
-        """The connections that were shut, each with another descriptor: gloo closes its own."""
+        """The connections that were shut down, by inode; each has a second descriptor, since gloo closes its own."""
         self._before: set[str] | None = None
-        """The sockets that existed before the group that is being made now."""
+        """The inodes of the sockets before the group that is being made now; None if none is being made."""
         self._begun: list[weakref.ref[socket.socket]] = []
-        """The sockets that Python has begun to make while groups were made: they are those of the script."""
+        """The sockets that Python has begun to make while groups were made: they are the script's."""
         self._made: set[str] = set()
-        """The inodes of those that it has made. The object may hand its descriptor on."""
+        """The inodes of those that are made. They are kept, since an object may pass its descriptor on."""
         self._original: Callable[..., None] | None = None
-        """Python's own way to make a socket, while `_replacement` is in its place."""
+        """Python's `socket.socket.__init__`, while `_replacement` is in its place."""
         self._replacement: Any = None
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
-        """Add the sockets that are new at the end of the block: they are the connections of the group made in it.
+        """Record the sockets that are new at the end of the block, which makes a group.
 
-        A nested block changes nothing. From the first block on, the sockets that Python makes are recorded until
-        `close`.
+        A nested block changes nothing.
         """
         if self._before is not None:
             yield
@@ -87,10 +84,10 @@ class GroupSockets:
             self._before = None
 
     def _record_sockets_of_python(self) -> None:
-        """Record each socket that Python makes, in any thread: they are the script's.
+        """Record each socket that Python makes, in any thread, until `close`: they are the script's.
 
-        The kernel may have made one within a block that Python makes an object of only later, as `accept` does. So this
-        goes on after the block.
+        That includes sockets made after the block of `gathering`: `accept` makes a Python object of a connection that
+        the kernel may have made within the block.
         """
         if self._original is not None:
             return
@@ -112,40 +109,38 @@ class GroupSockets:
         socket.socket.__init__ = record  # type: ignore[assignment, method-assign]
 
     def shut(self, side: int = socket.SHUT_RD) -> int:
-        """Shut one side of the connections, so that reads from them fail; return how many were shut.
+        """Shut down one direction of the connections, so that reads fail; return how many were shut down.
 
-        With SHUT_RD the reads of this process fail. With SHUT_WR those of the peers do: this is for a thread that is
-        out of its collective, and writes no more.
+        With SHUT_RD the reads of this process fail. With SHUT_WR those of the peers fail, which is for a thread that is
+        out of its collective and writes no more.
 
-        Connections that were closed meanwhile are left out, also if their descriptors have another use now. Within the
-        block of `gathering`, this shuts the connections so far: call it again until the block is left.
+        Connections that are closed are left out, even if their descriptors are in use again. Within the block of
+        `gathering`, this shuts down the connections so far: call it again until the block is left.
         """
-        number = 0
-        before = self._before
+        before, shut_before = self._before, len(self._shut)
         sockets = _sockets()
         begun = filter(None, (reference() for reference in list(self._begun)))
-        left_alone = {_inode(each.fileno()) for each in begun} | self._made | self._shut.keys()
+        left_out = {_inode(each.fileno()) for each in begun} | self._made | self._shut.keys()
         for inode, fd in sockets.items():
-            came = inode in self._inodes or (before is not None and inode not in before)
-            if came and inode not in left_alone and (own := _shut(fd, inode, side)) is not None:
+            is_of_group = inode in self._inodes or (before is not None and inode not in before)
+            if is_of_group and inode not in left_out and (own := _shut(fd, inode, side)) is not None:
                 self._shut[inode] = own
-                number += 1
-        return number
+        return len(self._shut) - shut_before
 
     def close(self) -> None:
-        """Close the connections, when all workers are out of the round, and record no more sockets."""
+        """Close the connections, once all workers are out of the round, and restore Python's constructor."""
         while self._shut:
             self._shut.popitem()[1].close()
         original, self._original = self._original, None
-        # Somebody else may have replaced it since.
+        # Other code may have replaced it since.
         if original is not None and socket.socket.__init__ is self._replacement:
             socket.socket.__init__ = original  # type: ignore[method-assign]
 
 
 def _shut(fd: int, inode: str, side: int) -> socket.socket | None:
-    """Shut one side of a socket; return another descriptor of it, which stays open.
+    """Shut down one direction of a socket; return it with another descriptor, which stays open.
 
-    None if the descriptor belongs to another file now, or to no TCP connection.
+    None if the descriptor now belongs to another file, or to no TCP connection.
     """
     try:
         own: socket.socket = _Own(fileno=os.dup(fd))

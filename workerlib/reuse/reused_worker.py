@@ -1,7 +1,7 @@
-"""A worker that leaves a round and takes part in the next one as the same process.
+"""A worker that leaves a round and enters the next one as the same process.
 
-The thread that reads from nodeclient gets the main thread out of the round: a collective in which it waits fails, and
-`ctx.step` raises. The main thread then removes what is left of the round, and waits for the next one.
+When nodeclient asks it to leave, the thread that reads the request interrupts the main thread: a collective in which it
+waits fails, and `ctx.step` raises. The main thread then removes the leftovers of the round, and waits for the next one.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
@@ -16,140 +16,79 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from workerlib import progress, responder
 from workerlib.contract.env import ROUNDS, WorkerEnvironment
-from workerlib.contract.packets import PACKET_BYTES, WORDS_MAX, ChannelError, last_that_fit
-from workerlib.contract.round_messages import (
-    ROUND_CODEC,
-    STREAMS,
-    Aborted,
-    Aborting,
-    AskToLeave,
-    CanStay,
-    Failed,
-    Left,
-    NextRound,
-    Refusing,
-    RoundMessage,
-)
+from workerlib.contract.packets import WORDS_MAX, last_that_fit
+from workerlib.contract.round_messages import Aborted, Aborting, AskToLeave, Failed, Left, Refusing
 from workerlib.keeping import checkpoints
 from workerlib.keeping.kept_errors import LeftRoundError
-from workerlib.responder import connected_socket
 from workerlib.reuse import leftovers
 from workerlib.reuse.group_sockets import GroupSockets
+from workerlib.reuse.round_channel import RoundChannel
 from workerlib.stop import REQUEST
 
 if TYPE_CHECKING:
     from workerlib.keeping.keeper import StepKeeper
 
 
-class RoundChannel:
-    """A connection over which nodeclient asks this worker to leave its round, and sends the next one.
-
-    It lasts as long as this process. A thread reads from it.
-    """
-
-    def __init__(self, path: str, local_rank: int, round_number: int) -> None:
-        """Connect, and send which worker this is. Raises `OSError`."""
-        self._socket = connected_socket(path)
-        try:
-            self._socket.send(ROUND_CODEC.encode(CanStay(local_rank, round_number, os.getpid())), socket.MSG_NOSIGNAL)
-        except OSError:
-            self._socket.close()
-            raise
-        self._rounds: SimpleQueue[tuple[NextRound, list[int]] | None] = SimpleQueue()
-        os.register_at_fork(after_in_child=self._socket.close)  # the connection stays that of the parent
-
-    def listen(self, leave: Callable[[AskToLeave], None]) -> None:
-        """Read messages from now on, in a thread; it calls `leave` when this worker is asked to leave its round."""
-        threading.Thread(target=self._receive_all, args=(leave,), name="workerlib-rounds", daemon=True).start()
-
-    def send(self, message: RoundMessage) -> None:
-        """Send a message to nodeclient, if it is still there."""
-        with suppress(OSError):  # it has gone, and its workers follow
-            self._socket.send(ROUND_CODEC.encode(message), socket.MSG_NOSIGNAL)
-
-    def next_round(self) -> tuple[NextRound, list[int]] | None:
-        """Wait for the next round; return it with its descriptors. None if none will come."""
-        return self._rounds.get()
-
-    def _receive_all(self, leave: Callable[[AskToLeave], None]) -> None:
-        """Read until the connection ends; this thread ends it as well, since the worker could not be asked any more."""
-        try:
-            while True:
-                packet, files, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, STREAMS + 1, socket.MSG_CMSG_CLOEXEC)
-                message = ROUND_CODEC.decode(packet)
-                if isinstance(message, NextRound) and len(files) >= STREAMS:
-                    self._rounds.put((message, files))
-                elif isinstance(message, AskToLeave):
-                    leave(message)
-        except (OSError, ChannelError):
-            pass  # nodeclient has gone
-        except Exception as error:  # noqa: BLE001 - training goes on without this thread, to the end of the round
-            LOG.warning("this process cannot go into another round: %r", error)
-        with suppress(OSError):  # nodeclient has ended it
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._rounds.put(None)
-
-
 LOG = logging.getLogger(__name__)
 
 AGAIN_S = 0.02
-"""The pause between two searches for connections of a group that is being made, until the main thread is out."""
+"""The pause between two searches for connections of a group that is being made, until the main thread has left."""
 
 PEERS_SAVE_S = 3.0
-"""How long a worker whose collective of NCCL has failed waits until nodeclient has saved the state of the others."""
+"""How long a worker whose collective of NCCL has failed waits until the other workers have saved their state."""
 
-VAIN_MAX = 3
-"""The rounds in a row without a step after which this process goes into no further one."""
+STEPLESS_ROUNDS_MAX = 3
+"""How many rounds in a row without a step this process takes part in, before a new process has to take its place."""
 
 
 @dataclass(eq=False, slots=True)
-class PresentRound:
-    """The round that this process takes part in, as both threads know it."""
+class CurrentRound:
+    """The round that this process takes part in; both threads use it."""
 
     number: int
     sockets: GroupSockets = field(default_factory=GroupSockets)
-    asked: threading.Event = field(default_factory=threading.Event)
+    leave_requested: threading.Event = field(default_factory=threading.Event)
     """Set when nodeclient has asked to leave the round."""
-    out: threading.Event = field(default_factory=threading.Event)
-    """Set when the main thread is out of the round."""
+    left: threading.Event = field(default_factory=threading.Event)
+    """Set when the main thread has left the round."""
     keeper: StepKeeper | None = None
-    """What keeps the state of the round, once the script has called `ctx.keep`."""
+    """Keeps the state of the round; None before the script calls `ctx.keep`."""
     gradients: bool = True
     """Whether gradients were enabled in the main thread when the round began."""
 
 
 class ReusedWorker:
-    """This process as a worker of several rounds. Two threads use it: the main one, and one that reads messages."""
+    """This process as a worker of several rounds. The main thread uses it, and the one that reads from nodeclient."""
 
     def __init__(self, channel: RoundChannel, round_number: int) -> None:
-        """Begin in a round."""
+        """Begin in the round with this number."""
         self._channel = channel
-        self._round = PresentRound(round_number)
-        self._turn = threading.Condition()
-        """Notified when the main thread has taken a round, or will take no more."""
+        self._round = CurrentRound(round_number)
+        self._round_changed = threading.Condition()
+        """Notified when the main thread has entered a round, or will enter no more."""
         self._aborting = threading.Lock()
         """Held while communicators are aborted: no group of them may be destroyed meanwhile."""
-        self._keeps = False
-        """Whether `ctx.keep` brings this process to the state of the others at the beginning of a round."""
-        self._ended = False
-        self._vain = 0
-        """The rounds in a row without a step that have ended."""
+        self._has_kept = False
+        """Whether the script has called `ctx.keep`, which restores the common state at the beginning of a round."""
+        self._has_ended = False
+        """Whether the script has left its loop of rounds."""
+        self._stepless_rounds = 0
+        """How many rounds without a step have ended since the last one with a step."""
         self._make_group: Callable[..., Any] | None = None
         """torch's own function that makes a group, once `making_group` was called."""
         channel.listen(self._leave_round)
 
     @property
     def has_left(self) -> bool:
-        """Whether this process is out of the round, and waits for the next one."""
-        return self._round.out.is_set()
+        """Whether this process has left the round, and has not entered the next one."""
+        return self._round.left.is_set()
 
     # The main thread
 
@@ -162,11 +101,11 @@ class ReusedWorker:
         self._watch_groups()
         with self._round.sockets.gathering():
             yield
-        if self._round.asked.is_set():
+        if self._round.leave_requested.is_set():
             raise LeftRoundError
 
     def _watch_groups(self) -> None:
-        """Record the connections of all groups that are made from now on, such as those of `new_group`."""
+        """Record the connections of all groups made from now on, such as those of `new_group`."""
         from torch.distributed import distributed_c10d
 
         if self._make_group is not None:
@@ -182,32 +121,32 @@ class ReusedWorker:
 
     def record_keeper(self, keeper: StepKeeper) -> None:
         """Record the keeper of this round's state."""
-        self._round.keeper, self._keeps = keeper, True
+        self._round.keeper, self._has_kept = keeper, True
         keeper.is_reused = True
-        if self._round.asked.is_set():
+        if self._round.leave_requested.is_set():
             keeper.interrupt()
 
     def end(self) -> None:
-        """Record that the script has left its loop of rounds, so that this process takes part in no further one."""
-        with self._turn:
-            self._ended = True
-            self._turn.notify()
+        """Record that the script has left its loop of rounds, and undo all changes of torch and Python."""
+        with self._round_changed:
+            self._has_ended = True
+            self._round_changed.notify()
         if self._make_group is not None:
             from torch.distributed import distributed_c10d
 
             distributed_c10d._new_process_group_helper = self._make_group  # noqa: SLF001 - see `_watch_groups`
         self._round.sockets.close()
-        leftovers.take_back()
+        leftovers.unfreeze_objects()
 
-    def leaves(self, error: BaseException) -> bool:
+    def leave_after(self, error: BaseException) -> bool:
         """Leave the round if this error ends it; return whether it does. Other errors end the training."""
         import torch
 
         from workerlib.keeping.gate import TorchGroups
 
         here = self._round
-        is_asked = here.asked.is_set()
-        end = leftovers.end_of_round(error, asked=is_asked)
+        is_asked = here.leave_requested.is_set()
+        end = leftovers.round_ending_error(error, asked=is_asked)
         if end is None:
             text = f"{type(error).__name__} ended the script in a worker"
             self._channel.send(Refusing(here.number, text[:WORDS_MAX]))
@@ -217,43 +156,41 @@ class ReusedWorker:
             return False
         if not is_asked:
             self._report(error, end)
-            if (
-                TorchGroups().nccl_groups()
-            ):  # its end lets collectives of peers end as if they were done: they save first
-                here.asked.wait(PEERS_SAVE_S)
+            if TorchGroups().nccl_groups():  # an abort ends collectives of peers too, so these have to save first
+                here.leave_requested.wait(PEERS_SAVE_S)
         del end
-        here.out.set()
-        self._vain = self._vain_rounds()
+        here.left.set()
+        self._stepless_rounds = self._stepless_rounds_now()
         if not is_asked:  # peers may still wait for this worker in a collective
             here.sockets.shut(socket.SHUT_WR)
-        leftovers.forget_frames(error)
+        leftovers.clear_tracebacks(error)
         if here.keeper is not None:
             here.keeper.leave_round()
         here.keeper = None
         checkpoints.begin_round()
         self._abort_collectives()
-        leftovers.end_groups()
+        leftovers.destroy_groups()
         torch.set_grad_enabled(here.gradients)
         problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
         self._channel.send(Refusing(here.number, problem) if leftovers.holds_mesh() else Left(here.number))
         return True
 
-    def take_next_round(self) -> None:
-        """Wait for the next round, and take the environment and the streams that a new process would have in it."""
+    def enter_next_round(self) -> None:
+        """Wait for the next round, and set the environment and the streams that a new process would have in it."""
         received = self._channel.next_round()
         if received is None:
             sys.exit("workerlib: the connection to nodeclient has ended, so there is no next round for this worker")
         message, (stdout, stderr, *slots) = received
-        _take_streams([stdout, stderr])
+        _replace_streams([stdout, stderr])
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
-            leftovers.forget_compiled()
-        _take_environment(message)
+            leftovers.reset_compiled()
+        _update_environment(message.environ)
         responder.begin_round()
         progress.begin_round(*slots)
         self._round.sockets.close()
-        with self._turn:
-            self._round = PresentRound(message.round)
-            self._turn.notify()
+        with self._round_changed:
+            self._round = CurrentRound(message.round)
+            self._round_changed.notify()
 
     def _report(self, error: BaseException, end: BaseException) -> None:
         """Save state if possible, and then report the failed collective, whose error is `end`."""
@@ -264,22 +201,24 @@ class ReusedWorker:
         self._channel.send(Failed(self._round.number, text[:WORDS_MAX], last_that_fit(lines)))
 
     def _obstacle(self, *, planned: bool) -> str:
-        """Return why this process cannot go on in another round; empty if it can. Both threads call this."""
+        """Return why this process cannot enter another round; empty if it can. Both threads call this."""
         keeper = self._round.keeper  # the main thread may set it to None meanwhile
-        if self._ended:
+        if self._has_ended:
             return "the script has left its loop of rounds"
-        if not self._keeps:
+        if not self._has_kept:
             return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
         if planned and (REQUEST.listening or checkpoints.script_writes_checkpoints()):
             return "the script saves at a step of its own choice, and ends there"
         if keeper is not None and keeper.is_sharded:
             return "parameters are sharded, and bound to the process group of this round"
-        return f"{VAIN_MAX} rounds in a row have ended without a step" if self._vain_rounds() >= VAIN_MAX else ""
+        if self._stepless_rounds_now() >= STEPLESS_ROUNDS_MAX:
+            return f"{STEPLESS_ROUNDS_MAX} rounds in a row have ended without a step"
+        return ""
 
     def _abort_collectives(self) -> None:
-        """Abort the collectives of NCCL, and report how long it takes. Both threads call this, and the later one waits.
+        """Abort the collectives of NCCL, and report how long it takes: nodeclient allows time for that.
 
-        The end of a group would abort it too, and say nothing.
+        Both threads call this, and the later one waits for the other.
         """
         from workerlib.keeping.gate import TorchGroups
 
@@ -291,30 +230,31 @@ class ReusedWorker:
             leftovers.abort_collectives()
             self._channel.send(Aborted(self._round.number, time.monotonic() - began))
 
-    def _vain_rounds(self) -> int:
+    def _stepless_rounds_now(self) -> int:
         """Return how many rounds in a row had no step, including the one that ends now."""
-        return 0 if progress.last_step() >= 0 else self._vain + 1
+        return 0 if progress.last_step() >= 0 else self._stepless_rounds + 1
 
     # The thread that reads from nodeclient
 
     def _leave_round(self, request: AskToLeave) -> None:
+        """Interrupt the main thread until it has left the round, or refuse to leave it."""
         number = request.round
-        with self._turn:  # the main thread may not have taken this round yet
-            self._turn.wait_for(lambda: self._ended or self._round.number >= number)
+        with self._round_changed:  # the main thread may not have entered this round yet
+            self._round_changed.wait_for(lambda: self._has_ended or self._round.number >= number)
         here = self._round
-        if here.number > number or (here.number == number and here.out.is_set()):
-            return  # the main thread is out of this round already
+        if here.number > number or (here.number == number and here.left.is_set()):
+            return  # the main thread has left this round already
         if why := self._obstacle(planned=request.planned):
             self._channel.send(Refusing(number, why))
             return
-        here.asked.set()
+        here.leave_requested.set()
         keeper = here.keeper
         if keeper is not None:
             keeper.interrupt()
         self._abort_collectives()
-        while not here.out.is_set():
+        while not here.left.is_set():
             here.sockets.shut()
-            here.out.wait(AGAIN_S)
+            here.left.wait(AGAIN_S)
 
 
 def connect() -> ReusedWorker | None:
@@ -328,12 +268,12 @@ def connect() -> ReusedWorker | None:
     except OSError as error:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None
-    leftovers.set_aside()
+    leftovers.freeze_objects()
     return ReusedWorker(channel, environment.round)
 
 
-def _take_streams(streams: list[int]) -> None:
-    """Replace the descriptors of standard output and error."""
+def _replace_streams(streams: list[int]) -> None:
+    """Replace the descriptors of standard output and error by these two."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for target, descriptor in enumerate(streams, start=1):
@@ -341,8 +281,9 @@ def _take_streams(streams: list[int]) -> None:
         os.close(descriptor)
 
 
-def _take_environment(message: NextRound) -> None:
-    for name, value in message.environ.items():
+def _update_environment(changes: Mapping[str, str | None]) -> None:
+    """Set these environment variables; None removes one."""
+    for name, value in changes.items():
         if value is None:
             os.environ.pop(name, None)
         else:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nodeclient.host.worker_socket import WorkerSocket
 from tests.support.programs import TIMEOUT_S
-from workerlib.reuse.reused_worker import RoundChannel
+from workerlib.reuse.round_channel import RoundChannel
 
 
 async def test_workers_connect_below_a_directory_with_a_long_name(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ from workerlib.contract.round_messages import (
 from workerlib.keeping import checkpoints
 from workerlib.keeping.keeper import StepKeeper, keep
 from workerlib.keeping.kept_errors import LeftRoundError
-from workerlib.reuse.reused_worker import VAIN_MAX, ReusedWorker, RoundChannel
+from workerlib.reuse.reused_worker import STEPLESS_ROUNDS_MAX, ReusedWorker
+from workerlib.reuse.round_channel import RoundChannel
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +87,7 @@ def test_a_round_that_is_over_before_the_worker_has_taken_it_is_left(tmp_path: P
         worker = ReusedWorker(line, 1)
         send_to(node, NextRound(2, {}), 1, 2)  # the streams that this process has already
         send_to(node, AskToLeave(2))
-        worker.take_next_round()
+        worker.enter_next_round()
         answer = ROUND_CODEC.decode(node.recv(PACKET_BYTES))
         assert isinstance(answer, Refusing), "nothing was given to ctx.keep"
         assert answer.round == 2
@@ -109,16 +110,18 @@ def test_a_worker_is_not_trusted_with_a_further_round_after_three_without_a_step
         worker = ReusedWorker(line, 1)
         worker.record_keeper(keeper)
         lost = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
-        for number in range(1, VAIN_MAX):
-            assert worker.leaves(lost)
+        for number in range(1, STEPLESS_ROUNDS_MAX):
+            assert worker.leave_after(lost)
             assert isinstance(received(node), Failed)
             assert received(node) == Left(number)
             send_to(node, NextRound(number + 1, {}), 1, 2)
-            worker.take_next_round()
-        assert not worker.leaves(lost)
-        assert received(node) == Refusing(VAIN_MAX, f"{VAIN_MAX} rounds in a row have ended without a step")
+            worker.enter_next_round()
+        assert not worker.leave_after(lost)
+        assert received(node) == Refusing(
+            STEPLESS_ROUNDS_MAX, f"{STEPLESS_ROUNDS_MAX} rounds in a row have ended without a step"
+        )
         progress.step(7)
-        assert worker.leaves(lost), "the round that ends has done a step"
+        assert worker.leave_after(lost), "the round that ends has done a step"
 
 
 def test_a_round_that_ends_where_gradients_are_off_does_not_leave_them_off(tmp_path: Path, keeper: StepKeeper) -> None:
@@ -127,7 +130,7 @@ def test_a_round_that_ends_where_gradients_are_off_does_not_leave_them_off(tmp_p
         worker = ReusedWorker(line, 1)
         worker.record_keeper(keeper)
         torch.set_grad_enabled(False)
-        assert worker.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+        assert worker.leave_after(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
         assert torch.is_grad_enabled()
 
 
@@ -141,7 +144,7 @@ def test_a_script_that_writes_checkpoints_begins_to_do_so_anew_in_its_next_round
         worker.record_keeper(keeper)
         checkpoints.connect(keeper.planned_end)
         assert not checkpoints.should_checkpoint()
-        assert worker.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+        assert worker.leave_after(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
         checkpoints.check_unused("ctx.keep")  # of the next round, which is called before
 
 
@@ -149,7 +152,7 @@ def test_an_error_of_the_script_is_said_to_the_node(tmp_path: Path) -> None:
     line, node = connected(tmp_path)
     with node:
         worker = ReusedWorker(line, 1)
-        assert not worker.leaves(ValueError("a mistake"))
+        assert not worker.leave_after(ValueError("a mistake"))
         assert received(node) == Refusing(1, "ValueError ended the script in a worker")
 
 
@@ -166,8 +169,8 @@ def test_who_saves_at_a_step_of_its_own_choice_refuses_in_a_planned_end_alone(
         if planned:
             assert received(node) == Refusing(1, "the script saves at a step of its own choice, and ends there")
         else:
-            wait_until("the worker is asked to leave", worker._round.asked.is_set)
-        assert worker.leaves(LeftRoundError())
+            wait_until("the worker is asked to leave", worker._round.leave_requested.is_set)
+        assert worker.leave_after(LeftRoundError())
         if not planned:
             assert received(node) == Left(1)
 
@@ -181,8 +184,8 @@ def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_p
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
         send_to(node, AskToLeave(1))
-        wait_until("the worker is asked to leave", worker._round.asked.is_set)
-        assert worker.leaves(LeftRoundError())
+        wait_until("the worker is asked to leave", worker._round.leave_requested.is_set)
+        assert worker.leave_after(LeftRoundError())
         refusal = received(node)
         assert isinstance(refusal, Refusing)
         assert refusal.why.startswith("the script holds a device mesh")
@@ -216,11 +219,11 @@ def test_a_worker_gets_out_of_a_collective_of_a_group_that_the_script_has_made(
         send_to(node, AskToLeave(1))
         with pytest.raises(RuntimeError, match="gloo") as failed:
             torch.distributed.all_reduce(torch.ones(1), group=group)
-        assert worker.leaves(failed.value)
+        assert worker.leave_after(failed.value)
         assert received(node) == Left(1)
         peer.kill()
         send_to(node, NextRound(2, {}), 1, 2)
-        worker.take_next_round()  # lets the connections go
+        worker.enter_next_round()  # lets the connections go
         worker.end()
 
 
@@ -241,7 +244,7 @@ def test_groups_are_destroyed_when_they_are_aborted_and_the_node_hears_how_long_
         torch.distributed.init_process_group(NCCL_LIKE, store=HashStore(), rank=0, world_size=1)
         send_to(node, AskToLeave(1))
         assert received(node) == Aborting(1)
-        assert worker.leaves(LeftRoundError())
+        assert worker.leave_after(LeftRoundError())
         aborted = received(node)
         assert isinstance(aborted, Aborted)
         assert aborted.took_s > 0
@@ -256,7 +259,7 @@ def test_a_worker_whose_collective_failed_aborts_its_groups_by_itself(tmp_path: 
         worker = ReusedWorker(line, 1)
         worker.record_keeper(keeper)
         torch.distributed.init_process_group(NCCL_LIKE, store=HashStore(), rank=0, world_size=1)
-        assert worker.leaves(RuntimeError("NCCL error: remote process exited"))
+        assert worker.leave_after(RuntimeError("NCCL error: remote process exited"))
         said = [type(received(node)) for _ in range(4)]
         assert said == [Failed, Aborting, Aborted, Left]
 
@@ -270,8 +273,8 @@ def test_a_mesh_that_is_dropped_with_its_round_is_no_obstacle(tmp_path: Path, ke
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         error = error_of_a_round_with_a_mesh()
         send_to(node, AskToLeave(1))
-        wait_until("the worker is asked to leave", worker._round.asked.is_set)
-        assert worker.leaves(error)
+        wait_until("the worker is asked to leave", worker._round.leave_requested.is_set)
+        assert worker.leave_after(error)
         assert received(node) == Left(1)
 
 
@@ -308,7 +311,7 @@ def test_a_round_that_the_worker_has_left_behind_is_not_left_again(tmp_path: Pat
     with node:
         worker = ReusedWorker(line, 1)
         send_to(node, NextRound(2, {}), 1, 2)
-        worker.take_next_round()
+        worker.enter_next_round()
         send_to(node, AskToLeave(1))
         send_to(node, AskToLeave(2))
         answer = ROUND_CODEC.decode(node.recv(PACKET_BYTES))

@@ -12,7 +12,7 @@ import pytest
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.packets import PACKET_BYTES
 from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
-from workerlib.reuse.reused_worker import RoundChannel
+from workerlib.reuse.round_channel import RoundChannel
 
 
 @contextmanager
