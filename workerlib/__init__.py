@@ -5,16 +5,16 @@
     with workerlib.init() as ctx:
         model = DistributedDataParallel(Model().to(ctx.device))
 
-Importing this package only defines names: it starts no thread, hooks into nothing, and imports no torch. What a script
-does not use is not loaded.
+Importing this package only defines names: it starts no thread, installs no hook, and imports no torch. Modules are
+loaded when a script uses them.
 
 `init` reads the environment of a worker and prepares torch. `progress` reports steps and sections, and `record` an
 exception. `sampler` deals out the samples of an epoch. `stop` records a signal that asks the worker to end, and
-`agreement` has all workers agree on that. `store` is for scripts that expect a launcher's store, and `gloo` lets gloo's
-threads end before Python does. `responder` answers nodeclient where the worker stands, from the first call of this
-package on. `keeping` keeps state that outlives the workers, and decides when a script writes a checkpoint of its own.
-`reuse` lets a process take part in several rounds. Both say what they do in the process, and how to do without. What a
-worker and nodeclient agree on is in `contract`. `integrations` has callbacks for frameworks.
+`agreement` has all workers agree on that. `store` serves torch's store, and `gloo` waits for gloo's threads before a
+process group is destroyed. `responder` tells nodeclient where the worker stands, from the first call of this package
+on. `keeping` keeps state that outlives the workers, and tells a script when to write a checkpoint of its own. `reuse`
+lets a process take part in several rounds. Both say what they do in the process, and how to switch that off. `contract`
+has the variables, messages and memory that a worker and nodeclient share. `integrations` has callbacks for frameworks.
 """
 
 from importlib import import_module

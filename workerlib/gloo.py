@@ -1,13 +1,13 @@
-"""Lets gloo's threads finish their use of Python objects; standard library only, from Python 3.10 on.
+"""Waits until the threads of gloo are idle, before a process group is destroyed or Python ends.
 
-Each gloo process group has threads that run its collectives. A thread that has run one releases Python objects, which
-needs the interpreter's lock (torch 2.13 keeps the context of a backward pass with it, `torch/autograd/graph.py`). If
-C++ code that holds the lock, such as the `Reducer` of a DDP model, destroys the group just then, that code waits for
-the thread and the thread for the lock, for ever. If Python ends just then, the process aborts. Neither can happen once
-the threads are idle.
+Each gloo process group has threads that run its collectives. After a collective such a thread releases Python objects,
+which needs the interpreter's lock (torch 2.13 stores the context of a backward pass there, `torch/autograd/graph.py`).
+If C++ code that holds the lock, such as the `Reducer` of a DDP model, destroys the group just then, that code waits for
+the thread and the thread for the lock, for ever. If Python ends just then, the process aborts.
 
 `Context.close` calls `let_threads_finish`, and so does the hook of `nodeclient --preload`, which loads this file by its
-path. For a script that has no context, `agreement` registers the call for the end of Python.
+path. For a script that has no context, `agreement` registers the call for the end of Python. Standard library only,
+from Python 3.10 on.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ import threading
 import time
 
 NAME = "pt_gloo_runloop"
-"""torch's name of these threads (ProcessGroupGloo.cpp), which the kernel shows. Those of torch 2.4 have no name of
-their own, but hold no Python objects either."""
+"""torch's name of these threads (ProcessGroupGloo.cpp), which the kernel shows. Those of torch 2.4 are not named, but
+hold no Python objects either."""
 
 FUTEX = {"202", "98"}
 """The numbers of the system call futex, on x86-64 and on arm64."""
 
-TIMEOUT = 4
-"""The index of the word in /proc/PID/syscall with the address of futex's timeout: the fourth argument, after the
-number."""
+TIMEOUT_AT = 4
+"""The index in /proc/PID/syscall of the address of futex's timeout: its fourth argument, after the number of the call.
+The address is 0 if there is no timeout."""
 
 LOOK_AGAIN_S = 0.001
+"""The pause between two checks of the threads."""
 
 RELEASE_S = 0.05
-"""The pause where the threads cannot be seen. It is ten times as long as a thread waits at most for the interpreter's
+"""The wait if the kernel does not show the threads: ten times as long as a thread waits at most for the interpreter's
 lock (`sys.getswitchinterval`)."""
 
 FINISH_S = 5.0
@@ -44,12 +45,12 @@ FINISH_AFTER_ERROR_S = 0.5
 
 
 def let_threads_finish() -> None:
-    """Wait, without the interpreter's lock, until gloo's threads are idle; no longer than `FINISH_S`."""
+    """Wait, without the interpreter's lock, until gloo's threads are idle, but no longer than `FINISH_S`."""
     until = time.monotonic() + (FINISH_AFTER_ERROR_S if hasattr(sys, "last_value") else FINISH_S)
     pause = threading.Event()
     try:
-        # Two looks are needed, since a thread that waits for another one's lock seems idle at the first.
-        while not (_idle() and _idle()) and time.monotonic() < until:
+        # Two checks are needed, since a thread that waits for another one's lock seems idle in the first.
+        while not (_are_idle() and _are_idle()) and time.monotonic() < until:
             pause.wait(LOOK_AGAIN_S)
     except OSError:  # the kernel does not show system calls
         pause.wait(RELEASE_S)
@@ -61,10 +62,10 @@ def finish_before_exit() -> None:
     atexit.register(let_threads_finish)
 
 
-def _idle() -> bool:
+def _are_idle() -> bool:
     """Return whether all threads of gloo are idle. Raises `OSError`.
 
-    An idle thread waits for work without a timeout. One that waits for a peer, or for the interpreter, has a timeout.
+    An idle thread waits for work without a timeout. A thread that waits for a peer, or for the interpreter, has one.
     """
     for task in os.listdir("/proc/self/task"):  # noqa: PTH208 - the hook avoids whatever would be imported
         try:
@@ -73,7 +74,7 @@ def _idle() -> bool:
             call = _read(task, "syscall")
         except (FileNotFoundError, ProcessLookupError):  # the thread has ended
             continue
-        if call[0] not in FUTEX or int(call[TIMEOUT], 16):
+        if call[0] not in FUTEX or int(call[TIMEOUT_AT], 16):
             return False
     return True
 

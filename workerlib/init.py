@@ -1,4 +1,4 @@
-"""Sets up a worker: reads its environment, sets its device and makes the process group."""
+"""`init`: reads the environment of a worker, sets its device, and makes torch's process group."""
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from workerlib import agreement, gloo, progress, responder
 from workerlib.contract.env import DEFAULTS, ERROR_HANDLING, KEEP, WorkerEnvironment
-from workerlib.stop import REQUEST
+from workerlib.stop import STOP_REQUEST
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 _keeper: StepKeeper | None = None
-"""The keeper of this process's state, once `Context.keep` was called."""
+"""Keeps the state of this process; None before `Context.keep` is called."""
 
 _begun: WorkerEnvironment | None = None
-"""The environment of the last round in which this process has made its process group."""
+"""The environment of the last round in which `begin` was called."""
 
 
 class RoundReuse(Protocol):
@@ -51,7 +51,7 @@ class Context:
     """A worker's place in a round. Its process group lives until `close`, or until the end of a `with` block."""
 
     environment: WorkerEnvironment
-    """All that the launcher has set, such as the reason for this round."""
+    """The variables that the launcher has set, such as the reason for this round."""
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
     reuse: RoundReuse | None = field(default=None, repr=False, compare=False)
@@ -74,12 +74,12 @@ class Context:
 
     @property
     def round(self) -> int:
-        """The number of this formation of the worker group; it only ever goes up within a run."""
+        """The number of this formation of the worker group; within a run it only goes up."""
         return self.environment.round
 
     @property
     def restart_count(self) -> int:
-        """How many restarts of the run's budget are used up; a change of membership uses none."""
+        """How many restarts of the run's budget are used up; nodes that come and go use none."""
         return self.environment.restart_count
 
     def step(self, number: int) -> None:
@@ -91,14 +91,11 @@ class Context:
         return progress.section(name, limit)
 
     def should_stop(self) -> bool:
-        """Whether the node of any worker asked for a stop: save a checkpoint now, and exit; see `should_stop`."""
+        """Whether to save a checkpoint and exit; a collective, see `workerlib.should_stop`."""
         return agreement.should_stop()
 
     def should_checkpoint(self) -> bool:
-        """Whether to write a checkpoint of the step just reported, since a planned end comes: on all ranks at once.
-
-        See `workerlib.should_checkpoint`.
-        """
+        """Whether to write a checkpoint of the step just reported; see `workerlib.should_checkpoint`."""
         from workerlib.keeping import checkpoints
 
         return checkpoints.should_checkpoint()
@@ -110,16 +107,15 @@ class Context:
         checkpoints.checkpointed(step)
 
     def keep(self, **objects: Any) -> int:
-        """Keep the state of these objects outside this process, and bring them to the newest state that was kept.
+        """Restore these objects from the newest state that was kept, and keep the state of each step from now on.
 
         Return the step of that state, -1 if there is none. Give all objects that training depends on: modules,
-        optimizers, objects with `state_dict` and `load_state_dict` (LR schedulers, samplers, gradient scalers),
-        random number generators, tensors, and dicts or lists of tensors and numbers. Python's, numpy's and torch's
-        random state are kept as well. From now on the state of each step is kept that `step` reports. So call `step` at
-        the end of each step, and change parameters in `optimizer.step` alone. docs/kept-state.md has the costs and the
-        limits.
+        optimizers, objects with `state_dict` and `load_state_dict` (LR schedulers, samplers, gradient scalers), random
+        number generators, tensors, and dicts or lists of tensors and numbers. Python's, numpy's and torch's random
+        state are kept as well. Call `step` at the end of each step, and change parameters only in `optimizer.step`.
+        docs/kept-state.md has the costs and the limits.
 
-        Raises `KeptStateError` for state that cannot be kept or brought back, and if it is called a second time.
+        Raises `KeptStateError` for state that cannot be kept or restored, and if it is called a second time.
         """
         global _keeper  # one process keeps one state
         from workerlib.keeping import checkpoints, keeper
@@ -143,15 +139,15 @@ class Context:
             checkpoints.end()
         if _keeper is not None:
             _keeper.close(failed=False)
-        REQUEST.close()
+        STOP_REQUEST.close()
         if torch.distributed.is_initialized():
-            # A DDP model that the script has dropped is a reference cycle, which would keep the group alive beyond its
-            # destruction. One of gloo's threads could then free a tensor while Python shuts down, and abort the worker
-            # (3 of 30 workers that had finished well; see also pytorch/pytorch#179291).
+            # A DDP model that the script has dropped is a reference cycle, which would keep the group alive. One of
+            # gloo's threads could then free a tensor while Python shuts down, and abort the worker (3 of 30 workers
+            # that had finished well; see also pytorch/pytorch#179291).
             gc.collect()
             torch.distributed.destroy_process_group()
-            # A DDP model that the script still holds destroys the group later. Without this wait, 10 of 18 workers that
-            # were forked by --preload hung for ever, and 1 in 8 under torchrun.
+            # A DDP model that the script still references destroys the group later. Without this wait, 10 of 18
+            # workers that were forked by --preload hung for ever, and 1 in 8 under torchrun.
             gloo.let_threads_finish()
 
     def __enter__(self) -> Self:
@@ -164,9 +160,9 @@ class Context:
         traceback: TracebackType | None,
     ) -> bool:
         global _keeper  # noqa: PLW0603 - as in `keep`
-        # After an error the peers may be stuck in a collective, and the destruction of the group could wait for them.
-        # The worker has to exit instead, so that its node sees the failure.
-        if kind is None or (kind is SystemExit and REQUEST.agreed):
+        # After an error the peers may be stuck in a collective, for which the destruction of the group could wait. The
+        # worker has to exit instead, so that its node sees the failure.
+        if kind is None or (kind is SystemExit and STOP_REQUEST.agreed):
             self.close()
         elif error is not None and self.reuse is not None and self.reuse.leave_after(error):
             _keeper = None
@@ -182,8 +178,8 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     `backend` is by default nccl if torch sees GPUs, else gloo. `timeout` is that of the collectives, by default torch's
     own for the backend. `steps` announces that the script will report its steps: until the first one its worker counts
     as starting. Give `steps=False` in a script that never reports any. This waits until all workers of the round have
-    called it. Call it once in a round, also if the process group was closed since: another rank could still find the
-    store of the first group, which ends with it.
+    called it. Call it only once in a round, even if the process group was closed: another rank could still find the
+    store of the first group.
 
     Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if it was called before in this
     round, or torch is missing, sees too few GPUs for the workers on this node or has a process group already, and the
@@ -226,7 +222,7 @@ def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse:
         torch.distributed.init_process_group(
             backend,
             timeout=timeout,
-            **_served(environment, timeout),
+            **_store_arguments(environment, timeout),
             # With a device id, NCCL connects now and not in the first collective, and need not guess each rank's GPU.
             device_id=device if backend == "nccl" else None,
         )
@@ -235,10 +231,10 @@ def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse:
 
 
 def _outlive_errors() -> None:
-    """Have torch leave this process alive when a collective of NCCL fails, if it may save its state then.
+    """Have torch leave this process alive when a collective of NCCL fails, so that it can save its state.
 
-    Otherwise torch aborts its process groups or ends the process. nodeclient ends workers that hang in any case. A
-    value of the user's stays.
+    Otherwise torch aborts its process groups or ends the process. nodeclient ends workers that hang. A value that the
+    user has set stays.
     """
     if KEEP in os.environ and os.environ.get(ERROR_HANDLING) == DEFAULTS[ERROR_HANDLING]:
         os.environ[ERROR_HANDLING] = "0"
@@ -260,10 +256,11 @@ def _require_torch() -> None:
         ) from error
 
 
-def _served(environment: WorkerEnvironment, timeout: timedelta | None) -> dict[str, Any]:
-    """Return the arguments for rank 0's process group with a store of our own; none if torch makes or finds a store.
+def _store_arguments(environment: WorkerEnvironment, timeout: timedelta | None) -> dict[str, Any]:
+    """Serve the store on rank 0; return the arguments that give it to the process group.
 
-    The prefix is that of torch, so the other ranks connect as to a store of torch's own.
+    On other ranks, and if another process serves the store, there are none. The prefix is torch's own, so the other
+    ranks connect as to a store that torch serves.
     """
     import torch.distributed
 

@@ -1,8 +1,8 @@
-"""Writes the steps of a training into a slot of shared memory, which the node reads; see `env`.
+"""Reports the steps and sections of a training, by a slot of shared memory that nodeclient reads.
 
-A report takes a quarter of a microsecond: three stores to memory, and the time, which needs no system call on Linux.
-The node reads the slots whenever it sends a message to the coordinator. Without a slot, or with one that cannot be
-used, the steps are not reported, and the worker trains on.
+`env` has the format of a slot. A report takes a quarter of a microsecond: three stores to memory, and the time, which
+needs no system call on Linux. nodeclient reads the slots whenever it sends a message to the coordinator. Without a
+usable slot, steps are not reported, and training goes on.
 """
 
 from __future__ import annotations
@@ -13,40 +13,45 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from workerlib import responder
 from workerlib.contract.env import PROGRESS, SECTION_AT, SLOT_BYTES, SLOTS_NAME, STEP_MAX, STEPS_TO_COME, pack_section
 
+LOG = logging.getLogger(__name__)
+
 _slot: memoryview | None = None
-"""The words of this worker's slot, once it has reported a step."""
+"""The words of this worker's slot; None before their first use."""
 
 _received: int | None = None
-"""The descriptor of the slots of this round, if nodeclient has sent it; a new process inherits one instead."""
+"""The descriptor of the slots that nodeclient has sent for this round; None in a new process, which inherits one."""
 
 _keep: Callable[[int], None] | None = None
-"""The function that keeps the state of each step, if any."""
+"""The function that keeps the state of each step; None if state is not kept."""
 
-_refused = False
-"""A step was refused, and a warning was logged."""
+_has_warned = False
+"""Whether a warning about a wrong number was logged."""
 
 
 def step(number: int) -> None:
-    """Report that this worker has done the step of this number; the last report counts.
+    """Report that this worker has done the step with this number; the last report counts.
 
-    Count through the whole training, from the step of the checkpoint that it goes on from. Every worker may report each
-    of its steps, or only rank 0, or only some: the last one is sent with the next heartbeat of the node.
+    Count through the whole training, from the step of the checkpoint that it resumes from. Every worker may report each
+    of its steps, or only rank 0, or only some: nodeclient sends the last one with its next heartbeat.
 
     `number` is a whole number from 0 to 2**53 - 1 of any type, such as numpy's or a tensor of one element. Anything
     else is not reported, and a warning is logged once: a wrong report must not end a training.
     """
+    global _has_warned  # noqa: PLW0603 - one process is one worker
     if type(number) is not int or not 0 <= number <= STEP_MAX:
-        whole = as_step(number)
-        if whole is None:
-            _refuse(number)
+        try:
+            number = whole_step(number)
+        except ValueError as error:
+            if not _has_warned:
+                _has_warned = True
+                LOG.warning("%s; this one is not reported", error)
             return
-        number = whole
     if _keep is not None:  # first, so that no step is reported whose state is not kept
         _keep(number)
     slot = _slot
@@ -69,8 +74,8 @@ def section(name: str, limit: float) -> Iterator[None]:
     """Name a phase in which no step is done, such as an evaluation, with the most seconds that it takes.
 
     During that time no alarm is raised for missing steps: see docs/hangs.md. The first 16 bytes of the name are shown.
-    A section within another one counts in its place while it lasts. A single worker may be in a section. Raises
-    `ValueError` for a name that is empty or has control characters, and for a limit that is no positive number.
+    A section within another one replaces it while it lasts. A single worker may be in a section. Raises `ValueError`
+    for a name that is empty or has control characters, and for a limit that is not a positive number.
     """
     if not (name and name.isprintable() and limit > 0):
         raise ValueError(f"section({name!r}, limit={limit!r}): expected a name, and a limit in seconds above 0")
@@ -89,7 +94,7 @@ def _write_section(slot: memoryview, words: Sequence[int]) -> None:
 
 
 def _own_slot() -> memoryview:
-    """Return the words of this worker's slot. It is opened at first use: warm workers inherit this loaded module."""
+    """Return the words of this worker's slot, which is opened at first use: warm workers inherit this loaded module."""
     global _slot  # noqa: PLW0603 - one process has one slot
     if _slot is None:
         responder.begin()
@@ -98,15 +103,15 @@ def _own_slot() -> memoryview:
 
 
 def notify(keep: Callable[[int], None] | None) -> None:
-    """Have `keep` called with each step that is done, before the step is reported; None for no call."""
+    """Have `keep` called with the number of each step before it is reported; None ends that."""
     global _keep  # noqa: PLW0603 - one process keeps one state
     _keep = keep
 
 
 def begin_round(slots: int | None = None) -> None:
-    """Use the slot that the environment names now: this process goes on in another round.
+    """Use the slot that the environment names now, since this process has entered another round.
 
-    `slots` is the descriptor of the file with the slots, which this module closes in the next round.
+    `slots` is the descriptor of the file with the slots, which the next call closes.
     """
     global _slot, _received
     if _received is not None:
@@ -115,49 +120,34 @@ def begin_round(slots: int | None = None) -> None:
 
 
 def announce() -> None:
-    """Announce that this worker will report its steps: before the first one it counts as starting.
+    """Announce that this worker will report its steps, so that it counts as starting until the first one.
 
-    After a first report this does nothing.
+    After the first report this does nothing.
     """
     if _slot is None:
         now, slot = time.monotonic_ns(), _own_slot()
         slot[0], slot[1], slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
 
 
-def as_step(number: Any) -> int | None:
-    """Return a number of any type as a step; None if it is no step."""
-    try:
-        whole = int(number)
-        fits = bool(number == whole) and 0 <= whole <= STEP_MAX
-    except Exception:  # noqa: BLE001 - it may be of any type, and do anything
-        return None
-    return whole if fits else None
-
-
 def whole_step(number: Any) -> int:
-    """Return a number of any type as a step. Raises `ValueError` if it is no step."""
-    whole = as_step(number)
-    if whole is None:
-        raise ValueError(f"a step must be a whole number from 0 to 2**53 - 1, not {str(number)[:40]!r}")
-    return whole
-
-
-def _refuse(number: object) -> None:
-    global _refused  # noqa: PLW0603 - as above
-    if not _refused:
-        _refused = True
-        text = f"a step must be a whole number from 0 to 2**53 - 1, not one of type {type(number).__name__}"
-        text = f"{text}: {number}" if type(number) in (int, float) else text  # others may be long, or fail to be shown
-        logging.getLogger(__name__).warning("%s; this one is not reported", text)
+    """Return the step that a number of any type stands for. Raises `ValueError` if it is not a step."""
+    with suppress(Exception):  # it may be of any type, and do anything
+        whole = int(number)
+        if number == whole and 0 <= whole <= STEP_MAX:
+            return whole
+    shown = f": {number}" if type(number) in (int, float) else ""  # others may be long, or fail to be shown
+    raise ValueError(
+        f"a step must be a whole number from 0 to 2**53 - 1, not one of type {type(number).__name__}{shown}"
+    )
 
 
 def _open_slot(place: str | None) -> memoryview:
-    """Return the words of a slot; if there is none, memory that nobody reads."""
+    """Return the words of the slot at a place; if that cannot be used, memory that nothing reads."""
     if place is not None:
         try:
             return _slot_at(place)
         except (OSError, ValueError) as error:
-            logging.getLogger(__name__).warning("the steps of this worker are not reported: %s", error)
+            LOG.warning("the steps of this worker are not reported: %s", error)
     return memoryview(bytearray(SLOT_BYTES)).cast("Q")
 
 
@@ -169,7 +159,7 @@ def _slot_at(place: str) -> memoryview:
         raise ValueError(f"{PROGRESS}={place} is not at the beginning of a slot")
     file = _opened(path)
     try:
-        # The file must not shrink, so that each store finds its page. The seal also shows that it is the node's memory:
+        # The file must not shrink, so that each store finds its page. The seal also shows that it is nodeclient's file:
         # if nodeclient is gone, the path may lead to a file of another process with its id.
         if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError(f"{path} may shrink, so it is not memory for steps")

@@ -1,4 +1,4 @@
-"""Writes an uncaught exception into the launcher's error file: torch's `@record` without torch.
+"""`record`: writes an uncaught exception into the launcher's error file, as torch's `@record` does, without torch.
 
 The environment variable TORCHELASTIC_ERROR_FILE names the file, and torch defines its format
 (torch/distributed/elastic/multiprocessing/errors/error_handler.py).
@@ -29,11 +29,11 @@ R = TypeVar("R")
 
 
 def record(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate the main function of a training script, so that an exception that leaves it is reported with its cause.
+    """Decorate the main function of a training script, so that an exception that leaves it is reported.
 
-    This is for scripts that write no traceback to stderr, where nodeclient finds one by itself. The exception goes on
-    as it would have. `SystemExit` is not reported. If TORCHELASTIC_ERROR_FILE is not set, nothing is written. From the
-    first call on, a crash of native code (SIGSEGV and the like) leaves a Python traceback on stderr.
+    Only scripts need this that do not write a traceback to stderr, where nodeclient finds it. The exception is raised
+    again. `SystemExit` is not reported. If TORCHELASTIC_ERROR_FILE is not set, nothing is written. From the first call
+    on, a crash of native code (SIGSEGV and the like) writes a Python traceback to stderr.
     """
 
     @wraps(function)
@@ -51,9 +51,9 @@ def record(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def declare_final(error: Exception) -> None:
-    """Have the error file say that no restart mends this error, if it ends this process.
+    """Have the error file say that a restart would not help, if this error ends this process.
 
-    The class of the error must be written in Python, as those of `workerlib` are.
+    The class of the error must be defined in Python, since an object of it is referenced weakly.
     """
     atexit.register(_write_if_last, ref(error))  # the error itself would keep the script's objects alive
 
@@ -81,8 +81,8 @@ def _write(error: Exception, *, final: bool) -> None:
             },
         }
     }
-    # A temporary file is renamed, so that a reader never finds half of the content. No error here may replace the
-    # worker's own.
+    # A temporary file is renamed, so that no reader finds half of the content. An error here must not replace the
+    # worker's error.
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}")
     try:
         temporary.write_text(json.dumps(content))

@@ -1,25 +1,24 @@
 """Answers nodeclient's questions about this worker: where it stands, and when it arrived in its last collectives.
 
-Standard library only, from Python 3.10 on. A worker holds a Unix SOCK_SEQPACKET connection to its nodeclient, whose
-path is in the environment (`STACKS`). Its first packet is a JSON object with `local_rank` and `signal`, and with it
-comes the read end of a pipe. There are two ways to ask, neither of which the script notices:
+The worker connects to a Unix SOCK_SEQPACKET socket of nodeclient, whose path is in the environment (`STACKS`). Its
+first packet is a JSON object with `local_rank` and `signal`, and the read end of a pipe comes with it. nodeclient asks
+in two ways, neither of which the script notices:
 
-* A packet on the connection. A thread that does nothing else answers with a JSON object.
+* It sends `WHERE`, or `ARRIVALS` and a number, and a thread of this module answers with a JSON object.
   The answer to `WHERE` has `threads`, each with its name and its frames (file, line, function; the innermost first). It
-  has `collectives`, by process group, from torch's flight recorders: the first one in which the worker waits, or the
-  last one that is done, or only their number if the worker gets on. An exchange with a peer for which the worker waits
-  is one, too. Those in which it waits come first, in the order in which it began them. If it does not get on, the
-  answer also has `network_bytes`, the bytes that its connections have sent and received.
-  The answer to `ARRIVALS` and a number has `arrivals`: when the worker arrived in so many of its last collectives.
-* The signal, if there is no answer because code in C holds the interpreter's lock. faulthandler then writes the stacks
-  to the pipe, without that lock. Meanwhile no thread runs Python, so no stack changes.
+  has `collectives` by process group, as `recorders.collectives` returns them. If the worker does not get on, it has
+  `network_bytes`, the bytes that its connections have sent and received.
+  The answer to `ARRIVALS` has `arrivals`, as `recorders.arrivals` returns them for so many collectives.
+* It sends the signal, if there is no answer because C code holds the interpreter's lock. faulthandler then writes the
+  stacks to the pipe, without that lock. Meanwhile no thread runs Python, so no stack changes.
 
 The functions of `workerlib` call `begin`. The hook of `--preload` loads this file by its path, and calls `start`.
+Standard library only, from Python 3.10 on.
 """
 
 from __future__ import annotations
 
-import _socket  # what Python's own class connects is taken for the script's, see `reuse.group_sockets`
+import _socket  # the class that `reuse.group_sockets` does not wrap
 import _thread
 import atexit
 import faulthandler
@@ -38,12 +37,12 @@ ADDRESS_BYTES_MAX = 107
 """The longest path in the address of a Unix socket (unix(7))."""
 
 STACKS = "COORDINATORD_STACKS"
-"""The same name as in `env`. It is removed from the environment, so that no child takes it for its own."""
+"""The same name as in `env`. It is removed from the environment, so that no child uses it."""
 
 TCP_COUNTERS = (120, 128)
 """The offsets in Linux's struct tcp_info of the bytes that the peer has acknowledged, and of the received bytes."""
 
-DESCRIPTORS_LOOKED_AT = 4_096
+DESCRIPTORS_SEARCHED = 4_096
 """How many descriptors, from 0, are searched for connections."""
 
 WHERE = b"?"
@@ -53,16 +52,19 @@ ARRIVALS = b"arrivals "
 """The question when the worker arrived in its last collectives; their number follows."""
 
 PACKET_BYTES = 65_536
+"""The most bytes of a packet."""
 
 DESCRIPTORS_MAX = 1
+"""The descriptors that come with the first packet."""
 
 DESCRIPTOR_MIN = 200
 """The lowest number of this module's own descriptors; a limit on open files is rarely below 256."""
 
 SIGNAL = signal.SIGRTMAX - 3
-"""A realtime signal without a known use: profilers and debuggers take the first ones or the very last."""
+"""A realtime signal without a known use: profilers and debuggers use the first ones or the very last."""
 
 THREADS_MAX = 32
+"""The most threads in an answer."""
 
 FRAMES_MAX = 150
 """The most frames of a thread that are sent: enough to reach those of the script behind those of libraries."""
@@ -70,31 +72,31 @@ FRAMES_MAX = 150
 OUTERMOST = 5
 """How many of these frames are the outermost ones, if the stack is longer."""
 
-_held: list[Any] = []
+_open: list[Any] = []
 """The connection and the two ends of the pipe, for the round that this process is in."""
 
-_recorder: Any = None
-"""The module `recorders`, once `start` was called."""
+_recorders: Any = None
+"""The module `recorders`; None before `start` is called."""
 
-_hooked = False
+_has_hooks = False
 """Whether the functions for forks and for the end of the process are registered."""
 
 
 def begin() -> None:
-    """Begin to answer, where nodeclient has started this process and this is its first use of `workerlib`."""
+    """Begin to answer, if nodeclient has started this process and this is its first use of `workerlib`."""
     if STACKS in os.environ:
         from workerlib.contract import recorders  # noqa: PLC0415 - only where nodeclient may ask for it
 
         start(recorders)
 
 
-def start(recorder: Any) -> None:
-    """Begin to answer, if the environment names a socket, with what the module `recorders` reads.
+def start(recorders: Any) -> None:
+    """Begin to answer, if the environment names a socket; `recorders` is the module of this name.
 
     No error here ends the script.
     """
-    global _hooked, _recorder  # noqa: PLW0603 - one process has one responder
-    _recorder = recorder
+    global _has_hooks, _recorders  # noqa: PLW0603 - one process has one responder
+    _recorders = recorders
     try:
         connection = socket.socket(fileno=_high(connected_socket(os.environ.pop(STACKS)).detach()))
         # The read end stays open here too: a write to a pipe that nobody reads would end the process by SIGPIPE.
@@ -104,15 +106,15 @@ def start(recorder: Any) -> None:
             faulthandler.register(SIGNAL, file=writer, all_threads=True)
         hello = {"local_rank": int(os.environ["COORDINATORD_WORKER"]), "signal": int(SIGNAL) if free else 0}
         socket.send_fds(connection, [json.dumps(hello).encode()], [reader])
-        if not _hooked:
-            os.register_at_fork(after_in_child=_withdraw)
-            atexit.register(recorder.await_dump)
-            _hooked = True
+        if not _has_hooks:
+            os.register_at_fork(after_in_child=_close_in_child)
+            atexit.register(recorders.await_dump)
+            _has_hooks = True
         _close()
-        _held[:] = connection, reader, writer
+        _open[:] = connection, reader, writer
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
-        return  # no socket, no nodeclient, or the system refuses: there is only what /proc shows
+        return  # no socket, no nodeclient, or the system refuses: nodeclient reads /proc instead
 
 
 def connected_socket(path: str) -> socket.socket:
@@ -129,7 +131,7 @@ def connected_socket(path: str) -> socket.socket:
 
 @contextmanager
 def address(path: str) -> Iterator[str]:
-    """Yield the path of a Unix socket, or a short one that leads there if an address has no room for it (unix(7)).
+    """Yield the path of a Unix socket, or a short one to the same file if an address has no room for it (unix(7)).
 
     Raises `OSError`.
     """
@@ -145,27 +147,27 @@ def address(path: str) -> Iterator[str]:
 
 
 def begin_round() -> None:
-    """Answer in another round from now on, without the process groups of earlier rounds."""
+    """Answer in another round from now on, and leave out the process groups of earlier rounds."""
     from workerlib.contract import recorders  # noqa: PLC0415 - as above
 
     recorders.begin_round()
     begin()
 
 
-def _withdraw() -> None:
-    """Release everything in a forked child: the thread and the connection are those of its parent.
+def _close_in_child() -> None:
+    """Close everything in a forked child, since its parent has the thread and answers.
 
-    A child of that child calls this function as well, and finds nothing held, so that it closes no files of others.
+    A child of that child calls this function as well, and finds nothing open, so that it closes no other files.
     """
-    _recorder.reset_in_child()
+    _recorders.reset_in_child()
     faulthandler.unregister(SIGNAL)
     _close()
 
 
 def _close() -> None:
-    """Close the connection and the pipe, if they are held."""
-    connection, *pipe = _held or [None]
-    _held.clear()
+    """Close the connection and the pipe, if they are open."""
+    connection, *pipe = _open or [None]
+    _open.clear()
     if connection is not None:
         connection.close()
     for end in pipe:
@@ -192,10 +194,10 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _answer() -> bytes:
-    """Return the answer; if it does not fit a packet, with fewer threads, or else with fewer groups."""
+    """Return the answer to `WHERE`; to fit into a packet it has fewer threads, and then fewer groups."""
     answer: dict[str, Any] = {
         "threads": (threads := _threads()),
-        "collectives": (collectives := _recorder.collectives()),
+        "collectives": (collectives := _recorders.collectives()),
     }
     if collectives and all(collective["state"] != "moves" for collective in collectives):
         answer["network_bytes"] = _network_bytes()
@@ -209,10 +211,10 @@ def _network_bytes() -> int:
     """Return how many bytes the TCP connections of this process have sent and received.
 
     The kernel counts bytes when the peer acknowledges them, and not when they are written. So the number shows whether
-    data of a collective moves out of the kernel's buffers, and leaves out the traffic of other processes.
+    data of a collective leaves the kernel's buffers.
     """
     total = 0
-    for descriptor in range(DESCRIPTORS_LOOKED_AT):
+    for descriptor in range(DESCRIPTORS_SEARCHED):
         with suppress(OSError):  # there is no such descriptor, or it is another kind of socket
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
@@ -223,7 +225,7 @@ def _network_bytes() -> int:
 
 
 def _threads() -> list[dict[str, Any]]:
-    """Return the stacks of all threads but this one, that of the main thread first."""
+    """Return the stacks of all other threads, that of the main thread first."""
     threading = sys.modules.get("threading")
     names, main = {}, 0
     if threading is not None:
@@ -248,4 +250,4 @@ def _places(frame: Any) -> list[tuple[str, int, str]]:
 
 
 def _arrivals(question: bytes) -> bytes:
-    return json.dumps({"arrivals": _recorder.arrivals(int(question.removeprefix(ARRIVALS)))}).encode()
+    return json.dumps({"arrivals": _recorders.arrivals(int(question.removeprefix(ARRIVALS)))}).encode()

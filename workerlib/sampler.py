@@ -1,6 +1,6 @@
-"""Deals out the samples of an epoch to the workers, also when their number changes in the middle of it.
+"""Deals out the samples of an epoch to the workers, even if their number changes in the middle of the epoch.
 
-Standard library only; torch is used only for the default rank.
+It uses torch only for the default rank and world size.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
@@ -35,29 +35,29 @@ class ElasticDistributedSampler:
                     save(model, optimizer, sampler.state_dict())
                     return  # the next round goes on from here
 
-    An epoch is one order of all samples. It follows from `seed`, the epoch and the length of the dataset, and is the
-    same on every host, with every number of workers and every version of Python and torch. A batch is the next
-    `batch_size` samples of that order, for *all* ranks together, so a step has the same result on two workers as on
-    five. Rank r of w takes the samples r, r + w, r + 2w ... of the batch. Hence the state is one number: how many
-    samples of the order are done. Any number of workers, with any batch size, can go on from there.
+    An epoch is one order of all samples. It depends on `seed`, the epoch and the length of the dataset, and is the same
+    on every host, with every number of workers and every version of Python and torch. A batch is the next `batch_size`
+    samples of that order, for *all* ranks together, so a step has the same result on two workers as on five. Rank r of
+    w gets the samples r, r + w, r + 2w ... of the batch. So the state is one number: how many samples of the order are
+    done. Any number of workers, with any batch size, can go on from there.
 
-    What holds over a whole epoch, through any number of changes:
+    These rules hold over a whole epoch, through any number of changes:
 
-    * Every rank has the same number of batches, as DDP needs: a rank with one more would wait for the others in vain.
-    * The shares of a batch differ by one sample at most, and not at all where the batch can be divided evenly. If they
-      differ, the average that DDP takes of the ranks' mean losses is not quite the mean over the batch; it is if each
-      rank gives the sum over its share, times the world size, divided by `batch_samples`.
-    * `remainder="exact"`: each sample comes exactly once. The last batch may be smaller than the others, or larger by
-      less than one sample a rank: where fewer samples than ranks would be left for a batch of their own, they go into
-      the one before. Only a round that begins with fewer samples left than it has ranks must give some ranks a batch
-      without samples, an empty list (torch's own `collate_fn` does not take it, see examples/imagenet.py).
+    * Every rank has the same number of batches, as DDP needs: a rank with one more would wait for the others for ever.
+    * The shares of a batch differ by one sample at most. If they differ, DDP's average of the ranks' mean losses is not
+      quite the mean over the batch. It is if each rank's loss is the sum over its share, times the world size, divided
+      by `batch_samples`.
+    * `remainder="exact"`: each sample comes exactly once. The last batch may be smaller than the others. If fewer
+      samples than ranks would be left for it, they go into the batch before. Only if a round begins with fewer samples
+      left than it has ranks, some ranks get a batch without samples, an empty list (torch's own `collate_fn` rejects
+      it, see examples/imagenet.py).
     * `remainder="pad"`: each batch has `batch_size` samples. The last one is filled with samples from the beginning of
-      the order; `repeats()` says which. The others come exactly once.
+      the order; `repeats()` returns them.
     * `remainder="drop"`: each batch has `batch_size` samples. Those at the end that do not fill one are left out;
-      `left_out()` says which. The others come exactly once.
+      `left_out()` returns them.
 
-    Samples are done when they were trained on: only `advance` changes the state, so call it after each step. Samples
-    that the workers of a `DataLoader` have read ahead do not count, and are dealt out again after a restart.
+    Only `advance` changes the state, so call it after each step. Samples that the workers of a `DataLoader` have read
+    ahead do not count as done, and are dealt out again after a restart.
 
     Only the length of `dataset` is used. `rank` and `world_size` are by default those of torch's default process group.
     Raises `ValueError` for wrong numbers.
@@ -84,9 +84,9 @@ class ElasticDistributedSampler:
         self._epoch = 0
         self._done = 0
         self._ended = False
-        """Whether this process itself has trained on the last batch of the epoch."""
+        """Whether this process has trained on the last batch of the epoch."""
         self._order: tuple[int, array[int]] | None = None
-        """The epoch for which the order was made, and the order."""
+        """An epoch and its order; None before the first use."""
         if not 0 <= self._rank < self._world_size:
             raise ValueError(f"rank {self._rank} is not one of {self._world_size} ranks, which count from 0")
         if batch_size < self._world_size:
@@ -138,8 +138,8 @@ class ElasticDistributedSampler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; rank, world size and batch size may differ.
 
-        Raises `ValueError` if the dataset has another length, or the order another seed: samples would come twice or
-        never.
+        Raises `ValueError` if the dataset has another length, or the order another seed, since samples would then come
+        twice or never.
         """
         own = self.state_dict()
         for name in ("length", "shuffle", "seed"):
@@ -152,13 +152,13 @@ class ElasticDistributedSampler:
         self._epoch, self._done, self._ended = state["epoch"], state["samples_done"], False
 
     def __len__(self) -> int:
-        """Return how many batches are left of the epoch; the same on all ranks."""
+        """Return how many batches of the epoch are left, which is the same on all ranks."""
         return sum(1 for _ in self._starts())
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return this rank's share of each batch that is left of the epoch.
 
-        Raises `RuntimeError` if this process has been through the epoch already.
+        Raises `RuntimeError` if this process has trained on the whole epoch already.
         """
         if self._ended:
             raise RuntimeError(
@@ -195,7 +195,7 @@ class ElasticDistributedSampler:
             start = min(start + size, self._length)
 
     def _size(self, start: int) -> int:
-        """Return the size of the batch that begins at a place. It depends on no earlier batch, so rounds may differ."""
+        """Return the size of the batch that begins at a place, 0 for none, whatever the sizes of earlier batches."""
         left = self._length - start
         full = self._batch_size
         match self._remainder:
@@ -224,13 +224,13 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def _shuffle(order: array[int], name: str) -> None:
-    """Shuffle `order` by a seed, which is `name`.
+def _shuffle(order: array[int], seed: str) -> None:
+    """Shuffle `order` in place.
 
     The random numbers come from a standardised hash function, which no release of Python or torch changes. A million
     samples take a third of a second.
     """
-    draws = array("Q", shake_128(name.encode()).digest(8 * len(order)))
+    draws = array("Q", shake_128(seed.encode()).digest(8 * len(order)))
     if sys.byteorder == "big":
         draws.byteswap()
     for last, draw in zip(range(len(order) - 1, 0, -1), draws, strict=False):

@@ -1,6 +1,6 @@
-"""Records the signal by which the node asks this worker to stop; standard library only.
+"""Records the signal by which the node asks this worker to stop; `agreement` shares it with all workers.
 
-`agreement` has all workers agree on whether any of them was asked.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from types import FrameType
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-"""The variable with the signals that nodeclient and torchrun handle, and pass on to their workers."""
+"""The environment variable with the signals that nodeclient and torchrun pass on to their workers."""
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """The signals if the variable is not set: torchrun's default, and those that torch 2.4 handles without the variable."""
 
 
 class StopRequest:
-    """The local half of a planned stop: whether a signal arrived since `listen` was first called."""
+    """The request to stop that a signal makes, from the first call of `listen` on."""
 
     def __init__(self) -> None:
         self.received = False
+        """Whether this worker has received a signal."""
         self.agreed = False
-        """Whether all workers have agreed to end, since one of them received a signal."""
+        """Whether all workers have agreed to end, since one of them has received a signal."""
         self._previous: dict[signal.Signals, Handler] = {}
         """The handlers that `listen` replaced."""
         self._has_fork_hooks = False
         self._forking = threading.local()
-        """Its `mask` has the signals that a thread had blocked before it forks."""
+        """Its `mask` has the signals that the forking thread had blocked before."""
 
     def listen(self) -> None:
-        """Record SIGTERM and the other signals of the node from now on instead of dying of them.
+        """Record SIGTERM and the other signals of the node from now on, instead of dying of them.
 
-        Further calls do nothing.
+        Further calls do nothing. A signal other than SIGTERM is left to the script if the script handles it. Forked
+        children get the earlier handlers back: `multiprocessing` could not end a process that only records a signal.
 
-        A signal other than SIGTERM is left to the script if the script handles it. Forked children get the earlier
-        handlers back: `multiprocessing` could not end a process that only records a signal.
-
-        Raises `RuntimeError` outside the main thread, where Python does not let a handler be installed.
+        Raises `RuntimeError` outside the main thread, where Python cannot install a handler.
         """
         if self._previous:
             return
@@ -72,7 +71,7 @@ class StopRequest:
         self._previous.clear()
 
     def _begin_fork(self) -> None:
-        # A signal that reached the child before its handlers are restored would only be recorded, and so be lost.
+        # The child would only record a signal that reaches it before its handlers are restored, and go on.
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._previous)
 
     def _end_fork(self) -> None:
@@ -86,11 +85,11 @@ class StopRequest:
         self.received = True
 
 
-REQUEST = StopRequest()
-"""The one of this process, which has one handler for each signal."""
+STOP_REQUEST = StopRequest()
+"""The request of this process."""
 
 
 def _stop_signals(environ: Mapping[str, str]) -> set[signal.Signals]:
-    """Return the signals that ask for a stop; names that this system does not know are left out."""
+    """Return the signals that ask for a stop; unknown names are left out."""
     names = {name.strip() for name in (environ.get(SIGNALS_VARIABLE) or SIGNALS).split(",")}
     return {signum for signum in signal.Signals if signum.name in names} | {signal.SIGTERM}

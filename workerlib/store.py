@@ -1,15 +1,15 @@
-"""Serves the store at MASTER_ADDR:MASTER_PORT for scripts that expect their launcher to: `python -m workerlib.store`.
+"""Serves torch's store at MASTER_ADDR:MASTER_PORT, which the workers of a round use to find each other.
 
-With torchrun, the agent serves it. Here rank 0 does so in `init_process_group`; a script that connects without having
-called that, as torchft's `Manager` does, would wait for ever. This module serves it before the script begins:
+Under torchrun, the agent serves it. Under nodeclient, rank 0 serves it in `init_process_group`. A script that connects
+before, as torchft's `Manager` does, would wait for ever. For such scripts this module serves it before they begin:
 
     nodeclient join --coord HOST --job-id mnist -- python -m workerlib.store train.py --lr 0.1
 
-In rank 0's process the store is a thread of native code, so it ends with the round, and each round has a new one.
+The store is a thread of native code in rank 0's process, so it ends with the round, and each round has a new one.
 
-torch's own store listens at every address of the host, and has no authentication. The store that is made here, also for
-`workerlib.init`, listens only at MASTER_ADDR, which is the loopback if all workers are on one host. If that fails, it
-writes a warning.
+A store that torch makes listens at every address of the host, without authentication. The one that is made here, also
+for `workerlib.init`, listens only at MASTER_ADDR, which is the loopback address if all workers are on one host. If that
+fails, it writes a warning.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ TIMEOUT = timedelta(minutes=30)
 """How long the store's calls wait: torch's own default for process groups."""
 
 LISTENS_WITHIN_S = 1.0
-"""How long other ranks check whether rank 0 listens, before torch connects by itself."""
+"""How long other ranks check whether rank 0 listens, before torch connects in any case."""
 
-LOOK_AGAIN_S = 0.002
+PAUSE_S = 0.002
 """The first pause between two checks. Each pause is longer than the one before, since many ranks check one host."""
 
-LOOK_AGAIN_S_MAX = 0.05
+PAUSE_S_MAX = 0.05
 
-LOOK_AGAIN_GROWTH = 1.25
+PAUSE_GROWTH = 1.25
 
 LOCAL = "localhost"
 """The name that is the loopback on each host (RFC 6761, 6.3)."""
@@ -69,7 +69,7 @@ def main() -> None:
         sys.exit(f"workerlib.store: {error}")
     responder.begin()
     # The store ends with its last reference, so it is kept until the script is over.
-    store = _serve(environment)
+    store = _serve_anywhere(environment)
     sys.argv = arguments[is_module:]
     if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -105,8 +105,8 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
 
 
 def await_listener(environment: WorkerEnvironment) -> None:
-    """Wait until rank 0 listens, but not long. torch itself would wait 0.25 to 0.75 s after a refused connection."""
-    refused, until, pause_s = threading.Event(), time.monotonic() + LISTENS_WITHIN_S, LOOK_AGAIN_S
+    """Wait until rank 0 listens, at most `LISTENS_WITHIN_S`: after a refusal, torch would wait 0.25 to 0.75 s."""
+    refused, until, pause_s = threading.Event(), time.monotonic() + LISTENS_WITHIN_S, PAUSE_S
     try:
         found = socket.getaddrinfo(environment.master_address, environment.master_port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -116,14 +116,14 @@ def await_listener(environment: WorkerEnvironment) -> None:
             with suppress(OSError), socket.create_connection((str(address), environment.master_port), left_s):
                 return
         refused.wait(pause_s)
-        pause_s = min(LOOK_AGAIN_GROWTH * pause_s, LOOK_AGAIN_S_MAX)
+        pause_s = min(PAUSE_GROWTH * pause_s, PAUSE_S_MAX)
 
 
 def _place(address: str, port: int) -> _Place:
-    """Return the address at which the store listens so that all workers reach it. Raises `OSError`.
+    """Return the address at which the store has to listen so that all workers reach it. Raises `OSError`.
 
-    A name may have another address here than on other hosts: often a host's own name has a loopback address there. So a
-    name must have exactly one address, which other hosts can reach. `localhost` is the loopback everywhere.
+    A host name may have other addresses on other hosts, and on its own host it is often a loopback address. So a name
+    must have exactly one address, which other hosts can reach. `localhost` is the loopback address everywhere.
     """
     found = {(family, place) for family, *_, place in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
     if address == LOCAL:
@@ -145,9 +145,9 @@ def _is_numeric(address: str) -> bool:
 
 
 def _bind(where: _Place) -> socket.socket:
-    """Return a socket that is bound to one address, for the store to listen with. Raises `OSError`.
+    """Return a socket bound to one address, for the store to listen with. Raises `OSError`.
 
-    The node reserves the same port with a socket that does not listen, so no other process gets it.
+    The node has reserved the same port with a socket that does not listen, so no other process has it.
     """
     family, place = where
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -160,10 +160,10 @@ def _bind(where: _Place) -> socket.socket:
     return listener
 
 
-def _serve(environment: WorkerEnvironment) -> object:
-    """Return the object that keeps the store alive; None if another process serves it.
+def _serve_anywhere(environment: WorkerEnvironment) -> object:
+    """Serve the store at MASTER_ADDR, or if that fails at every address; return the object that keeps it alive.
 
-    Raises the errors of `TCPStore`.
+    None if another process serves it. Raises the errors of `TCPStore`.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):  # torchrun's agent serves it
         return None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.integrations.conftest import Train, need
-from workerlib.stop import REQUEST
+from workerlib.stop import STOP_REQUEST
 
 pytestmark = [pytest.mark.slow, need("lightning", "torchdata")]
 
@@ -54,7 +54,7 @@ def test_a_killed_node_does_not_change_the_order_of_the_data(train: Train, tmp_p
 def unsignalled() -> Iterator[None]:
     """Take back the handlers of signals that a callback installs in this process."""
     yield
-    REQUEST.close()
+    STOP_REQUEST.close()
 
 
 @pytest.mark.usefixtures("unsignalled")

@@ -179,9 +179,9 @@ def test_ranks_agree_to_stop_in_a_group_that_somebody_else_has_made(port: int) -
 
 WITH_CHILDREN = """
 import multiprocessing, signal
-from workerlib.stop import REQUEST
+from workerlib.stop import STOP_REQUEST
 handler = signal.getsignal(signal.SIGTERM)
-REQUEST.listen()
+STOP_REQUEST.listen()
 multiprocessing.set_start_method("fork")
 endless = multiprocessing.Process(target=signal.pause, daemon=True)
 endless.start()
@@ -190,7 +190,7 @@ with multiprocessing.Pool(2) as pool:
 endless.terminate()
 endless.join()
 signal.raise_signal(signal.SIGTERM)
-print(endless.exitcode, REQUEST.received)
+print(endless.exitcode, STOP_REQUEST.received)
 multiprocessing.Process(target=signal.pause, daemon=True).start()
 """
 """Leaves a daemonic child for the end of Python to terminate and join."""

@@ -147,7 +147,7 @@ def test_whatever_is_a_whole_number_is_a_step(
 def test_what_is_no_step_leaves_no_word_and_is_said_once(
     number: int, text: str, memory: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(progress, "_refused", False)
+    monkeypatch.setattr(progress, "_has_warned", False)
     monkeypatch.setenv(PROGRESS, place_of(memory))
     workerlib.step(4)
     before = words_of(memory)

@@ -16,7 +16,7 @@ from workerlib.contract import recorders
 @pytest.fixture(autouse=True)
 def begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the responder read flight recorders, as in a worker that nodeclient has started."""
-    monkeypatch.setattr(responder, "_recorder", recorders)
+    monkeypatch.setattr(responder, "_recorders", recorders)
 
 
 class Raced(dict[str, str]):

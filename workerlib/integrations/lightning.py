@@ -1,4 +1,4 @@
-"""A callback for Lightning's Trainer.
+"""A callback for Lightning's Trainer: reports steps, saves before a planned stop, and keeps state.
 
     from workerlib.integrations.lightning import ElasticCallback
 
@@ -33,7 +33,7 @@ from workerlib.agreement import should_stop
 from workerlib.init import Context
 
 WORLD_SIZE = "world_size"
-"""The key of the number of workers in the state of Lightning's loops; Lightning passes over it."""
+"""The key of the number of workers in the state of Lightning's loops; Lightning ignores it."""
 
 
 class ElasticCallback(Callback):
@@ -42,7 +42,7 @@ class ElasticCallback(Callback):
     def __init__(self, path: str | os.PathLike[str], ctx: Context | None = None, *, every_n_steps: int = 10) -> None:
         """Save at `path` in a planned stop; whether there is one is checked every `every_n_steps` steps.
 
-        With a context the state of each step is kept, and training resumes from it rather than from a checkpoint.
+        With a context, the state of each step is kept, and training resumes from that and not from a checkpoint.
         """
         self.path = path
         self.ctx = ctx
@@ -57,7 +57,7 @@ class ElasticCallback(Callback):
             progress.announce()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go on from the state that was kept, if there is any."""
+        """Restore the state that was kept, if there is any."""
         if self.ctx is None:
             return
         objects: dict[str, Any] = {"model": trainer.strategy.model or pl_module, "loops": _Loops(trainer)}
@@ -75,15 +75,15 @@ class ElasticCallback(Callback):
         checkpoint["loops"]["fit_loop"][WORLD_SIZE] = trainer.world_size
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Have Lightning go on at the right place in the data."""
+        """Have Lightning resume at the right place in the data."""
         del pl_module
         _correct_place(checkpoint["loops"]["fit_loop"], trainer.world_size)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record SIGTERM from here on, and the step after which the training goes on.
+        """Record SIGTERM from here on, and the step that training resumes from.
 
-        Lightning has installed a handler of its own before, which takes part in a collective within the handler: where
-        the signal reaches the workers in different steps, they wait for each other for ever.
+        This replaces Lightning's handler, which calls a collective: if the signal reaches the workers in different
+        steps, they would wait for each other for ever.
         """
         del pl_module
         self._step = trainer.global_step
@@ -92,9 +92,9 @@ class ElasticCallback(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Report the step if this batch is its last one; then save and end if any worker was asked to stop.
 
-        A step has several batches with `accumulate_grad_batches`. Between them there are gradients that nobody keeps.
-        Ends by the exception with which Lightning itself ends at SIGTERM. `trainer.should_stop` would run the whole
-        validation first, be ignored before `min_epochs`, and let the script go on after `fit` as if training was over.
+        A step has several batches with `accumulate_grad_batches`; gradients between them are not kept. Raises the
+        exception with which Lightning itself ends at SIGTERM. `trainer.should_stop` would run the whole validation
+        first, be ignored before `min_epochs`, and let the script go on after `fit` as if training was over.
         """
         del pl_module
         if trainer.global_step == self._step:
@@ -107,27 +107,27 @@ class ElasticCallback(Callback):
 
 
 class _Loops:
-    """The place of a Trainer in its training, with that of a data loader that has a state."""
+    """The position of a Trainer in its training, for `ctx.keep`, with the state of its data loader."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place."""
+        """Return the position."""
         return {**self._trainer.fit_loop.state_dict(), WORLD_SIZE: self._trainer.world_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Resume from a position."""
         _correct_place(state, self._trainer.world_size)
         self._trainer.fit_loop.load_state_dict(state)
 
 
 def _correct_place(state: dict[str, Any], world_size: int) -> None:
-    """Have a data loader with a state begin its epoch anew where the state of Lightning's loops would mislead it.
+    """Have a stateful data loader begin its epoch anew where the state of Lightning's loops would mislead it.
 
-    After the last batch of an epoch, Lightning begins the next one with a loader that is still at its end: this epoch
-    would have no batches. With another number of workers the loader has another number of batches, maybe fewer than
-    those that are done, and would then fail.
+    After the last batch of an epoch, Lightning begins the next epoch with a loader that is still at its end, and so
+    without batches. With another number of workers the loader has another number of batches, and fails if more were
+    done.
     """
     batches = state["epoch_loop.batch_progress"]
     if batches["is_last_batch"]:

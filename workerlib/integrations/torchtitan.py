@@ -1,4 +1,6 @@
-"""A trainer for torchtitan, for a function of yours that `--module` and `--config` name.
+"""A trainer for torchtitan: reports steps, and saves before a planned stop.
+
+A configuration function of your own uses it, which `--module` and `--config` name:
 
     from torchtitan.models.llama3.config_registry import llama3_8b
     from workerlib.integrations.torchtitan import elastic
@@ -21,7 +23,7 @@ from workerlib import progress
 from workerlib.agreement import should_stop
 
 EVERY_N_STEPS = 10
-"""The steps between two checks whether to stop."""
+"""How many steps are between two checks whether to stop."""
 
 
 class ElasticTrainer(Trainer):
@@ -29,7 +31,7 @@ class ElasticTrainer(Trainer):
 
     @dataclass(kw_only=True, slots=True)
     class Config(Trainer.Config):
-        """The configuration of torchtitan's own trainer; by its class torchtitan finds this trainer instead."""
+        """The configuration of torchtitan's own trainer; by this class torchtitan finds `ElasticTrainer`."""
 
     def __init__(self, config: Config) -> None:
         """Announce that steps will be reported: up to the first one the job counts as starting."""
@@ -54,7 +56,7 @@ class ElasticTrainer(Trainer):
         return bool(super().should_continue_training())
 
     def _save(self) -> None:
-        """Save the whole state, as torchtitan does between steps; after the last step it saves the model alone."""
+        """Save the whole state, as torchtitan does between steps; after the last step it would save only the model."""
         if self.config.checkpoint.enable and self.step % self.checkpointer.interval != 0:
             self.checkpointer.interval = 1
             self.checkpointer.save(self.step)
@@ -62,5 +64,5 @@ class ElasticTrainer(Trainer):
 
 
 def elastic(config: Trainer.Config) -> ElasticTrainer.Config:
-    """Return the same configuration for an `ElasticTrainer`."""
+    """Return a configuration of torchtitan's trainer as one for `ElasticTrainer`."""
     return ElasticTrainer.Config(**{field.name: getattr(config, field.name) for field in fields(config)})

@@ -1,4 +1,4 @@
-"""A callback for the Trainer of Hugging Face transformers, and the checkpoint to resume from.
+"""A callback for the Trainer of Hugging Face transformers: reports steps, and saves before a planned stop.
 
     from workerlib.integrations.transformers import ElasticTrainerCallback, last_checkpoint
 
@@ -39,7 +39,7 @@ class ElasticTrainerCallback(TrainerCallback):
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Announce that steps will be reported: before the first one, the job counts as starting.
 
-        Raises `RuntimeError` if transformers takes each worker for the only one: it gives no warning.
+        Raises `RuntimeError` if transformers does not see the other workers, of which it gives no warning.
         """
         del state, control
         workers = int(os.environ.get("WORLD_SIZE", "1"))
@@ -64,10 +64,10 @@ class ElasticTrainerCallback(TrainerCallback):
 
 
 def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """Return the newest whole checkpoint in the output folder of a Trainer; None if there is none.
+    """Return the newest whole checkpoint in the output folder of a Trainer, to resume from; None if there is none.
 
-    transformers' `get_last_checkpoint`, and so `resume_from_checkpoint=True`, takes the newest one even if the worker
-    was killed while it wrote it: each restart then fails alike. Without any checkpoint, `True` raises an error.
+    `resume_from_checkpoint=True` raises an error without a checkpoint. It also takes a checkpoint that is incomplete
+    because the worker was killed, so that each restart fails alike.
     """
     checkpoints = {int(path.name.rpartition("-")[2]): path for path in Path(folder).glob("checkpoint-[0-9]*")}
     return next(

@@ -17,7 +17,7 @@ from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.planned_end import PlannedEnd
-from workerlib.stop import REQUEST
+from workerlib.stop import STOP_REQUEST
 
 LOG = logging.getLogger(__name__)
 
@@ -74,10 +74,10 @@ def checkpointed(step: int) -> None:
     whole = progress.whole_step(step)
     if _by_collective is None:
         _connect_if_offered()
-    is_end = REQUEST.agreed
+    is_end = STOP_REQUEST.agreed
     if _planned_end is not None and not _by_collective:
         is_end = _planned_end.record_checkpoint(whole)
-        while is_end and not REQUEST.received:
+        while is_end and not STOP_REQUEST.received:
             threading.Event().wait(CHECK_S)
     if is_end:
         raise SystemExit
@@ -85,7 +85,7 @@ def checkpointed(step: int) -> None:
 
 def is_last() -> bool:
     """Whether a checkpoint that the script writes now is the last one of this round."""
-    return REQUEST.agreed or (_planned_end is not None and _planned_end.is_writing_last)
+    return STOP_REQUEST.agreed or (_planned_end is not None and _planned_end.is_writing_last)
 
 
 def connect(planned_end: PlannedEnd, used_by: str = "") -> None:

@@ -54,7 +54,7 @@ from workerlib.keeping.state_lock import StateHolder, StateLock
 from workerlib.keeping.step_saver import StepSaver
 from workerlib.keeping.unkept_state import UnkeptState
 from workerlib.record import declare_final
-from workerlib.stop import REQUEST
+from workerlib.stop import STOP_REQUEST
 
 WAIT_S = 2.0
 """How long a save waits for a step to be whole."""
@@ -331,7 +331,7 @@ class StepKeeper:
                 self._saver.memory.refuse(why)
                 self._attach(files)
                 self._saver.memory.answered.set()
-            case SaveNow(number, planned=True, late=False) if REQUEST.listening:
+            case SaveNow(number, planned=True, late=False) if STOP_REQUEST.listening:
                 self._channel.report(at_own_step(number))
             case SaveNow():
                 # The round has broken: a peer that leaves it may abort its collectives from now on.

@@ -22,7 +22,7 @@ from workerlib.contract.channel_messages import (
 )
 from workerlib.contract.packets import ChannelError
 from workerlib.keeping.agent_channel import AgentChannel
-from workerlib.stop import REQUEST
+from workerlib.stop import STOP_REQUEST
 
 
 class Standstill:
@@ -194,7 +194,7 @@ class PlannedEnd:
         self._standstill.release()
 
     def _halt_at(self, halt: HaltAt) -> None:
-        if REQUEST.listening and not self._writes_checkpoints:
+        if STOP_REQUEST.listening and not self._writes_checkpoints:
             self._channel.report(at_own_step(halt.number))
         elif not (self._steps_are_kept or self._writes_checkpoints):
             self._channel.report(NotSaved("the script saves at steps of its own choice", halt.number))

@@ -30,7 +30,7 @@ from workerlib.keeping.kept_errors import LeftRoundError
 from workerlib.reuse import leftovers
 from workerlib.reuse.group_sockets import GroupSockets
 from workerlib.reuse.round_channel import RoundChannel
-from workerlib.stop import REQUEST
+from workerlib.stop import STOP_REQUEST
 
 if TYPE_CHECKING:
     from workerlib.keeping.keeper import StepKeeper
@@ -207,7 +207,7 @@ class ReusedWorker:
             return "the script has left its loop of rounds"
         if not self._has_kept:
             return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
-        if planned and (REQUEST.listening or checkpoints.script_writes_checkpoints()):
+        if planned and (STOP_REQUEST.listening or checkpoints.script_writes_checkpoints()):
             return "the script saves at a step of its own choice, and ends there"
         if keeper is not None and keeper.is_sharded:
             return "parameters are sharded, and bound to the process group of this round"
