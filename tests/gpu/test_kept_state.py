@@ -16,11 +16,11 @@ pytestmark = pytest.mark.slow
 
 BESIDE = """
 import torch
-from workerlib.keeping.gate import CudaQueue
+from workerlib.keeping.gate import DeviceQueue
 from workerlib.keeping.gate import Gate
 
 of, to = torch.arange(1_000.0, device="cuda"), torch.zeros(1_000)
-order = CudaQueue(of.device)
+order = DeviceQueue(of.device)
 gate = Gate(order, has_peers=False)
 gate.record_end()
 assert gate.has_ended(60), "the end of the step is not seen"
@@ -34,11 +34,11 @@ assert not gate.has_ended(0.05), "a step that is on is said to have ended"
 
 SPOILT = """
 import torch
-from workerlib.keeping.gate import CudaQueue
+from workerlib.keeping.gate import DeviceQueue
 from workerlib.keeping.gate import Gate
 
 few = torch.zeros(1, device="cuda")
-order = CudaQueue(few.device)
+order = DeviceQueue(few.device)
 few[torch.tensor([5], device="cuda")]  # a place that is not there: each later call fails
 try:
     gate = Gate(order, has_peers=False)

@@ -25,7 +25,7 @@ from tests.support.keeping import environment
 from workerlib.contract.arena import Arena, ArenaSizes
 from workerlib.contract.channel_messages import SaveNow
 from workerlib.keeping.agent_channel import AgentChannel
-from workerlib.keeping.gate import Gate, TorchGroups
+from workerlib.keeping.gate import DeviceQueue, Gate, TorchGroups
 from workerlib.keeping.generations import GenerationWriter, read_generation
 from workerlib.keeping.keeper import StepKeeper
 from workerlib.keeping.kept_errors import KeptStateError, LeftRoundError
@@ -85,7 +85,7 @@ Work = Callable[[], object]
 
 
 @dataclass
-class Device(TorchGroups):
+class Device(DeviceQueue, TorchGroups):
     """The device and its process group; `turn` is called whenever somebody looks how far it has come."""
 
     turn: Callable[[], None]

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d
@@ -25,28 +25,11 @@ from torch.distributed import distributed_c10d
 from workerlib.keeping.small_state import copy_tensors
 
 
-class DeviceQueue(Protocol):
-    """The work that training has queued on a device, and copies beside it.
+class DeviceQueue:
+    """The work that training has queued on GPUs, in the streams that it uses when `mark` is called.
 
-    A save at the break of a round must not wait behind a collective that hangs, so copies have a queue of their own.
+    A save at the break of a round must not wait behind a collective that hangs, so copies have a stream of their own.
     """
-
-    @property
-    def is_recording(self) -> bool:
-        """Whether work is only recorded now, as in a CUDA graph, and done later."""
-
-    def mark(self) -> Callable[[], bool]:
-        """Return a function that says whether the device has done all work queued up to now.
-
-        That function raises `RuntimeError` if an error has broken the device. Only the training thread calls `mark`.
-        """
-
-    def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-        """Copy tensors beside training, and wait for the end of that. Raises `RuntimeError` as `mark` says."""
-
-
-class CudaQueue:
-    """The queues of GPUs: the streams that training uses when `mark` is called."""
 
     def __init__(self, *devices: torch.device) -> None:
         """Make the stream for copies, on the first of the GPUs."""
@@ -55,16 +38,19 @@ class CudaQueue:
 
     @property
     def is_recording(self) -> bool:
-        """Whether a CUDA graph is being captured."""
+        """Whether work is only recorded now, in a CUDA graph, and done later."""
         return torch.cuda.is_current_stream_capturing()
 
     def mark(self) -> Callable[[], bool]:
-        """Record an event in training's stream of each GPU; return whether all events have passed."""
+        """Return a function that says whether the GPUs have done all work queued up to now.
+
+        That function raises `RuntimeError` if an error has broken a GPU. Only the training thread calls `mark`.
+        """
         events = [torch.cuda.current_stream(device).record_event() for device in self._devices]
         return lambda: all(event.query() for event in events)
 
     def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-        """Copy in the stream for copies, and wait for it."""
+        """Copy tensors beside training, and wait for the end of that. Raises `RuntimeError` as `mark` says."""
         with torch.cuda.stream(self._copy_stream):
             copy_tensors(targets, sources)
         self._copy_stream.synchronize()
@@ -73,7 +59,7 @@ class CudaQueue:
 def queue_of(tensors: Iterable[torch.Tensor]) -> DeviceQueue | None:
     """Return the queue of the GPUs that have tensors; None if all are in the memory of the host."""
     devices = dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda)
-    return CudaQueue(*devices) if devices else None
+    return DeviceQueue(*devices) if devices else None
 
 
 def queue_of_collectives(state_queue: DeviceQueue | None) -> DeviceQueue | None:
@@ -83,7 +69,7 @@ def queue_of_collectives(state_queue: DeviceQueue | None) -> DeviceQueue | None:
     state, and a GPU reduces the gradients: then it is the queue of the current GPU.
     """
     if state_queue is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # as above
-        return CudaQueue(torch.device("cuda", torch.cuda.current_device()))
+        return DeviceQueue(torch.device("cuda", torch.cuda.current_device()))
     return state_queue
 
 

@@ -99,31 +99,28 @@ class StepKeeper:
 
         Raises `OSError` without nodeclient, and `KeptStateError`. After an error nothing is left in this process.
         """
+        environment, saver = self._environment, self._saver
+        restored: Mapping[str, Any] = {}
         try:
-            return self._begin(modules)
+            self._channel.send(Hello(environment.worker, environment.round, os.getpid()))
+            point = restoring.ask(self._channel)
+            if point.step >= 0:
+                restored = restoring.bring_back(point, self._objects, environment.rank, environment.world_size)
+                saver.begin(point)
+            self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
+            saver.on_whole()
+            self._hooks.before_optimizers(self._before_optimizer)
+            if not saver.has_unique_state:
+                self._hooks.after_forward(modules, self._after_forward)
+            self.planned_end.listen(self._on_message)
+            if point.step >= 0 or not saver.has_unique_state:
+                saver.ask_for_memory(restored)
+            self._hooks.in_process(self.step, self.close, self._on_fork)
         except BaseException:
             self._has_ended = True
             self._hooks.remove()
             self.planned_end.close()
             raise
-
-    def _begin(self, modules: Iterable[torch.nn.Module]) -> int:
-        environment, saver = self._environment, self._saver
-        self._channel.send(Hello(environment.worker, environment.round, os.getpid()))
-        point = restoring.ask(self._channel)
-        restored: Mapping[str, Any] = {}
-        if point.step >= 0:
-            restored = restoring.bring_back(point, self._objects, environment.rank, environment.world_size)
-            saver.begin(point)
-        self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
-        saver.on_whole()
-        self._hooks.before_optimizers(self._before_optimizer)
-        if not saver.has_unique_state:
-            self._hooks.after_forward(modules, self._after_forward)
-        self.planned_end.listen(self._on_message)
-        if point.step >= 0 or not saver.has_unique_state:
-            saver.ask_for_memory(restored)
-        self._hooks.in_process(self.step, self.close, self._on_fork)
         return point.step
 
     # Training
@@ -269,9 +266,8 @@ class StepKeeper:
         if not in_step and (self._lock.is_final or not self._lock.acquire(StateHolder.SAVER, WAIT_S)):
             return  # the state was saved on request of the node
         try:
-            if (
-                not failed or not self._saver.has_unique_state
-            ):  # a process that is ended within a save leaves that place empty
+            # After a failure the process may be ended within the save, which would leave that place empty.
+            if not failed or not self._saver.has_unique_state:
                 self._channel.report(self._saver.save(0, last=failed))
             self._saver.release()
             if (request := self._lock.pop_request()) is not None:

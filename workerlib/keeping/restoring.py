@@ -101,22 +101,17 @@ def bring_back(point: RestorePoint, objects: Mapping[str, Adapter], rank: int, w
 
     Raises `KeptStateError`, after which the objects are of no use.
     """
+    tensors = [tensor for kept in objects.values() for _, tensor in kept.big_tensors()]
     try:
-        return _bring_back(point, objects, rank, world_size)
+        is_own = point.is_own and not any(map(is_sharded, tensors))
+        saved, done, pending = _read(point, rank, only_own=is_own)
     except ManifestError as error:
         raise KeptStateError(f"the state of step {point.step} that was kept is damaged: {error}") from error
-
-
-def _bring_back(point: RestorePoint, objects: Mapping[str, Adapter], rank: int, world_size: int) -> Mapping[str, Any]:
-    is_own = point.is_own and not any(
-        is_sharded(tensor) for kept in objects.values() for _, tensor in kept.big_tensors()
-    )
     if is_own and (ranks := point.shape[0]) != world_size:
         raise UnfitStateError(
             f"each of {ranks} ranks had a state of its own at step {point.step}, as the stages of a pipeline have: it "
             f"comes back only to {ranks} ranks, and not to {world_size}"
         )
-    saved, done, pending = _read(point, rank, only_own=is_own)
     if not done:
         raise KeptStateError(
             f"step {point.step} was kept without the small state of any rank, so nothing can resume from it"
@@ -130,7 +125,7 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, Adapter], rank: int, 
         )
     values = {**lowest.values, **(own.values if own else {})}
     _check_names(objects, values, own)
-    device = _device_of(objects.values())
+    device = tensors[0].device if tensors else torch.device("cpu")
     for name, adapter in objects.items():
         if name in values:
             with _fitting(name):
@@ -202,11 +197,6 @@ def _fitting(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UnfitStateError(f"{name} does not take what was kept by that name: {error!r}") from error
-
-
-def _device_of(objects: Iterable[Adapter]) -> torch.device:
-    """Return the device of the first tensor; the CPU if there is none."""
-    return next((tensor.device for kept in objects for _, tensor in kept.big_tensors()), torch.device("cpu"))
 
 
 def _fill_buffers(objects: Mapping[str, Adapter], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
