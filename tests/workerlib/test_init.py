@@ -99,13 +99,30 @@ print(torch.distributed.is_initialized())
 """
 
 
-def test_all_ranks_agree_to_stop_when_one_of_them_got_sigterm(port: int) -> None:
+WITHOUT_A_CONTEXT = """
+import sys, torch, workerlib
+print(workerlib.should_stop())
+torch.distributed.init_process_group("gloo")
+print(workerlib.should_stop(), flush=True)
+sys.stdin.readline()
+print(workerlib.should_stop())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "before", "after"),
+    [
+        (AGREEING, "{rank} {rank} 2 cpu 4 2 3\nFalse\n", "True\nTrue\nFalse\n"),
+        pytest.param(WITHOUT_A_CONTEXT, "False\nFalse\n", "True\n", marks=pytest.mark.long),
+    ],
+    ids=["context", "group of another's"],
+)
+def test_all_ranks_agree_to_stop_when_one_of_them_got_sigterm(port: int, program: str, before: str, after: str) -> None:
     first, second = _pair(port)
-    with _start(AGREEING, first) as zero, _start(AGREEING, second) as one:
+    with _start(program, first) as zero, _start(program, second) as one:
         for rank, process in enumerate((zero, one)):
             assert process.stdout
-            assert process.stdout.readline() == f"{rank} {rank} 2 cpu 4 2 3\n"
-            assert process.stdout.readline() == "False\n"
+            assert process.stdout.readline() + process.stdout.readline() == before.format(rank=rank)
         one.send_signal(signal.SIGTERM)
         for process in (zero, one):
             assert process.stdin
@@ -113,7 +130,7 @@ def test_all_ranks_agree_to_stop_when_one_of_them_got_sigterm(port: int) -> None
             process.stdin.flush()
         for process in (zero, one):
             output, errors = process.communicate(timeout=TIMEOUT_S)
-            assert (output, process.returncode) == ("True\nTrue\nFalse\n", 0), errors
+            assert (output, process.returncode) == (after, 0), errors
 
 
 HEEDING = """
@@ -150,33 +167,6 @@ def test_it_heeds_the_signals_that_the_node_hands_on_but_for_those_with_a_handle
     assert output == "".join(f"the script's own\nTrue\n{case} 0\n" for case in cases), errors
 
 
-WITHOUT_A_CONTEXT = """
-import sys, torch, workerlib
-print(workerlib.should_stop())
-torch.distributed.init_process_group("gloo")
-print(workerlib.should_stop(), flush=True)
-sys.stdin.readline()
-print(workerlib.should_stop())
-"""
-
-
-@pytest.mark.long
-def test_ranks_agree_to_stop_in_a_group_that_somebody_else_has_made(port: int) -> None:
-    first, second = _pair(port)
-    with _start(WITHOUT_A_CONTEXT, first) as zero, _start(WITHOUT_A_CONTEXT, second) as one:
-        for process in (zero, one):
-            assert process.stdout
-            assert process.stdout.readline() + process.stdout.readline() == "False\nFalse\n"
-        one.send_signal(signal.SIGTERM)
-        for process in (zero, one):
-            assert process.stdin
-            process.stdin.write("go on\n")
-            process.stdin.flush()
-        for process in (zero, one):
-            output, errors = process.communicate(timeout=TIMEOUT_S)
-            assert (output, process.returncode) == ("True\n", 0), errors
-
-
 WITH_CHILDREN = """
 import multiprocessing, signal
 from workerlib.stop import STOP_REQUEST
@@ -201,23 +191,6 @@ def test_children_that_are_forked_end_by_sigterm() -> None:
         [sys.executable, "-c", WITH_CHILDREN], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
     assert (ended.returncode, ended.stdout) == (0, f"{-signal.SIGTERM} True\n"), ended.stderr
-
-
-NEVER_ASKING = """
-import signal, workerlib
-with workerlib.init() as ctx:
-    print("ready", flush=True)
-    signal.pause()
-"""
-
-
-@pytest.mark.long
-def test_a_script_that_never_asks_dies_of_sigterm(port: int) -> None:
-    with _start(NEVER_ASKING, replace(SOLO, master_port=port)) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == -signal.SIGTERM
 
 
 CLOSING = """
@@ -298,20 +271,6 @@ def test_a_process_without_a_launcher_gets_an_error_with_what_to_do() -> None:
     ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "nodeclient join --standalone -- python train.py" in ended.stderr.splitlines()[-1]
-
-
-def test_a_python_without_torch_gets_an_error_that_names_it() -> None:
-    program = "import sys; sys.path[:0] = ['.']; import workerlib; workerlib.init()"
-    # There are no installed packages without site, and so no torch.
-    ended = subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        env={**os.environ, **SOLO.to_environ(), "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert "pip install torch" in ended.stderr.splitlines()[-1]
 
 
 WITH_A_GROUP = """
