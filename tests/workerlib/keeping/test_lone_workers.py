@@ -49,23 +49,9 @@ def test_a_worker_that_is_alone_without_an_optimizer_is_not_saved_within_a_step(
         assert fresh.tolist() == [4] * 3
 
 
-class Number:
-    """A number that a script keeps."""
-
-    value: object = 0
-
-    def state_dict(self) -> dict[str, object]:
-        """Return what is kept."""
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take what was kept."""
-        self.value = state["value"]
-
-
 def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_training(script: Script) -> None:
-    weights, number, answers = torch.zeros(3), Number(), []
-    with script.runs({"weights": weights, "number": number}, world_size=1) as (_, kept):
+    weights, notes, answers = torch.zeros(3), dict[str, object](number=0), []
+    with script.runs({"weights": weights, "notes": notes}, world_size=1) as (_, kept):
         kept._saver.role.saves_small = False  # as where buffers are on a GPU
         for step in range(2):
             weights += 1
@@ -74,9 +60,9 @@ def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_trai
         asking = threading.Thread(target=lambda: answers.extend(script.node.save(0)))
         asking.start()
         wait_until("the question", lambda: kept._lock._request is not None)
-        number.value = object()
+        notes["number"] = object()
         kept.step(2)
         asking.join()
     [answer] = answers
     assert isinstance(answer, NotSaved)
-    assert "number" in answer.why
+    assert "notes.number" in answer.why

@@ -63,6 +63,11 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
 
 
+def said(script: Script) -> list[str]:
+    """Return what the worker has said of state that is not kept."""
+    return [message.what for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
+
+
 def momentum(model: nn.Module) -> Optimizer:
     return SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -89,8 +94,7 @@ def test_an_optimizer_within_another_one_is_kept_only_with_its_state(
     with script.runs(objects) as (_, kept):
         do_steps(kept, model, objects["optimizer"])
         script.save(kept)
-        said = [message.what for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
-        assert said == [WORDS.format(name) for name in unkept]
+        assert said(script) == [WORDS.format(name) for name in unkept]
 
 
 def test_optimizers_that_were_forgotten_are_said_once_for_each_class(script: Script) -> None:
@@ -107,8 +111,7 @@ def test_optimizers_that_were_forgotten_are_said_once_for_each_class(script: Scr
             train(other, stranger)
             kept.step(step)
         script.save(kept)
-        said = [message.what for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
-        assert said == [WORDS.format("SGD"), WORDS.format("Adam")]
+        assert said(script) == [WORDS.format("SGD"), WORDS.format("Adam")]
 
 
 class Mean(nn.Module):
@@ -135,8 +138,7 @@ def test_an_object_with_an_empty_state_dict_is_said(script: Script) -> None:
     with script.runs({**objects, "mean": Mean(), "sums": Sums(), "counters": {}}) as (_, kept):
         do_steps(kept, model, objects["optimizer"])
         script.save(kept)
-        said = [message.what.split(",")[0] for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
-        assert said == ["mean", "sums"]
+        assert [text.split(",")[0] for text in said(script)] == ["mean", "sums"]
 
 
 def test_the_state_of_a_communication_hook_is_said(script: Script, group: None) -> None:
@@ -151,5 +153,4 @@ def test_the_state_of_a_communication_hook_is_said(script: Script, group: None) 
     with script.runs({"model": model, "other": other, "optimizer": optimizer}) as (_, kept):
         do_steps(kept, model, optimizer)
         script.save(kept)
-        said = [message.what for message in script.node.nodes[0].messages if isinstance(message, Unkept)]
-        assert said == ["the PowerSGDState of a communication hook of model, which only its own rank has"]
+        assert said(script) == ["the PowerSGDState of a communication hook of model, which only its own rank has"]
