@@ -42,6 +42,7 @@ WIDTH_MAX = 110
 """The longest line in columns; longer lines are hard to read."""
 
 WORLD_SIZES = [(3, 3), (3, 2), (2, 3), (3, 2)]
+"""The expected world sizes before and after each disturbance."""
 
 COLUMNS = ("what was done", "went on after", "next round", "new workers", "world size", "steps redone")
 TITLE = "Three workers train on handwritten digits, twice: first undisturbed, then while things break on purpose.\n"
@@ -78,7 +79,7 @@ class Screen:
         self.print(wrapped)
 
     def moment(self, text: str) -> None:
-        """Replace the line about the current state, if this is a terminal and the line differs."""
+        """Replace the line about the current state; do nothing if this is no terminal or the line is the same."""
         if self._live and text != self._moment:
             self._moment = text
             columns = shutil.get_terminal_size().columns
@@ -117,13 +118,15 @@ class Recovery:
     """A disturbance of a training, and how the training went on; durations in seconds."""
 
     deed: str
+    """The disturbance, in words."""
     next_round_s: float
     """The time from the last step before until the coordinator had formed the next round."""
     new_workers_s: float
     """The time from then until the first step that was not done before."""
     world_sizes: tuple[int, int]
+    """The world size before and after."""
     steps_redone: int
-    """The steps that were done before, and were done again."""
+    """How many steps were done a second time."""
 
     @property
     def pause_s(self) -> float:
@@ -158,12 +161,12 @@ def add_node(training: Training) -> str:
 
 
 DEEDS = ((1, kill_worker), (2, kill_node), (3, add_node))
-"""The disturbances, and after how many epochs they come. Many epochs are left after the last one: a node needs a while
-to arrive."""
+"""After how many epochs each disturbance comes. Many epochs are left after the last one, since a node needs a while to
+arrive."""
 
 
 def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Training], str]) -> Recovery:
-    """Disturb a training when it has done so many epochs, and watch how it goes on."""
+    """Disturb a training after `epoch` epochs, and measure how it goes on."""
     steps = training.steps
     training.until(lambda: bool(steps) and steps[-1].epoch >= epoch)
     old_round = steps[-1].round
@@ -189,17 +192,17 @@ def measure_recovery(screen: Screen, description: str, last: Step, training: Tra
     return recovery
 
 
-def stop_and_take_up(stopped: Training, screen: Screen) -> tuple[Training, Recovery]:
-    """End all nodes by SIGTERM, start two of them, and watch how a new run of the job goes on, from the disk.
+def stop_and_resume(stopped: Training, screen: Screen) -> tuple[Training, Recovery]:
+    """End all nodes by SIGTERM, start two of them, and measure how a new run of the job resumes from the disk.
 
-    Raises `ClusterError` if it does not, or leaves a step out.
+    Raises `ClusterError` if it does not resume, or leaves a step out.
     """
     last = stopped.steps[-1]
     screen.print_line(f"==> all nodes are stopped by SIGTERM, at step {last.step}")
     stopped.stop()
     last, two = stopped.steps[-1], NODES[:2]
     screen.print_line(f"no program of the job is left, and {' and '.join(two)} are started again")
-    training = Training(stopped.cluster, stopped.job, stopped.epochs, View(screen), over=stopped)
+    training = Training(stopped.cluster, stopped.job, stopped.epochs, View(screen), former=stopped)
     for node in two:
         training.start_node(node)
     training.until(lambda: bool(training.steps))
@@ -223,13 +226,13 @@ def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
     for node in NODES:
         disturbed.start_node(node)
     recoveries = [disturb(disturbed, screen, epoch, deed) for epoch, deed in DEEDS]
-    taken_up, recovery = stop_and_take_up(disturbed, screen)
+    resumed, recovery = stop_and_resume(disturbed, screen)
     recoveries.append(recovery)
-    accuracy = taken_up.finish()
+    accuracy = resumed.finish()
     screen.print_line(f"done, accuracy {accuracy:.4f}")
     screen.print("\n" + table([COLUMNS, *(recovery.row() for recovery in recoveries)]))
     screen.print(f"{LEGEND}\naccuracy {accuracy:.4f}, undisturbed {expected:.4f}")
-    rounds = (undisturbed.round, disturbed.round, taken_up.round)
+    rounds = (undisturbed.round, disturbed.round, resumed.round)
     wrong = {
         "there were more rounds than reasons for them": rounds != (1, 1 + len(DEEDS), 1),
         "steps were done again": any(recovery.steps_redone for recovery in recoveries),

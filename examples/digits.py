@@ -87,7 +87,7 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
         steps += 1
         ctx.step(steps)
 
-        note_progress(ctx, arguments.progress, steps, epoch)
+        write_progress(ctx, arguments.progress, steps, epoch)
         if (ends := ctx.should_checkpoint()) or steps % STEPS_PER_CHECKPOINT == 0:
             save(ctx, arguments.checkpoint, model, optimizer, steps)
             if ends:
@@ -128,7 +128,7 @@ def make_model() -> nn.Module:
 
 
 def shuffled(count: int, epoch: int) -> Tensor:
-    """Return the indices up to `count` in an order that depends on the epoch alone."""
+    """Return the indices up to `count` in an order that depends only on the epoch."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(SEED + epoch))
 
 
@@ -145,14 +145,8 @@ def evaluate(ctx: workerlib.Context, model: nn.Module, images: Tensor, labels: T
     return mean_loss, accuracy
 
 
-def save(
-    ctx: workerlib.Context,
-    path: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    steps: int,
-) -> None:
-    """Have rank 0 replace the checkpoint: at any moment there is the old one or the new one."""
+def save(ctx: workerlib.Context, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Have rank 0 replace the checkpoint, atomically."""
     if ctx.rank != 0:
         return
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps}
@@ -183,8 +177,8 @@ def restore(ctx: workerlib.Context, path: Path, model: nn.Module, optimizer: tor
     return steps
 
 
-def note_progress(ctx: workerlib.Context, path: Path | None, steps: int, epoch: int) -> None:
-    """Have rank 0 append a line for a step that is done, for measurements of pauses."""
+def write_progress(ctx: workerlib.Context, path: Path | None, steps: int, epoch: int) -> None:
+    """Have rank 0 append a line for a step, from which pauses are measured."""
     if ctx.rank != 0 or path is None:
         return
     line = {

@@ -171,7 +171,7 @@ class Training:
         )
 
     def _save(self) -> None:
-        """Have one worker of each host replace its checkpoint: at any moment there is the old one or the new one."""
+        """Have one worker of each host replace its checkpoint, atomically."""
         if self.ctx.local_rank != 0:
             return
         state = {

@@ -110,7 +110,7 @@ class Images(Dataset[Sample]):
         return (image - MEAN) / STANDARD_DEVIATION, self.files.labels[index], index
 
     def _cut_at_random(self, image: Tensor, index: int) -> Tensor:
-        # The seed depends on epoch and image alone, so every worker would crop an image in the same way.
+        # The seed depends only on epoch and image, so every worker would crop an image in the same way.
         generator = torch.Generator().manual_seed(self.epoch * len(self) + index)
         scale, down, right, mirror = torch.rand(4, generator=generator).tolist()
         side = round(min(image.shape[1:]) * (SMALLEST_CROP + (1 - SMALLEST_CROP) * scale))
@@ -127,7 +127,7 @@ def _cut(image: Tensor, side: int, down: float, right: float) -> Tensor:
 def collate(samples: list[Sample]) -> list[Tensor]:
     """Make a batch as torch does; a batch without samples gets a blank image without a class.
 
-    A worker may have no sample in the last batch of an epoch, and has to take part in the step all the same.
+    A worker may have no sample in the last batch of an epoch, and has to take part in that step as well.
     """
     if samples:
         batch: list[Tensor] = default_collate(samples)

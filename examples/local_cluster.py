@@ -1,7 +1,7 @@
-"""A small cluster on this machine: the real coordinatord and nodeclients, a job on them, and its observation.
+"""A small cluster on this machine for `demo`: starts coordinatord and nodeclients, and observes a job on them.
 
 The programs run in the background, write into log files, and end with `running_cluster`, or with this process if it is
-killed. `demo` decides what is done to them, and what is shown.
+killed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ BIN = Path(sys.executable).parent
 """The directory of the programs that pip has installed for this Python."""
 
 PRELOAD = "torch,sklearn.datasets"
-"""The big imports of `digits.py`."""
+"""The slow imports of `digits.py`."""
 
 NODES = ("node-a", "node-b", "node-c")
 
 BATCH_SIZE = 32
-"""The batch size; with larger batches, training might be over before a node has imported all this and is back."""
+"""The batch size; with larger batches, training might be over before a restarted node has imported torch."""
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
-"""The value in linux/prctl.h."""
+"""The option of prctl for a signal at the death of the parent; the value is in linux/prctl.h."""
 
 LOOK_AGAIN_S = 0.05
 """The interval of requests to the coordinator: short for a person, and too long to slow down the training."""
@@ -53,7 +53,7 @@ PATIENCE_S = 120.0
 
 
 class ClusterError(Exception):
-    """A program ended, or did not answer, although it should not; the text says what and why."""
+    """A program ended or did not answer; the text says which one and why."""
 
 
 class StoppedError(Exception):
@@ -79,7 +79,7 @@ class Program:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    # A Ctrl-C is for the demo alone, which then ends its programs in good order.
+                    # A Ctrl-C is only for the demo, which then ends its programs in the right order.
                     start_new_session=True,
                     # If the demo is killed, so is this program. preexec_fn is safe, since the demo has no threads.
                     preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
@@ -117,14 +117,16 @@ class Cluster:
         self.folder = folder
         self.nodes: dict[str, Program] = {}
         """The nodeclients by their node id."""
-        self._config = folder / "config"  # the tokens of a demo are of no use to its user
+        self._config = folder / "config"  # so that the demo's tokens are not added to its user's
         where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", str(folder / "state"))
         self.coordinator = Program(folder / "coordinatord.log", self._config, str(BIN / "coordinatord"), *where)
         self.address = ""
         """Where it listens, as HOST:PORT, once it does."""
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._bearer = ""
+        """An access token with the role admin."""
         self.stopped_by: signal.Signals | None = None
+        """The signal that asked this process to end."""
 
     def await_address(self) -> None:
         """Wait until coordinatord has logged its address. Raises `ClusterError`."""
@@ -149,16 +151,7 @@ class Cluster:
 
     def start_node(self, node: str, job: str, *flags_and_command: str) -> None:
         """Start a nodeclient that joins a job. Raises `ClusterError`."""
-        join = (
-            str(BIN / "nodeclient"),
-            "join",
-            "--coord",
-            self.address,
-            "--job-id",
-            job,
-            "--node-id",
-            node,
-        )
+        join = (str(BIN / "nodeclient"), "join", "--coord", self.address, "--job-id", job, "--node-id", node)
         self.nodes[node] = Program(self.folder / f"{job}-{node}.log", self._config, *join, *flags_and_command)
 
     def kill_node(self, node: str) -> None:
@@ -191,14 +184,14 @@ class Cluster:
         return status if answer.status == http.client.OK else None
 
     def wait_a_little(self) -> None:
-        """Return when a program ends, at the latest when it is time to look again. Raises `StoppedError`."""
+        """Wait for `LOOK_AGAIN_S`, or until a program ends. Raises `StoppedError`."""
         running = [program.pidfd for program in (self.coordinator, *self.nodes.values()) if program.exit_code is None]
         select.select(running, [], [], LOOK_AGAIN_S)
         if self.stopped_by is not None:
             raise StoppedError(self.stopped_by)
 
-    def note_signal(self, signum: int, _frame: FrameType | None) -> None:
-        """Note that this process is to end; `wait_a_little` then raises `StoppedError`."""
+    def on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        """Record that this process has to end; `wait_a_little` then raises `StoppedError`."""
         self.stopped_by = signal.Signals(signum)
 
 
@@ -210,7 +203,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
     """
     cluster = Cluster(folder)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, cluster.note_signal)
+        signal.signal(signum, cluster.on_signal)
     try:
         cluster.await_address()
         yield cluster
@@ -229,38 +222,41 @@ def end_all(programs: Sequence[Program]) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A line that `digits.py` writes for each training step; the time is that of the monotonic clock."""
+    """A line that `digits.py` writes for each training step."""
 
     step: int
     epoch: int
     round: int
     world_size: int
     monotonic_s: float
+    """When the step was done, by the monotonic clock."""
 
 
 class Training:
     """The script `digits.py` as a job on the nodes of a cluster, and the observations of it."""
 
     def __init__(
-        self, cluster: Cluster, job: str, epochs: int, show: Callable[[Training], None], over: Training | None = None
+        self, cluster: Cluster, job: str, epochs: int, show: Callable[[Training], None], former: Training | None = None
     ) -> None:
-        """Begin without nodes; `show` is called after each observation. `over` is an earlier run of the same job."""
+        """Begin without nodes; `show` is called after each observation. `former` is an earlier run of the same job."""
         self.cluster = cluster
         self.job = job
         self.epochs = epochs
         self.steps: list[Step] = []
-        """All steps so far, in the order of time; steps that were lost come again in the next round."""
+        """All steps so far, in the order of time; a step that was lost comes again in the next round."""
         self.round = 0
         self.round_seen_s = 0.0
         """When the current round was first seen."""
         self.status: dict[str, Any] = {}
         """The coordinator's last answer."""
         self._show = show
-        self._moved_s = time.monotonic()
+        self._last_step_s = time.monotonic()
+        """When the last step was seen."""
         self._progress = cluster.folder / f"{job}.progress"
         self._progress.touch()
         self._read = self._progress.stat().st_size
-        self._over = "" if over is None else str(over.status["run"])
+        """How many bytes of the file were read."""
+        self._former_run = "" if former is None else str(former.status["run"])
 
     def start_alone(self, node: str, workers: int) -> None:
         """Start one nodeclient for the whole job, with so many workers. Raises `ClusterError`."""
@@ -280,21 +276,21 @@ class Training:
         self.cluster.start_node(node, self.job, *flags, "--", *script, *work, *files)
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Watch until something is reached. Raises `ClusterError` if a node ends before, or no step comes any more."""
+        """Observe until a condition is true. Raises `ClusterError` if a node ends before, or steps no longer come."""
         while not reached():
             if ended := self._exit_codes():
                 early = "the training was over too early" if not any(ended.values()) else "nodes ended"
                 raise ClusterError(f"{early}, with these exit codes: {ended}")
-            self._look()
+            self._observe()
 
     def stop(self) -> None:
-        """Ask all nodes to leave, by SIGTERM, and watch until they have. Raises `ClusterError` if one does not."""
+        """Ask all nodes to leave, by SIGTERM, and observe until they have. Raises `ClusterError` if one does not."""
         for node in self.cluster.nodes.values():
             node.send(signal.SIGTERM)
         self._until_all_end_with(128 + signal.SIGTERM)
 
     def finish(self) -> float:
-        """Watch until all nodes have ended and return the accuracy. Raises `ClusterError` if they do not end well."""
+        """Observe until all nodes have ended; return the accuracy. Raises `ClusterError` if a node has failed."""
         self._until_all_end_with(0)
         output = "".join(log.read_text() for log in self.cluster.folder.glob(f"{self.job}-*.log"))
         return float(re.findall(r"(?:^|\] )accuracy ([0-9.]+)$", output, re.MULTILINE)[-1])
@@ -309,23 +305,23 @@ class Training:
 
     def _until_all_end_with(self, code: int) -> None:
         while len(exit_codes := self._exit_codes()) < len(self.cluster.nodes):
-            self._look()
+            self._observe()
         if set(exit_codes.values()) != {code}:
             raise ClusterError(f"not all nodes ended with {code}; their exit codes are {exit_codes}")
-        self._look()  # reads the last steps
+        self._observe()  # reads the last steps
         end_all(list(self.cluster.nodes.values()))
         self.cluster.nodes.clear()
 
     def _exit_codes(self) -> dict[str, int]:
-        """Return the exit codes of the nodes that have ended."""
+        """Return the exit codes of the nodes that have ended, by node."""
         return {name: node.exit_code for name, node in self.cluster.nodes.items() if node.exit_code is not None}
 
-    def _look(self) -> None:
-        """Wait a little, take note of changes, and show them."""
+    def _observe(self) -> None:
+        """Wait a little, record changes, and show them."""
         self.cluster.wait_a_little()
         now = time.monotonic()
         status = self.cluster.status(self.job)
-        if status is not None and status["run"] != self._over:
+        if status is not None and status["run"] != self._former_run:
             self.status = status
         if self.status and self.status["round"] > self.round:
             self.round = self.status["round"]
@@ -336,7 +332,7 @@ class Training:
         self._read += sum(len(line) + 1 for line in lines)
         self.steps += [Step(**json.loads(line)) for line in lines]
         if lines:
-            self._moved_s = now
-        if now - self._moved_s > PATIENCE_S:
+            self._last_step_s = now
+        if now - self._last_step_s > PATIENCE_S:
             raise ClusterError(f"no training step for {PATIENCE_S:.0f} s: {self.status.get('reason')}")
         self._show(self)

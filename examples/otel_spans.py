@@ -28,7 +28,7 @@ Event = Mapping[str, Any]
 
 
 class Names(IdGenerator):
-    """Makes ids out of names."""
+    """Generates the ids of spans from their names."""
 
     def __init__(self) -> None:
         self.next = ""
@@ -44,13 +44,14 @@ class Names(IdGenerator):
 
 
 class Spans:
-    """The spans of all runs that have not ended."""
+    """Makes the spans of all runs that have not ended."""
 
     def __init__(self, provider: TracerProvider, names: Names) -> None:
         self._tracer = provider.get_tracer("coordinatord")
         self._names = names
         self._runs: dict[str, Span] = {}
         self._rounds: dict[str, tuple[int, Span]] = {}
+        """The number and the span of each run's last round."""
 
     def add(self, event: Event) -> None:
         """Begin and end spans by an event, and add the event to its span."""
