@@ -192,12 +192,12 @@ class Place:
         self._last_read: tuple[bytes, Commit | None] = (b"", None)
         """The words that were read last, and their commit: a writer reads all places at each step."""
 
-    def begin(self) -> None:
+    def invalidate(self) -> None:
         """Mark the place as not whole, before its data are overwritten."""
         self._control[_CHECK] = 0
 
-    def resume(self, commit: Commit) -> None:
-        """Undo `begin`, if nothing was overwritten yet, since the step in this place was protected meanwhile."""
+    def revalidate(self, commit: Commit) -> None:
+        """Undo `invalidate`, if nothing was overwritten yet, since the step in this place was protected meanwhile."""
         self._control[_CHECK] = commit.check
 
     def commit(self, commit: Commit) -> None:
@@ -224,7 +224,7 @@ class Place:
         word: int = self._control[_DIGEST]
         return word & (2**_CRC_BITS - 1) if word >> _CRC_BITS == _commit_bits(commit) else None
 
-    def note_digest(self, commit: Commit, crc: int) -> None:
+    def store_digest(self, commit: Commit, crc: int) -> None:
         """Store the crc32 of the first `commit.length` bytes. Only nodeclient calls this."""
         self._control[_DIGEST] = _commit_bits(commit) << _CRC_BITS | crc
 
@@ -324,11 +324,11 @@ class Arena:
     def _begin(self, choose: Callable[[Collection[tuple[int, int]]], Place | None]) -> Place | None:
         while (place := choose(protected := self.protected)) is not None:
             commit = place.read()
-            place.begin()
+            place.invalidate()
             # nodeclient may have protected the step just now. It does that first, and then checks whether it is whole.
             if commit is None or (commit.round, commit.step) not in self.protected - protected:
                 return place
-            place.resume(commit)
+            place.revalidate(commit)
         return None
 
     def newest_serial(self) -> int:

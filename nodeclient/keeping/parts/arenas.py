@@ -189,7 +189,7 @@ class Arenas:
         if not free:
             raise NoMemoryError(f"all {self._places_of_copies} copies of what rank {commit.rank} has are still wanted")
         place, _ = min(free, key=lambda entry: (0, 0) if entry[1] is None else (entry[1].round, entry[1].step))
-        place.begin()
+        place.invalidate()
         return place
 
     def drop_copies(self, keep: Collection[int]) -> None:

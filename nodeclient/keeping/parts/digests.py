@@ -70,7 +70,7 @@ class Digests:
             crc = of_tensors = zlib.crc32(data)
         whole = place.read() == commit
         if whole:
-            place.note_digest(commit, crc if known is None else known)
+            place.store_digest(commit, crc if known is None else known)
             self._of_tensors[place] = commit, of_tensors
         return whole
 
@@ -84,7 +84,7 @@ def withdraw(place: Place, commit: Commit) -> bool:
     """Empty a place if it still has this damaged commit; return whether it had."""
     if place.read() != commit:
         return False
-    place.begin()
+    place.invalidate()
     return True
 
 

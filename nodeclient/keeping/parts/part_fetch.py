@@ -59,7 +59,7 @@ def fetch(
     except ValueError as error:
         raise FetchError(f"{source.address}: {error}") from None
     place.commit(commit)
-    place.note_digest(commit, crc)
+    place.store_digest(commit, crc)
 
 
 def _request(source: KeptSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:

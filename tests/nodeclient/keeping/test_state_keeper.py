@@ -332,7 +332,7 @@ async def test_a_state_that_was_being_written_is_not_held(tmp_path: Path) -> Non
         worker.save(7)
         assert worker.arena is not None
         torn = next(place for place in worker.arena.generations if place.read() is None)
-        torn.begin()
+        torn.invalidate()
         torn.data[:3] = b"new"
         worker.die()
         holding = node.reported()

@@ -52,16 +52,16 @@ def test_another_process_sees_what_was_committed(file: int, arena: Arena) -> Non
     assert [place.read() for place in other.smalls] == [None] * 6
     assert other.newest_serial() == 1
     with pytest.raises(TypeError):
-        other.generations[1].begin()
+        other.generations[1].invalidate()
 
 
 def test_a_place_that_is_begun_is_no_longer_whole_nor_is_its_digest(arena: Arena) -> None:
     place = arena.generations[0]
     place.commit(COMMIT)
-    place.note_digest(COMMIT, 0xFFFFFFFF)
+    place.store_digest(COMMIT, 0xFFFFFFFF)
     assert place.digest(COMMIT) == 0xFFFFFFFF
     assert place.digest(replace(COMMIT, serial=2)) is None
-    place.begin()
+    place.invalidate()
     assert place.read() is None
     place.commit(replace(COMMIT, serial=2))
     assert place.digest(replace(COMMIT, serial=2)) is None
@@ -70,9 +70,9 @@ def test_a_place_that_is_begun_is_no_longer_whole_nor_is_its_digest(arena: Arena
 def test_a_place_that_was_begun_and_not_overwritten_is_whole_again(arena: Arena) -> None:
     place = arena.generations[0]
     place.commit(COMMIT)
-    place.note_digest(COMMIT, 5)
-    place.begin()
-    place.resume(COMMIT)
+    place.store_digest(COMMIT, 5)
+    place.invalidate()
+    place.revalidate(COMMIT)
     assert (place.read(), place.digest(COMMIT)) == (COMMIT, 5)
 
 
@@ -88,7 +88,7 @@ def test_a_digest_of_zero_is_a_digest(arena: Arena) -> None:
     place = arena.generations[0]
     place.commit(COMMIT)
     assert place.digest(COMMIT) is None
-    place.note_digest(COMMIT, 0)
+    place.store_digest(COMMIT, 0)
     assert place.digest(COMMIT) == 0
 
 

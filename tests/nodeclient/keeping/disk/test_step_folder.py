@@ -305,10 +305,10 @@ def test_the_highest_number_that_somebody_wrote_is_said(tmp_path: Path) -> None:
 def test_a_part_that_is_overwritten_or_damaged_is_not_passed_off_as_written(tmp_path: Path) -> None:
     of, part = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
     folder = step_folder.begin(tmp_path, of)
-    part.place.note_digest(part.commit, 12345)
+    part.place.store_digest(part.commit, 12345)
     with pytest.raises(DamagedPartError, match="rank 0 at step 4 is damaged"):
         write_big(folder, of, part, Progress())
-    part.place.begin()
+    part.place.invalidate()
     with pytest.raises(PartLostError, match="overwritten"):
         write_big(folder, of, part, Progress())
     assert not list(folder.iterdir())
@@ -319,7 +319,7 @@ def test_bytes_that_are_checked_count_while_they_are(tmp_path: Path, monkeypatch
     of, part = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
     folder, progress = step_folder.begin(tmp_path, of), Progress()
     seen: list[int] = []
-    part.place.note_digest(part.commit, zlib.crc32(part.place.data[: part.commit.length]))
+    part.place.store_digest(part.commit, zlib.crc32(part.place.data[: part.commit.length]))
     monkeypatch.setattr(part_writer, "CHUNK_BYTES", 16)
     monkeypatch.setattr(progress, "add", seen.append)
     write_big(folder, of, part, progress)

@@ -54,7 +54,7 @@ def test_a_place_that_is_overwritten_meanwhile_gets_no_digest(place: Place, thre
     digests, busy = Digests(thread), Event()
     thread.submit(busy.wait)
     check = digests.check(place, COMMIT)
-    place.begin()
+    place.invalidate()
     busy.set()
     assert not check.result()
     place.commit(COMMIT)
@@ -111,7 +111,7 @@ def test_a_part_that_no_other_rank_has_is_compared_with_none(thread: ThreadPoolE
 
 def test_a_copy_of_a_shared_part_gets_the_digest_of_its_tensors_too(place: Place, thread: ThreadPoolExecutor) -> None:
     digests = Digests(thread)
-    place.note_digest(COMMIT, 7)  # as it came
+    place.store_digest(COMMIT, 7)  # as it came
     assert [noted.result() for noted in digests.compute([place])] == [True]
     assert digests.of_tensors(place, COMMIT) is not None
     assert place.digest(COMMIT) == 7
