@@ -23,6 +23,7 @@ def test_a_state_is_compared_once_an_optimizer_has_changed_it(script: Script) ->
         optimizer.step()
         kept.step(1)
         assert not kept._saver.commits.problem
+        script.node.await_message(0, FirstState)
     assert sum(isinstance(message, FirstState) for message in script.node.nodes[0].messages) == 1
 
 
