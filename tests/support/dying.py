@@ -16,6 +16,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "save": ("workerlib/keeping/generations.py", "workerlib/contract/arena.py"),
     "last save": (
         "workerlib/keeping/keeper.py",
+        "workerlib/keeping/step_numbers.py",
         "workerlib/keeping/step_saver.py",
         "workerlib/keeping/generations.py",
         "workerlib/contract/arena.py",

@@ -295,6 +295,14 @@ def workers(
                 process.close()
 
 
+def play(keep: Keep, work: Callable[..., None], world_size: int, round_: int, *arguments: Any, **named: Any) -> None:
+    """Play a round to its end, which all of its workers reach without an error."""
+    with workers(keep, work, world_size, round_, *arguments, **named) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * world_size
+
+
 def _work(environ: dict[str, str], work: Callable[[], None]) -> None:
     os.environ.update(environ)
     torch.set_num_threads(1)

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.keeping import Keep, workers
+from tests.support.keeping import Keep, play
 from tests.support.kept_training import notes_of, train_ddp
-from tests.support.programs import TIMEOUT_S
 
 WORLD_SIZE, STEPS = 3, 14
 """The size of the training with which the end-to-end tests compare theirs."""
@@ -16,9 +15,6 @@ def train_undisturbed(
 ) -> dict[int, dict[int, str]]:
     """Train in one round; return the digests by rank and step."""
     keep = Keep(folder, world_size)
-    with workers(keep, train, world_size, 1, folder, steps) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
-        assert [process.exitcode for process in started] == [0] * world_size
+    play(keep, train, world_size, 1, folder, steps)
     keep.close()
     return {rank: {step: notes[-1][1] for step, notes in steps.items()} for rank, steps in notes_of(folder).items()}

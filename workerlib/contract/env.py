@@ -2,11 +2,10 @@
 
 Standard library only.
 
-===================================  =============================================================
+===================================  ===================================================================================
 `RANK`                               Rank of this worker in the worker group, from 0.
-`LOCAL_RANK`                         Rank among the workers of this node, from 0; always 0 if
-                                     each worker sees only its own GPU
-                                     (`--virtual-local-rank`).
+`LOCAL_RANK`                         Rank among the workers of this node, from 0; always 0 if each worker sees only its
+                                     own GPU (`--virtual-local-rank`).
 `GROUP_RANK`                         Rank of this node among the nodes of the round, from 0.
 `ROLE_RANK`                          Rank among the workers with the same role, from 0.
 `WORLD_SIZE`                         Number of workers in the worker group.
@@ -15,37 +14,35 @@ Standard library only.
 `ROLE_WORLD_SIZE`                    Number of workers with the same role.
 `ROLE_NAME`                          The role.
 `MASTER_ADDR`, `MASTER_PORT`         Where rank 0 serves the store of `init_process_group`.
-`TORCHELASTIC_RESTART_COUNT`         How many restarts of the run's budget are used up; the same
-                                     on all nodes.
+`TORCHELASTIC_RESTART_COUNT`         How many restarts of the run's budget are used up; the same on all nodes.
 `TORCHELASTIC_MAX_RESTARTS`          That budget.
 `TORCHELASTIC_RUN_ID`                The job id; torch takes it as the sign of an elastic launch.
-`TORCHELASTIC_USE_AGENT_STORE`       `False`: the worker with rank 0 serves the store, at a port
-                                     that is new in each round. So the store ends with its
-                                     round, and no key of an earlier round is found in it.
-`TORCHELASTIC_ERROR_FILE`            The file into which `record` of torch and of this package
-                                     write an error; each worker has another one in each round.
+`TORCHELASTIC_USE_AGENT_STORE`       `False`: the worker with rank 0 serves the store, at a port that is new in each
+                                     round. So the store ends with its round, and no key of an earlier round is found in
+                                     it.
+`TORCHELASTIC_ERROR_FILE`            The file into which `record` of torch and of this package write an error; each
+                                     worker has another one in each round.
 `TORCHELASTIC_SIGNALS_TO_HANDLE`     The signals that make nodeclient leave: `SIGTERM,SIGINT,...`.
 `TORCH_NCCL_ASYNC_ERROR_HANDLING`    `1`, unless nodeclient inherited a value (`DEFAULTS`); see `workerlib.init`.
-`OMP_NUM_THREADS`                    What nodeclient inherited, else this worker's share of the
-                                     cores; not set if it is the only one on its node.
-`CUDA_VISIBLE_DEVICES`               What nodeclient inherited; with `--virtual-local-rank` this
-                                     worker's GPU.
+`OMP_NUM_THREADS`                    What nodeclient inherited, else this worker's share of the cores; not set if it is
+                                     the only one on its node.
+`CUDA_VISIBLE_DEVICES`               What nodeclient inherited; with `--virtual-local-rank` this worker's GPU.
 `COORDINATORD_JOB`                   The job id.
 `COORDINATORD_RUN`                   The run: one execution of the job, from join to outcome.
 `COORDINATORD_ROUND`                 The round: one formation of the worker group; only goes up.
 `COORDINATORD_NODE`                  The node id; the same in all rounds.
-`COORDINATORD_WORKER`                The number of this worker on its node, from 0, by which
-                                     nodeclient knows it; no two workers have the same.
+`COORDINATORD_WORKER`                The number of this worker on its node, from 0, by which nodeclient knows it; no two
+                                     workers have the same.
 `COORDINATORD_REASON`                Why this round was formed, in words.
-`COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as
-                                     `FILE:BYTE`; see `SLOT_BYTES`. Not set if nothing reads it.
-`COORDINATORD_KEEP`                  The socket that connects `ctx.keep` with nodeclient; see
-                                     `channel_messages`. Not set if nothing can be kept.
-`COORDINATORD_ROUNDS`                The socket by which nodeclient has this process take part in
-                                     later rounds as well; see `round_messages`.
-`COORDINATORD_STACKS`                The socket by which nodeclient asks where this worker stands;
-                                     see `responder`, which removes it.
-===================================  =============================================================
+`COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as `FILE:BYTE`; see
+                                     `SLOT_BYTES`. Not set if nothing reads it.
+`COORDINATORD_KEEP`                  The socket that connects `ctx.keep` with nodeclient; see `channel_messages`. Not
+                                     set if nothing can be kept.
+`COORDINATORD_ROUNDS`                The socket by which nodeclient has this process take part in later rounds as well;
+                                     see `round_messages`.
+`COORDINATORD_STACKS`                The socket by which nodeclient asks where this worker stands; see `responder`,
+                                     which removes it.
+===================================  ===================================================================================
 
 The names without `COORDINATORD_` have the same meaning as under torchrun
 (torch/distributed/elastic/agent/server/local_elastic_agent.py), so a script written for torchrun finds all that it

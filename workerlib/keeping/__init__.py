@@ -1,10 +1,10 @@
 """Kept state: the objects of `ctx.keep` outlive the workers, in memory of their node.
 
 Saving: `keeper` decides when state is saved and by which thread, and `state_lock` gives the state to one thread at a
-time. `process_hooks` calls the keeper. `step_saver` finds out to which step the state belongs, and saves it:
-`generations` writes the big state, `small_state` the small one with `random_state`, and `intervals` decides how often.
-`gate` makes optimizers wait for the collectives of a GPU. `arena_request` requests memory, and `agent_channel` is the
-connection. `unkept_state` finds state that is not kept.
+time. `process_hooks` calls the keeper. `step_numbers` finds out to which step the state belongs, and `step_saver` saves
+it: `generations` writes the big state, `small_state` the small one with `random_state`, and `intervals` decides how
+often. `gate` makes optimizers wait for the collectives of a GPU. `arena_request` requests memory, and `agent_channel`
+is the connection. `unkept_state` finds state that is not kept.
 
 Objects: `adapter` has the base class of adapters. `kept_objects` adapts each kind of object, and `kept_containers`
 dicts and lists of tensors. `pieces` describes tensors and their shards, and `plain_values` turns other values into

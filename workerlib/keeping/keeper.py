@@ -4,7 +4,7 @@ The thread that reads from nodeclient saves when the round breaks, since trainin
 training thread itself saves at an interval, and when an exception ends the training. Two things decide what a thread
 may do with the state:
 
-* Its stage (`step_saver.StateStage`): it is *untrained* until the first step is done or restored. An optimizer's step
+* Its stage (`step_numbers.StateStage`): it is *untrained* until the first step is done or restored. An optimizer's step
   makes it *changing*, and `ctx.step` *whole*, or *unnumbered* if the number is not a new one. From there the next
   optimizer's step makes it changing again. Only whole state is saved. State that cannot be kept is *unkept*, and
   training that ends within a step leaves it *torn*; both last until the round ends.
@@ -103,9 +103,9 @@ class StepKeeper:
         restored: Mapping[str, Any] = {}
         try:
             self._channel.send(Hello(environment.worker, environment.round, os.getpid()))
-            point = restoring.ask(self._channel)
+            point = restoring.request_state(self._channel)
             if point.step >= 0:
-                restored = restoring.bring_back(point, self._objects, environment.rank, environment.world_size)
+                restored = restoring.restore_objects(point, self._objects, environment.rank, environment.world_size)
                 saver.begin(point)
             self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
             saver.on_whole()
@@ -191,7 +191,7 @@ class StepKeeper:
     def _acquire_for_training(self) -> None:
         """Acquire the lock for training.
 
-        Raises `KeptStateError` if the round was over long ago, and `LeftRoundError` as `StateLock.check` does.
+        Raises `KeptStateError` if the round was over long ago, and `LeftRoundError` as `StateLock.check_in_round` does.
         """
         if not self._lock.acquire(StateHolder.TRAINING, STAND_STILL_S):
             self._has_ended = True
@@ -239,7 +239,7 @@ class StepKeeper:
             self._save_last_step(halt)
 
     def _save_for(self, request: SaveNow) -> None:
-        """Answer nodeclient's request at the end of a round. If the save succeeds, the state is mostly final."""
+        """Answer nodeclient's request at the end of a round. A saved state is final, unless training may go on."""
         saver = self._saver
         # If a rank has died, its shard is as old as its last save. In a planned stop, ranks may be at the same step.
         same_step = saver.is_whole_between_steps and request.planned

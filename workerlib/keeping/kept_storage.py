@@ -109,7 +109,7 @@ class _StorageConnection:
         try:
             self._channel = AgentChannel(path)
             self._channel.send(Hello(self.environment.worker, self.environment.round, os.getpid()))
-            self.point = restoring.ask(self._channel)
+            self.point = restoring.request_state(self._channel)
         except (OSError, KeptStateError) as error:
             if self._channel is not None:
                 self._channel.abandon()

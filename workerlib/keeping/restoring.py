@@ -69,7 +69,7 @@ class RestorePoint:
         return bool(pieces) and all(piece.sizes == piece.whole for piece in pieces)
 
 
-def ask(channel: AgentChannel) -> RestorePoint:
+def request_state(channel: AgentChannel) -> RestorePoint:
     """Ask nodeclient for the state to resume from, and wait until it is on this host. Raises `KeptStateError`.
 
     An error never counts as "no state": a rank that starts from scratch beside others that resume would spoil the
@@ -96,7 +96,9 @@ def ask(channel: AgentChannel) -> RestorePoint:
         raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {why}") from error
 
 
-def bring_back(point: RestorePoint, objects: Mapping[str, Adapter], rank: int, world_size: int) -> Mapping[str, Any]:
+def restore_objects(
+    point: RestorePoint, objects: Mapping[str, Adapter], rank: int, world_size: int
+) -> Mapping[str, Any]:
     """Restore objects and random state; return the values that the objects loaded, by name.
 
     Raises `KeptStateError`, after which the objects are of no use.

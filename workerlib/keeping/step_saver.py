@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -27,144 +26,9 @@ from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import digest_of, is_sharded, shard_of
 from workerlib.keeping.restoring import RestorePoint
 from workerlib.keeping.small_state import SmallSnapshot, SmallStateWriter
+from workerlib.keeping.step_numbers import StateEvent, StateStage, StepNumbers
 
 LOG = logging.getLogger("workerlib.keeping")
-
-UNREPORTED = 100
-"""How many optimizer steps without a `ctx.step` lead to a warning. No script has so many optimizers."""
-
-
-class StateStage(Enum):
-    """The stages of the training state; the value says why a save is not possible, and is empty if it is."""
-
-    UNTRAINED = "no step is done yet"
-    WHOLE = ""
-    """It is the state after the last step."""
-    CHANGING = "a step is not whole"
-    """An optimizer has begun a step since the last `ctx.step`."""
-    UNNUMBERED = "the last step has no number of its own"
-    UNKEPT = "it has become state that cannot be kept"
-    TORN = "training has ended within a step"
-    """It may be that of no step; the round ends in this stage."""
-
-
-class StateEvent(Enum):
-    """What changes the stage."""
-
-    RESUMED = auto()
-    """A step was brought back."""
-    CHANGED = auto()
-    """An optimizer begins a step."""
-    NUMBERED = auto()
-    """`ctx.step` has a higher number than any before."""
-    REPEATED = auto()
-    """`ctx.step` has no higher number, though the state is new."""
-    REFUSED = auto()
-    """A part of the state cannot be kept any more."""
-    TORN = auto()
-    """Training has ended within a step, a step does not count, or the script may change the state unobserved."""
-
-
-_NEXT: dict[tuple[StateStage, StateEvent], StateStage] = {
-    (StateStage.UNTRAINED, StateEvent.RESUMED): StateStage.WHOLE,
-    (StateStage.UNTRAINED, StateEvent.NUMBERED): StateStage.WHOLE,
-    (StateStage.WHOLE, StateEvent.CHANGED): StateStage.CHANGING,
-    (StateStage.WHOLE, StateEvent.REPEATED): StateStage.UNNUMBERED,
-    (StateStage.CHANGING, StateEvent.NUMBERED): StateStage.WHOLE,
-    (StateStage.CHANGING, StateEvent.REPEATED): StateStage.UNNUMBERED,
-    (StateStage.UNNUMBERED, StateEvent.CHANGED): StateStage.CHANGING,
-    (StateStage.UNNUMBERED, StateEvent.NUMBERED): StateStage.WHOLE,
-    **{(stage, StateEvent.REFUSED): StateStage.UNKEPT for stage in StateStage if stage is not StateStage.TORN},
-    **{(stage, StateEvent.TORN): StateStage.TORN for stage in StateStage},
-}
-"""The next stages; any other event leaves the stage as it is."""
-
-
-class StepNumbers:
-    """Finds out to which step the present state belongs.
-
-    `ctx.step` makes a new state only if an optimizer has changed it. Otherwise gradients are being accumulated, which
-    are not kept. A state whose number is not higher than that of an earlier one is not kept either.
-    """
-
-    def __init__(self) -> None:
-        self.last_step = -1
-        """The last step that can be kept; -1 if there is none."""
-        self.count = 0
-        """How many steps had a new state in this round."""
-        self.has_optimizer = False
-        """Whether an optimizer has called its hook; a script may use optimizers without hooks."""
-        self.stage = StateStage.UNTRAINED
-        self._reported = -1
-        """The number in the last `ctx.step`, whether the state was new or not."""
-        self._stride = 1
-        """The difference between successive reported numbers."""
-        self._changed = 0
-        """The optimizer steps since the last `ctx.step`."""
-        self._refusal = ""
-        """Why state cannot be kept any more; empty while it can."""
-        self._warned = False
-
-    @property
-    def next_step(self) -> int:
-        """The probable number of the current step."""
-        return self._reported + self._stride
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether an optimizer has begun a step since the last `ctx.step`."""
-        return self._changed > 0
-
-    @property
-    def problem(self) -> str:
-        """Why the present state cannot be saved as that of `last_step`; empty if it can."""
-        return self._refusal if self.stage is StateStage.UNKEPT else self.stage.value
-
-    def apply(self, event: StateEvent) -> None:
-        """Go to the stage that follows."""
-        self.stage = _NEXT.get((self.stage, event), self.stage)
-
-    def resume(self, step: int) -> None:
-        """Go on from a step."""
-        self.last_step = self._reported = step
-        self.apply(StateEvent.RESUMED)
-
-    def stop_keeping(self, why: str) -> None:
-        """Record why nothing can be kept any more."""
-        self._refusal = why
-        self.apply(StateEvent.REFUSED)
-
-    def on_optimizer(self) -> None:
-        """Record that an optimizer begins a step."""
-        self.has_optimizer = True
-        self._changed += 1
-        self.apply(StateEvent.CHANGED)
-        if self._changed == UNREPORTED:
-            self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
-
-    def on_step(self, number: int) -> bool:
-        """Record a `ctx.step`; return whether the state is new and can be kept by this number."""
-        changed, self._changed = self.is_changing or not self.has_optimizer, 0
-        if number > self._reported >= 0:
-            self._stride = number - self._reported
-        self._reported = number
-        if not changed:
-            return False
-        if number <= self.last_step:
-            self.apply(StateEvent.REPEATED)
-            self._warn(
-                f"step {number} was reported after step {self.last_step}: only a step with a higher number is kept"
-            )
-            return False
-        self.last_step = number
-        self.count += 1
-        self.apply(StateEvent.NUMBERED)
-        return True
-
-    def _warn(self, text: str) -> None:
-        if not self._warned:
-            LOG.warning("%s", text)
-        self._warned = True
 
 
 class StepCommits:
@@ -257,7 +121,7 @@ class SaveRole:
 
 
 class StepSaver:
-    """Writes steps of one round into the memory that nodeclient keeps for this worker."""
+    """Writes steps of one round into the arena of this worker."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dying import die_within
-from tests.support.keeping import Keep, workers
+from tests.support.keeping import Keep, play, workers
 from tests.support.kept_training import POINTS, end_by_an_error, notes_of, train_ddp, train_sharded
 from tests.support.programs import TIMEOUT_S, wait_until
 from tests.support.undisturbed import train_undisturbed
@@ -63,10 +63,7 @@ def test_killed_workers_cost_no_step(keep: Keep, tmp_path: Path, undisturbed: di
         resume = keep.choose()
         done = max(step for steps in notes_of(tmp_path).values() for step in steps)
         assert resume.step == done, (death, resume, [node.messages for node in keep.nodes])
-    with workers(keep, train_ddp, WORLD_SIZE, len(deaths) + 1, tmp_path, STEPS) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
-        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    play(keep, train_ddp, WORLD_SIZE, len(deaths) + 1, tmp_path, STEPS)
     for rank, steps in notes_of(tmp_path).items():
         for step, said in steps.items():
             assert [digest for _, digest in said] == [undisturbed[rank][step]], (rank, step, said)
@@ -95,10 +92,7 @@ def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
             keep.await_message(survivor, Reserve)
         keep.save(0, 2)
     assert keep.choose().step == KILLED_AT - 1
-    with workers(keep, train_ddp, WORLD_SIZE, 3, tmp_path, STEPS) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
-        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    play(keep, train_ddp, WORLD_SIZE, 3, tmp_path, STEPS)
     begun = notes_of(tmp_path, "begins")
     for rank in range(WORLD_SIZE):
         assert begun[rank][KILLED_AT - 1][-1] == (3, undisturbed[rank][KILLED_AT - 1])
@@ -161,9 +155,7 @@ def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: 
         assert done >= before
         committed += done > before
     assert committed < len(LAST_SAVE), "some died before the save was whole"
-    with workers(keep, train_alone, 1, next(rounds), tmp_path, done + 5, NOBODY) as [process]:
-        process.join(TIMEOUT_S)
-        assert process.exitcode == 0
+    play(keep, train_alone, 1, next(rounds), tmp_path, done + 5, NOBODY)
     notes = [*notes_of(tmp_path)[0].items(), *notes_of(tmp_path, "begins")[0].items()]
     (alone := tmp_path / "undisturbed").mkdir()
     # A worker that died in its last save may have trained for many steps after the one that was kept.

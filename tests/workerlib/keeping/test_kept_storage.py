@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.keeping import Gone, Keep, workers
+from tests.support.keeping import Gone, Keep, play, workers
 from tests.support.kept_checkpoint import (
     checkpoint,
     own_values,
@@ -32,10 +32,7 @@ def test_a_state_dict_that_was_saved_is_loaded_at_another_world_size(tmp_path: P
     keep = Keep(tmp_path, 3)
     said: dict[int, list[str]] = {}
     for number, world_size in enumerate((3, 2, 3), 1):
-        with workers(keep, checkpoint, world_size, number, tmp_path, 4) as started:
-            for process in started:
-                process.join(TIMEOUT_S)
-            assert [process.exitcode for process in started] == [0] * world_size
+        play(keep, checkpoint, world_size, number, tmp_path, 4)
         lines = {(tmp_path / f"{number}-{rank}").read_text() for rank in range(world_size)}
         assert len(lines) == 1
         said[number] = lines.pop().splitlines()
@@ -49,9 +46,7 @@ def test_a_state_dict_that_was_saved_is_loaded_at_another_world_size(tmp_path: P
 def test_a_value_that_only_code_could_bring_back_is_neither_kept_nor_loaded(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 1)
     for number in (1, 2):
-        with workers(keep, strange_values, 1, number, tmp_path) as [process]:
-            process.join(TIMEOUT_S)
-            assert process.exitcode == 0
+        play(keep, strange_values, 1, number, tmp_path)
         assert keep.choose().step == 4
     keep.close()
     assert not (tmp_path / "mark").exists(), "nothing of it has run"
@@ -63,10 +58,7 @@ def test_a_value_that_only_code_could_bring_back_is_neither_kept_nor_loaded(tmp_
 def test_each_rank_gets_back_what_it_had_under_a_key_of_its_own(tmp_path: Path, *, plan_caching: bool) -> None:
     keep = Keep(tmp_path, 2)
     for number in (1, 2):
-        with workers(keep, own_values, 2, number, tmp_path, plan_caching=plan_caching) as started:
-            for process in started:
-                process.join(TIMEOUT_S)
-            assert [process.exitcode for process in started] == [0, 0]
+        play(keep, own_values, 2, number, tmp_path, plan_caching=plan_caching)
         assert keep.choose().step == 3 * number - 1
         assert [part.big for part in keep.resume.parts] == [True, True], "no part stands for another one"
     keep.close()
@@ -75,9 +67,7 @@ def test_each_rank_gets_back_what_it_had_under_a_key_of_its_own(tmp_path: Path, 
 
 def test_a_part_of_which_a_node_was_lost_is_never_said_to_be_whole(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 2)
-    with workers(keep, own_values, 2, 1, tmp_path, plan_caching=True) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
+    play(keep, own_values, 2, 1, tmp_path, plan_caching=True)
     assert {(commit.shard, commit.shards) for commit in keep.commits(0)} == {(0, 2)}
     keep.lose(0)
     assert keep.choose().step == -1
@@ -88,9 +78,7 @@ def test_a_part_of_which_a_node_was_lost_is_never_said_to_be_whole(tmp_path: Pat
 def test_a_training_goes_on_where_there_is_no_memory_and_is_told_once(tmp_path: Path, *, launched: bool) -> None:
     keep = Keep(tmp_path, 1)
     keep.refuse = True
-    with workers(keep, without_memory, 1, 1, tmp_path, launched=launched) as [process]:
-        process.join(TIMEOUT_S)
-        assert process.exitcode == 0
+    play(keep, without_memory, 1, 1, tmp_path, launched=launched)
     keep.close()
     assert (tmp_path / "done").exists()
     why = "--keep-memory is too small" if launched else "this launcher offers no memory for it"

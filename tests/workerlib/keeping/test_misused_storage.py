@@ -75,7 +75,7 @@ def test_a_connection_that_the_node_refuses_is_explained(tmp_path: Path) -> None
         words = "so this worker ends: it has closed the connection, and takes only one from each worker of its round"
         try:
             with pytest.raises(KeptStateError, match=words):
-                restoring.ask(channel)
+                restoring.request_state(channel)
         finally:
             channel.abandon()
 

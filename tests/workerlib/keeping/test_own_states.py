@@ -9,16 +9,15 @@ import torch
 from torch import nn
 
 import workerlib
-from tests.support.keeping import Keep, workers
+from tests.support.keeping import Keep, play
 from tests.support.kept_places import held, small_bytes, whole
 from tests.support.kept_training import digest_of
-from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import Arena, ArenaSizes, Commit
 from workerlib.contract.channel_messages import Part
 from workerlib.keeping import intervals
 from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keeping.kept_objects import adapt
-from workerlib.keeping.restoring import RestorePoint, bring_back
+from workerlib.keeping.restoring import RestorePoint, restore_objects
 
 pytestmark = pytest.mark.slow
 
@@ -55,23 +54,21 @@ def train(folder: Path, steps: int) -> None:
         notes.write_text(f"{done} {begun} {digest_of(model.state_dict(), optimizer.state_dict()['state'])}")
 
 
-def play(keep: Keep, folder: Path, world_size: int, round_: int, steps: int) -> list[str]:
+def played(keep: Keep, folder: Path, world_size: int, round_: int, steps: int) -> list[str]:
     """Play a round to its end; return the notes of its ranks."""
-    with workers(keep, train, world_size, round_, folder, steps) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
+    play(keep, train, world_size, round_, folder, steps)
     return [(folder / f"{round_}-{rank}").read_text() for rank in range(world_size)]
 
 
 def test_each_rank_gets_its_own_state_back_and_no_other_number_of_ranks_does(keep: Keep, tmp_path: Path) -> None:
-    first = [text.split() for text in play(keep, tmp_path, 2, 1, STEPS)]
+    first = [text.split() for text in played(keep, tmp_path, 2, 1, STEPS)]
     assert keep.choose().step == STEPS - 1
-    second = [text.split() for text in play(keep, tmp_path, 2, 2, 2 * STEPS)]
+    second = [text.split() for text in played(keep, tmp_path, 2, 2, 2 * STEPS)]
     assert [(done, begun) for done, begun, _ in second] == [(str(STEPS - 1), end) for _, _, end in first]
     assert first[0][2] != first[1][2]
     assert (keep.choose().round, keep.resume.step) == (2, 2 * STEPS - 1)
     words = f"each of 2 ranks had a state of its own at step {2 * STEPS - 1}, as the stages of a pipeline have"
-    assert all(words in text for text in play(keep, tmp_path, 3, 3, STEPS))
+    assert all(words in text for text in played(keep, tmp_path, 3, 3, STEPS))
 
 
 def saved_by(rank: int, small: bytes | None) -> tuple[Part, Arena]:
@@ -97,4 +94,4 @@ def test_a_rank_takes_no_small_state_of_another_stage() -> None:
     point = RestorePoint(1, 3, (saved_by(0, small_bytes(buffers, {})), saved_by(1, None)))
     assert point.is_own
     with pytest.raises(KeptStateError, match="rank 1 had a state of its own at step 3, and its buffers and numbers"):
-        bring_back(point, adapt({"model": nn.BatchNorm1d(2)}), rank=1, world_size=2)
+        restore_objects(point, adapt({"model": nn.BatchNorm1d(2)}), rank=1, world_size=2)

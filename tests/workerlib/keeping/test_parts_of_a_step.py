@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.keeping import Keep, workers
+from tests.support.keeping import Keep, play, workers
 from tests.support.kept_adversaries import EVALUATING, POINTS, train_adversaries
 from tests.support.kept_training import notes_of
 from tests.support.programs import TIMEOUT_S
@@ -45,10 +45,7 @@ def test_a_worker_killed_in_any_part_of_a_step_leaves_a_whole_one(keep: Keep, tm
         for rank, steps in notes_of(tmp_path, kind).items():
             for at, said in steps.items():
                 assert at < 0 or {digest for _, digest in said} == {undisturbed[rank][at]}, (rank, at, said)
-    with workers(keep, train_adversaries, WORLD_SIZE, len(POINTS) + 2, tmp_path, step + 2) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
-        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    play(keep, train_adversaries, WORLD_SIZE, len(POINTS) + 2, tmp_path, step + 2)
     # Nobody knows what rank 1 would have had at the end of that step: it has what it had before the evaluation.
     begun = notes_of(tmp_path, "begins")
     assert begun[0][step][-1][1] == undisturbed[0][step]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workerlib.keeping.step_saver import UNREPORTED, StateEvent, StateStage, StepNumbers
+from workerlib.keeping.step_numbers import UNREPORTED, StateEvent, StateStage, StepNumbers
 
 pytestmark = pytest.mark.slow
 
