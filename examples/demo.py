@@ -161,8 +161,8 @@ def add_node(training: Training) -> str:
 
 
 DEEDS = ((1, kill_worker), (2, kill_node), (3, add_node))
-"""After how many epochs each disturbance comes. Many epochs are left after the last one, since a node needs a while to
-arrive."""
+"""The disturbances, and after how many epochs each of them comes. Many epochs are left after the last one, since a node
+needs a while to arrive."""
 
 
 def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Training], str]) -> Recovery:
