@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import signal
 import socket
@@ -132,13 +133,7 @@ def _whole(text: str, least: int, most: int, expected: str) -> int:
 
 def seconds_or_zero(text: str) -> float:
     """Parse a duration in seconds that may be 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= DURATION_S_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {DURATION_S_MAX}")
-    return number
+    return _number(text, 0, DURATION_S_MAX, f"seconds, 0 to {DURATION_S_MAX}")
 
 
 def hang_timeout(text: str) -> float:
@@ -151,16 +146,18 @@ def hang_timeout(text: str) -> float:
 
 def laggard_factor(text: str) -> float:
     """Parse the slowdown of a step above which a laggard's node is drained."""
+    expected = f"how many times as long a step takes, from {LAGGARD_FACTOR_MIN:g} to {FACTOR_MAX:g}, such as 1.2"
+    return _number(text, LAGGARD_FACTOR_MIN, FACTOR_MAX, expected)
+
+
+def _number(text: str, least: float, most: float, expected: str) -> float:
     try:
-        factor = float(text)
+        number = float(text)
     except ValueError:
-        factor = 0.0
-    if not LAGGARD_FACTOR_MIN <= factor <= FACTOR_MAX:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not how many times as long a step takes: expected a number from {LAGGARD_FACTOR_MIN:g} to "
-            f"{FACTOR_MAX:g}, such as 1.2"
-        )
-    return factor
+        number = math.nan
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+    return number
 
 
 def name(text: str) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from coordinatord.runtime.logs import LEVELS
 from coordinatord.runtime.settings import Rank, SettingsParser, seconds
 from nodeclient.config import flag_values, flags
 from nodeclient.config.build import FrontEnd, check_script, join_config
@@ -32,16 +33,8 @@ NODES = (1, 1)
 
 UNNAMED = "no --rdzv-id: this is the job default, and all nodes without an id train together"
 
-LOG_LEVELS = {
-    "notset": "debug",
-    "debug": "debug",
-    "info": "info",
-    "warn": "warning",
-    "warning": "warning",
-    "error": "error",
-    "critical": "error",
-    "fatal": "error",
-}
+LOG_LEVELS = {level: level for level in LEVELS} | {"notset": "debug", "warn": "warning"}
+LOG_LEVELS |= dict.fromkeys(("critical", "fatal"), "error")
 """Our levels, by the values of LOGLEVEL."""
 
 

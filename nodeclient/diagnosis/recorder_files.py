@@ -170,7 +170,14 @@ def _sample(rank: int, dump: Dump) -> WorkerStacks:
     groups = ((name, description, ranks) for name, (description, ranks) in dump.groups.items())
     place = locate(recorders.in_order(found, groups, dump.entries))
     return WorkerStacks(
-        *(rank, StackOrigin.WORKER, b"", "unknown", "", 0.0, place.collective, ""),
+        rank=rank,
+        origin=StackOrigin.WORKER,
+        stacks=b"",
+        state="unknown",
+        waits_in="",
+        cpus=0.0,
+        collective=place.collective,
+        problem="",
         members=place.members,
         places=place.places,
     )

@@ -141,23 +141,23 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
     return WorkerAnswer(shown, stands_at=stands_at, is_debugged=any(map(_is_debugged, own)))
 
 
-def _is_debugged(places: Iterable[Sequence[object]]) -> bool:
+def _is_debugged(frames: Iterable[Sequence[object]]) -> bool:
     """Whether a thread is in a debugger, by its frames."""
-    return any(_DEBUGGER.fullmatch(f"{_LIBRARIES.sub('', str(place[0]))} {place[2]}") for place in places)
+    return any(_DEBUGGER.fullmatch(f"{_LIBRARIES.sub('', str(path))} {function}") for path, _, function in frames)
 
 
-def _awaits_nodeclient(places: Sequence[Sequence[object]]) -> bool:
+def _awaits_nodeclient(frames: Sequence[Sequence[object]]) -> bool:
     """Whether this is workerlib's thread that waits for nodeclient, which is irrelevant in all workers."""
-    return len(places) > 1 and places[0][2] == "recv_fds" and _WORKERLIB.fullmatch(str(places[1][0])) is not None
+    return len(frames) > 1 and frames[0][2] == "recv_fds" and _WORKERLIB.fullmatch(str(frames[1][0])) is not None
 
 
-def _frames(places: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
+def _frames(frames: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
     """Return the frames as text, without those of the import system, as in tracebacks."""
-    return tuple(_format_frame(place, folder) for place in places if not str(place[0]).startswith(_IMPORTS))
+    return tuple(_format_frame(frame, folder) for frame in frames if not str(frame[0]).startswith(_IMPORTS))
 
 
-def _format_frame(place: Sequence[object], folder: str) -> str:
-    path, line, function = map(str, place)
+def _format_frame(frame: Sequence[object], folder: str) -> str:
+    path, line, function = map(str, frame)
     return clip(f"{function} ({_shorten(path, folder)}:{line})", 400)
 
 
@@ -165,10 +165,9 @@ def _shorten(path: str, folder: str) -> str:
     return path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else _LIBRARIES.sub("", path)
 
 
-def _script_place(places: Iterable[Sequence[object]], folder: str) -> str:
+def _script_place(frames: Iterable[Sequence[object]], folder: str) -> str:
     """Return the place of the script; `find_place` needs paths that begin with a library's name only for libraries."""
-    frames = [(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in places]
-    found = find_place(frames)
+    found = find_place([(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in frames])
     if found is None:
         return ""
     function, path, line = found

@@ -210,10 +210,6 @@ def _read_native(lines: Sequence[str], header: int) -> LoggedError | None:
     return LoggedError(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), _ErrorOrigin.NATIVE)
 
 
-def _read_fatal(lines: Sequence[str], header: int) -> LoggedError | None:
-    return LoggedError(lines[header], header, header, header + 1, _ErrorOrigin.NATIVE)
-
-
 def _read_not_found(lines: Sequence[str], header: int) -> LoggedError | None:
     """Parse why Python did not find the program: the last line that it writes."""
     match = _NOT_FOUND.fullmatch(lines[header])
@@ -290,7 +286,7 @@ _READERS = {
     _GROUP_HEADER: _read_group,
     _BOX_HEADER: _read_box,
     _TERMINATE: _read_native,
-    _FATAL: _read_fatal,
+    _FATAL: lambda lines, at: LoggedError(lines[at], at, at, at + 1, _ErrorOrigin.NATIVE),
     _NOT_FOUND: _read_not_found,
 }
 """The functions that parse errors, by the pattern of the first line."""

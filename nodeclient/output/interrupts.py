@@ -70,7 +70,8 @@ class InterruptFilter(Sink):
             if not self._chain:
                 self._release()
         if self._buffered > BUFFERED_BYTES_MAX:
-            self._release(self._interrupted)
+            self._show_interrupts()
+            self._release()
 
     def flush_buffered(self) -> None:
         """Show the traceback of another error, because nothing more comes."""
@@ -90,7 +91,10 @@ class InterruptFilter(Sink):
         """Drop or show the tracebacks of KeyboardInterrupt; `exit_code` is that of `subprocess`."""
         self._end_chain()
         had_interrupts = bool(self._interrupted)
-        self._release(b"" if exit_code in ENDED_BY_SIGINT else self._interrupted)
+        if exit_code in ENDED_BY_SIGINT:
+            self._interrupted = b""
+        self._show_interrupts()
+        self._release()
         if had_interrupts and self._ended:
             self._sink.end()
 
@@ -120,12 +124,15 @@ class InterruptFilter(Sink):
             self._pass_on(chain)
         self._exception_line = b""
 
-    def _release(self, interrupted: bytes | None = None) -> None:
-        """Show the buffered lines; tracebacks of KeyboardInterrupt are replaced by `interrupted`, if given."""
-        if interrupted is not None:
-            self._interrupted = b""
-        self._pass_on((interrupted or b"") + b"".join(self._chain) + self._partial)
-        self._chain, self._exception_line, self._partial = [], b"", b""
+    def _show_interrupts(self) -> None:
+        interrupted, self._interrupted = self._interrupted, b""
+        self._pass_on(interrupted)
+
+    def _release(self) -> None:
+        """Show the current chain and the incomplete line."""
+        chain, self._chain, self._exception_line = b"".join(self._chain), [], b""
+        partial, self._partial = self._partial, b""
+        self._pass_on(chain + partial)
 
     def _pass_on(self, text: bytes) -> None:
         if text:
