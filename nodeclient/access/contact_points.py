@@ -23,9 +23,8 @@ ADDRESSES_MAX = 16
 """The most addresses of one name to try: three or five coordinators have one or two each."""
 
 SUSPECT_S = 4.0
-"""How long a coordinator that fell silent is suspected, and gets a shorter timeout, in seconds. A node detects a silent
-leader after 5 s. The leader's lease of 5 s expires at most half a second later, and then the standby that named it
-leads."""
+"""How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 5 s, and the
+leader's lease of 5 s expires at most half a second later, and then the standby that named it leads."""
 
 
 class ContactPoint(Struct, frozen=True):
@@ -84,8 +83,7 @@ class ContactPoints:
         """Record how the attempt at `current` ended; return whether to make the next one at once.
 
         `served`: the coordinator served this node. `silent`: it did not answer, or fell silent later. `leader`: the
-        leader that it named as a standby. `addresses`: the addresses of its name. `now` is in seconds, by a clock that
-        never stops.
+        leader that it named as a standby. `addresses`: those of its name. `now` is in seconds, by a monotonic clock.
 
         If the named leader is a standby as well, its leader is not tried: both soon learn which one leads. A named
         leader that fell silent just now is tried, because it may still lead. If it does not answer soon, the standby
@@ -103,6 +101,7 @@ class ContactPoints:
         return False
 
     def _record_silence(self, now: float, *, served: bool, silent: bool) -> None:
+        """Update the coordinators that fell silent just now."""
         self._silent_at = {other: at for other, at in self._silent_at.items() if now < at + SUSPECT_S}
         if silent:
             self._silent_at[self.current.coordinator] = now
@@ -110,6 +109,7 @@ class ContactPoints:
             self._silent_at.pop(self.current.coordinator, None)
 
     def _advance(self, addresses: Sequence[str]) -> None:
+        """Go on to the next contact point after a failure of the current one, whose name has these addresses."""
         failed = self._leader
         if failed is not None:
             self._leader = None

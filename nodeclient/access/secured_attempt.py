@@ -26,8 +26,7 @@ _NOT_TLS = frozenset(
 _OLDER_TLS = frozenset(
     {"TLSV1_ALERT_PROTOCOL_VERSION", "SSLV3_ALERT_HANDSHAKE_FAILURE", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}
 )
-"""OpenSSL's names of errors for a server with an older TLS. Such a server finds no common cipher, and reports a failed
-handshake."""
+"""OpenSSL's names of errors for a server with an older TLS, which may find no common cipher."""
 
 _WANTS_CERTIFICATE = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 """OpenSSL's name of the alert to a client without a certificate."""

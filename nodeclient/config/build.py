@@ -29,8 +29,7 @@ from nodeclient.output.output_settings import Choice, OutputSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""The variables that set the network interface of gloo and NCCL in the workers' environment, unless the user has set
-them."""
+"""The workers' variables for the network interface of gloo and NCCL, which the user may have set."""
 
 IGNORED_VARIABLES = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer",
@@ -216,6 +215,7 @@ def _group_rank(
     remarks: list[str],
     default: int | None,
 ) -> int | None:
+    """Return the group rank that the node asks for, if any. Raises `SettingsError`."""
     if given.standalone:
         return None
     most = nodes[1]

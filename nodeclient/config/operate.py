@@ -44,7 +44,7 @@ STREAMS = ("stdout", "stderr", "both")
 
 
 class LogEnd(Struct, frozen=True):
-    """The wanted end of a log: lines, or bytes, or all of it."""
+    """How much of the end of a log is wanted: so many lines, or bytes; all of it without both."""
 
     lines: int | None = None
     bytes: int | None = None

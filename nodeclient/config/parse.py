@@ -79,11 +79,9 @@ SUBCOMMANDS = {
         "0 the bug comes again, 65 it does not, 66 the file cannot be read",
     ),
 }
-"""The subcommands, each with the module of this package for its flags, a summary, the end of an example, and its exit
-codes.
+"""The subcommands, each with the module of its flags, a summary, the end of an example, and its exit codes.
 
-A module is imported only for its own subcommands: a person waits for `nodeclient status`, and a node needs ten times as
-many imports.
+A module is imported only for its own subcommands: `nodeclient status` needs a tenth of the imports of a node.
 """
 
 _COORDINATORD_COMMANDS = frozenset({"state", "store", "token"})

@@ -17,8 +17,7 @@ from coordinatord.protocol.text import name_ranks
 from coordinatord.runtime.local_time import moment
 
 WIDTH = 110
-"""The width in columns, to which long sentences are wrapped. Lines of workers are not wrapped, so that they can be
-searched for."""
+"""The width of the block in columns. Lines of workers are not wrapped, so that they can be searched for."""
 
 LABEL_WIDTH = 13
 """The width of the labels, with the space after them."""

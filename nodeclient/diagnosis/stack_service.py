@@ -97,6 +97,7 @@ class _Responder:
     connection: socket.socket
     pid: int
     pidfd: int
+    """A descriptor of the process, so that no later process with its id gets the signal."""
     signum: int
     """The signal that makes the process dump its stacks; 0 without one."""
     pipe: FileIO
@@ -210,6 +211,7 @@ class StackService:
             responder.questions.popleft().answer.set_result(packet)
 
     def _forget(self, local_rank: int) -> None:
+        """Close the connection of a worker, if it has one, and answer its questions."""
         responder = self._responders.pop(local_rank, None)
         if responder is not None:
             for question in responder.questions:
@@ -257,6 +259,7 @@ class StackService:
         return WorkerArrivals(rank, groups) if groups else None
 
     async def _sample(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
+        """Return the stacks and the state of one worker; `brief` asks only for the stack of its main thread."""
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
         began_at, before = self._loop.time(), sample_process(pid) if pid else None

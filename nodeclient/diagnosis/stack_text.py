@@ -37,9 +37,8 @@ _DEBUGGER = re.compile(
     r"|(?:remote_pdb|rpdb/__init__)\.py (?:.*\.)?__init__"
     r"|(?:code|IPython/terminal/\w+)\.py (?:.*\.)?interact"
 )
-"""The files and functions of a thread in a debugger or a prompt: of the standard library (pdb, bdb, code), of IPython,
-of pydevd (debugpy, PyCharm), and of debuggers that wait for a client. A debugger that only watches a script is in none
-of these."""
+"""Functions of a thread in a debugger or a prompt: of the standard library (pdb, bdb, code), of IPython, of pydevd
+(debugpy, PyCharm), and of debuggers that wait for a client. One that only watches a script is in none of them."""
 
 _RESPONDER = "workerlib/responder.py"
 
@@ -105,7 +104,7 @@ def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
 
 
 def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
-    """Parse the ages at `now_s`, by the host's clock, of a worker's last arrivals in the collectives of its groups.
+    """Parse a worker's last arrivals in collectives into ages at `now_s`, by the host's clock.
 
     Raises `MalformedAnswerError`.
     """

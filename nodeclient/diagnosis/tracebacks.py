@@ -152,6 +152,7 @@ def fold(lines: Sequence[str]) -> tuple[str, int]:
 
 
 def _traces(lines: Sequence[str]) -> Iterator[LoggedError]:
+    """Yield the errors in the order of the lines; a chain of exceptions is one error."""
     index = 0
     chain: int | None = None
     while index < len(lines):

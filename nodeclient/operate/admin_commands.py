@@ -1,7 +1,6 @@
 """`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: sends a command to a coordinator, and prints the result.
 
-No request is sent twice, and nothing is decided here. If a command changes nothing, the result says so, which is no
-error.
+No request is sent twice, and nothing is decided here. A command that changes nothing says so, and is no error.
 """
 
 from __future__ import annotations

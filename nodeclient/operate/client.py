@@ -53,8 +53,7 @@ HEALTH_PATH = "/healthz"
 """The path that needs no token, even on a standby."""
 
 SILENT_S_MAX = 45.0
-"""How long a stream may be silent before its connection counts as lost. A coordinator sends a comment every 15 s, so
-two of them may be lost."""
+"""How long a stream may be silent: a coordinator sends a comment every 15 s, and two of them may be lost."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """The limit of an answer: ten times that of 20,000 nodes, the coordinator's own limit, with some 300 bytes each."""
@@ -72,8 +71,7 @@ EXIT_CODES: dict[int, ExitCode] = {
     HTTPStatus.CONFLICT: ExitCode.REFUSED,
     HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL,
 }
-"""The exit codes by the HTTP status of an error: a wrong value of a flag, a rejected request, or a temporary
-conflict."""
+"""The exit codes by the HTTP status of an error."""
 
 MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"

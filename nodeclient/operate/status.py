@@ -1,8 +1,7 @@
 """`nodeclient status`: prints the jobs of a coordinator, as a table for people or as JSON for programs.
 
 Live jobs come first. On a terminal only some of the ended ones follow, empty columns are dropped, and nodes that do not
-run come first, possibly without the others. In a pipe or file each node has one line with all columns, the first of
-which is its job.
+run come first, possibly without the others. In a pipe or file each node has one line with all columns.
 """
 
 from __future__ import annotations
@@ -104,10 +103,9 @@ def run(config: StatusConfig) -> int:
 def status_lines(
     status: Status, output: TerminalInfo, rows_max: int | None, ended_max: int | None, hint: str = ""
 ) -> list[str]:
-    """Return the lines about the jobs of a coordinator.
+    """Return the lines about the jobs of a coordinator; `hint` says how to see rows and jobs that are omitted.
 
-    On a terminal, `rows_max` limits the table of each job, and `ended_max` the number of ended jobs. `hint` follows if
-    rows or jobs are omitted.
+    On a terminal, `rows_max` limits the table of each job, and `ended_max` the number of ended jobs.
     """
     jobs = _select_jobs(status.jobs, ended_max if output.is_terminal else None)
     blocks = [_job_lines(job, output, rows_max, hint) for job in jobs] or [["no jobs"]]
@@ -158,6 +156,7 @@ def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint:
 
 
 def _facts(job: JobStatus) -> Iterable[str]:
+    """Yield the lines between a job's title and its table of nodes."""
     spares = f", {count(job.spares, 'spare')}" if job.spares else ""
     nodes = "" if job.ended and not job.nodes else f", {count(len(job.nodes), 'node')}{spares}"
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
@@ -257,6 +256,7 @@ def _failure(failure: FailureStatus) -> str:
 
 
 def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
+    """Return the table of a job's nodes, and on a terminal a line about those that it omits."""
     if not job.nodes and not job.lost:
         return [] if job.ended else ["  no nodes"]
     shown, hidden = list(job.nodes), Counter[str]()
@@ -278,6 +278,7 @@ def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint
 
 
 def _lost_node(lost: LostStatus) -> NodeStatus:
+    """Return a lost node as a row of the table."""
     when = f"lost {duration(lost.lost_s)} ago" + (f", in round {lost.round}" if lost.round else "")
     reason = f"{when}: {lost.reason}"
     return NodeStatus(node=lost.node, host=lost.host, address="-", state="lost", reason=reason, last_seen_s=lost.lost_s)

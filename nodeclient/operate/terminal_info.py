@@ -1,7 +1,6 @@
 """Describes the standard output of an operator's command: a terminal of some size, or a pipe or file.
 
-On a terminal, lines fit its width, and a few words are coloured, unless NO_COLOR is set or TERM is dumb. In a pipe or
-file nothing is cut, wrapped or coloured.
+On a terminal, lines fit its width, and a few words are coloured, unless NO_COLOR is set or TERM is dumb.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ class TerminalInfo(Struct, frozen=True):
     columns: int | None
     """None if it is no terminal, or the terminal does not know its width."""
     rows: int
+    """0 if it is no terminal, or the terminal does not know its height."""
     is_terminal: bool
     coloured: bool
 

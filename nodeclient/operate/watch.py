@@ -101,7 +101,7 @@ class _InterruptedError(OperationalError):
 
 
 class _Screen:
-    """This process's terminal while it is in use."""
+    """This process's terminal while it shows the results."""
 
     def __init__(self, waking: int) -> None:
         """Prepare; bytes come to the descriptor `waking` with each signal."""

@@ -1,7 +1,6 @@
 """`nodeclient logs`: prints the output of a job's workers, read from their nodes through the coordinator.
 
-With several workers, each line follows its rank, as on the terminal of a node. Notes, such as why a log cannot be read,
-go to standard error.
+With several workers, each line has the prefix of its rank. Notes, such as why a log cannot be read, go to stderr.
 """
 
 from __future__ import annotations

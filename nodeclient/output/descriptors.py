@@ -21,8 +21,7 @@ _TTY_BYTES = 512
 def open_writer(fd: int) -> Writer:
     """Return a writer for one of this process's outputs. Raises `OSError`.
 
-    A shell or a worker may share the output, and for them it must not become non-blocking. So pipes and terminals are
-    opened again.
+    The output must stay blocking for a shell or a worker that shares it. So pipes and terminals are opened again.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):

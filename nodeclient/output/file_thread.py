@@ -74,10 +74,7 @@ class FileThread:
         return bool(self._calls) and time.monotonic() >= self._first_since + HANGS_AFTER_S
 
     def stop(self) -> bool:
-        """Make all queued calls and end the thread; wait for that while the disk makes progress.
-
-        Return whether all calls were made.
-        """
+        """Make the queued calls while the disk makes progress, and end the thread; return whether all were made."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

@@ -12,8 +12,7 @@ from string import Template
 from msgspec import Struct
 
 LINE_BYTES_MAX = 2 * 1024 * 1024
-"""The limit of a line; a longer one is cut, which limits the memory of a stream. People print half as much on
-purpose."""
+"""The limit of a line, and so of a stream's memory: people print lines half as long on purpose."""
 
 INVISIBLE_BYTES_MAX = 256
 """The limit of a text without anything visible, such as the end of a colour or of a hidden cursor, in bytes."""

@@ -141,10 +141,7 @@ class LogCatalogue:
         _write(self._lock, replace(logged, failed=True))
 
     def write(self, logged: LoggedRound, *, create: bool) -> None:
-        """Replace the note of a round; with `create`, also make one that is missing, as after a full disk.
-
-        Raises `OSError`.
-        """
+        """Replace the note of a round; with `create`, make one that is missing, too. Raises `OSError`."""
         with suppress(FileNotFoundError):  # nothing was written in this round
             note = self._open(logged, os.O_CREAT if create else 0)
             try:

@@ -53,10 +53,7 @@ class PrivateFolder:
         network file systems take root for nobody (`root_squash` in exports(5))."""
 
     def empty(self) -> None:
-        """Make the directory, or empty it; make it again if a cleaner of /tmp has removed it.
-
-        Raises `OSError`.
-        """
+        """Make the directory, also if a cleaner of /tmp has removed it, or empty it. Raises `OSError`."""
         try:
             self.path.mkdir(0o700)
         except FileExistsError:

@@ -25,8 +25,7 @@ from nodeclient.output.round import RoundFiles, RoundStreams
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
-"""The timeout of the pump. It takes milliseconds unless a file system hangs, and a longer wait would use up the lease
-of the node."""
+"""The timeout of the pump, which takes milliseconds: a longer wait would use up the lease of the node."""
 
 
 class WorkerStreams(Struct, frozen=True):

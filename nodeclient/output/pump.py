@@ -16,12 +16,10 @@ from nodeclient.output.streams import DRAIN_BYTES_MAX, WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
 QUIET_S = 0.5
-"""The pause after which the beginning of a line is shown. It is short enough for a prompt or a row of dots, and longer
-than the pause of a running worker between two halves of a line."""
+"""The pause after which the beginning of a line is shown, such as a prompt; few workers pause as long within a line."""
 
 REST_S = 0.001
-"""The pause after a poll with few bytes. Without it, a worker that writes each line by itself would wake this thread
-100,000 times a second."""
+"""The pause after a poll with few bytes: a worker may write 100,000 lines a second, each by itself."""
 
 LITTLE_BYTES = 16 * 1024
 """The most bytes of a poll that is followed by a pause. A pipe has 64 KiB, so no writer blocks during the pause."""
@@ -172,6 +170,7 @@ class Pump:
             self._calls.pause(REST_S)
 
     def _read_ready(self, ready: list[WorkerStream]) -> int:
+        """Move bytes of streams that have some; return their number."""
         read = 0
         # A slow terminal has room for few streams, so the one that waited longest comes first. The others come in the
         # order in which they were added: so a worker's stdout comes before a traceback that followed at once.
@@ -189,6 +188,7 @@ class Pump:
         return read
 
     def _update(self, stream: WorkerStream, fd: int) -> None:
+        """Drop a stream if it has ended, or else set when to show the beginning of its line."""
         if stream.ended:
             self._remove(stream, fd)
         elif stream.has_buffered:
@@ -215,6 +215,7 @@ class Pump:
                 self._unfinished.add(stream)
 
     def _write_outputs(self) -> None:
+        """Write as much as there is room for, and read again the streams that waited for room."""
         for terminal_writer in self._terminal_writers:
             terminal_writer.flush()
             fd = terminal_writer.fileno()

@@ -116,8 +116,7 @@ class RoundStreams:
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
         """Return the descriptors of each worker's stdout and stderr. Raises `OSError`.
 
-        `children` closes the workers' ends after their start. `failure` closes our ends after a failure; otherwise the
-        streams own them.
+        `children` closes the workers' ends after their start, and `failure` closes ours if the start fails.
         """
         return [
             (self._open(Streams.STDOUT, label, children, failure), self._open(Streams.STDERR, label, children, failure))
@@ -125,6 +124,7 @@ class RoundStreams:
         ]
 
     def _open(self, kind: Streams, label: WorkerLabel, children: ExitStack, failure: ExitStack) -> int:
+        """Set up one stream of a worker; return the descriptor for the worker."""
         terminal_writer = self._terminal_writers[kind] if kind in self._settings.shown(label.local_rank) else None
         sinks = self._files.sinks(kind, label, self._prefix(label, None))
         if kind is Streams.STDERR:

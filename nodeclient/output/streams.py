@@ -15,8 +15,7 @@ DRAIN_BYTES_MAX = 1024 * 1024
 (pipe-max-size in proc(5)). A pipe has no more, unless children of the worker fill it again."""
 
 STATES_EVERY_S = 10.0
-"""How often a state of a progress bar is written if the output is no terminal: a bar is drawn ten times a second, and a
-log is read later."""
+"""How often a state of a progress bar is written to a log, though the bar is drawn ten times a second."""
 
 
 class Sink:
@@ -203,8 +202,7 @@ class Prefixed(Sink):
 
 
 TAIL_BYTES = 64 * 1024
-"""How many of the last bytes of a stream are kept: room for a deep traceback with C++ stacks below it, and for a
-progress bar that was drawn a few hundred times."""
+"""How many of a stream's last bytes are kept: a deep traceback, C++ stacks, and many states of a progress bar."""
 
 
 class Tail(Sink):

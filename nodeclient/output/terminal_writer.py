@@ -1,7 +1,6 @@
 """Writes to one of this process's own two outputs without mixing lines of workers, log lines and the live line.
 
-All methods but the properties are for the pump's thread. Bytes wait in a queue here until there is room. Callers have
-to check `is_full` before they add more.
+All methods but the properties are for the pump's thread. Callers check `is_full` before they queue more bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from nodeclient.output.descriptors import open_writer
 from nodeclient.output.lines import as_overwritten, first_piece, plain, prefixed
 
 QUEUE_BYTES_MAX = 256 * 1024
-"""The limit of queued bytes for a slow reader before workers have to wait: a few pipes full, so that a fast reader
-always has something to read."""
+"""The limit of queued bytes before workers have to wait: a few full pipes, so that a fast reader need not wait."""
 
 RETRY_AFTER_S = 1.0
 """The pause after a failed write to a file, such as on a full disk."""
@@ -31,8 +29,7 @@ ROWS = 24
 """The default height of a terminal."""
 
 LIVE_BYTES_MAX = 4096
-"""The most queued bytes with which the live line is redrawn: if a terminal is stopped overnight, the drawings would
-fill the memory."""
+"""The most queued bytes with which the live line is redrawn: a terminal may be stopped overnight."""
 
 _ERASE_LINE = b"\r\x1b[K"
 """Carriage return, and erase to the end of the line (ECMA-48, EL)."""
@@ -116,6 +113,7 @@ class ByteQueue:
         self._writer.close()
 
     def _fail(self, error: OSError) -> None:
+        """Drop the queue, and warn once; only a file is written again later."""
         self._drop()
         if self._is_file:
             self._retry_at = time.monotonic() + RETRY_AFTER_S

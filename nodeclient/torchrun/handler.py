@@ -30,8 +30,7 @@ from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, logger, with
 from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
 
 LEAVE_WITHIN_S = 6.0
-"""How long to wait for the coordinator's record that the node leaves. The agent leaves without an answer after 5 s,
-which is a lease."""
+"""How long to wait until the coordinator has recorded that the node leaves: the agent gives up after 5 s, a lease."""
 
 SUCCEED_WITHIN_S = 5.0
 """How long to wait for the coordinator's record of a success; it may be restarting."""

@@ -25,8 +25,7 @@ PREFIX = "coordinatord/agents"
 """The prefix that separates the keys of torchrun's agents from those of the workers."""
 
 TERMINAL_STATE = "torchelastic/agent/terminal_state"
-"""The key of the exit barrier, where torchrun's agents wait for each other only after all of their workers have
-succeeded."""
+"""The key of the exit barrier, where torchrun's agents wait for each other once all of their workers have succeeded."""
 
 ROLE_INFO = "torchelastic/role_info/"
 """The key, followed by its group rank, where each agent writes its number of workers."""
