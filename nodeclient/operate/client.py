@@ -100,24 +100,17 @@ class LostError(RequestError):
     is_temporary = True
 
 
-class AnswerError(RequestError):
-    """The answer is not that of a coordinatord."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"the answer is not that of a coordinatord ({problem}): see --coord")
-
-
 def pause(seconds: float) -> None:
     """Wait for some seconds."""
     select.select([], [], [], seconds)
 
 
 def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
-    """Convert decoded data to a record of `protocol.http`. Raises `AnswerError`, which names the field."""
+    """Convert decoded data to a record of `protocol.http`. Raises `RequestError`, which names the field."""
     try:
         return check(data, kind, where)
     except SchemaError as error:
-        raise AnswerError(str(error)) from error
+        raise RequestError(f"the answer is not that of a coordinatord ({error}): see --coord") from error
 
 
 class _WrongAnswerError(OperationalError):
@@ -334,8 +327,8 @@ def _decode(answer: http.client.HTTPResponse) -> Any:
     if answer.status == HTTPStatus.OK:
         return decoded
     try:
-        refusal = read(ErrorAnswer, decoded)
-    except AnswerError as error:
+        refusal = check(decoded, ErrorAnswer, "answer")
+    except SchemaError as error:
         raise _WrongAnswerError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
     if refusal.error == "standby":
         raise _StandbyError(None, refusal.message.removeprefix("this coordinator "))

@@ -9,33 +9,24 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import DrainedStatus, JobsAnswer, JobStatus, SharedStatus
+from coordinatord.protocol.http.api import JobsAnswer
 from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
 from nodeclient.operate.formatting import listed
 
 
 class Status(Struct, frozen=True):
-    """The jobs of a coordinator."""
+    """All jobs of a coordinator, or one."""
 
-    jobs: tuple[JobStatus, ...]
-    drained: tuple[DrainedStatus, ...]
-    """Empty if only one job was requested."""
+    answer: JobsAnswer
+    """Has only `jobs` if one job was requested."""
     data: dict[str, Any]
-    """The coordinator's data, for programs."""
-    insecure: bool = False
-    """Whether the coordinator accepts requests without a token; False as well if only one job was requested."""
-    shared: SharedStatus | None = None
-    """The coordinators that share a store; None as well if only one job was requested."""
+    """The same as the coordinator has sent it, for programs."""
 
 
 def get_status(client: Client, job: str | None) -> Status:
     """Return all jobs, or one."""
-    if job is None:
-        data = client.get("/v1/jobs")
-        answer = read(JobsAnswer, data)
-        return Status(answer.jobs, answer.drained, data, answer.insecure, answer.shared)
-    data = get_job_data(client, job, "")
-    return Status((read(JobStatus, data),), (), {"jobs": [data]})
+    data = client.get("/v1/jobs") if job is None else {"jobs": [get_job_data(client, job, "")]}
+    return Status(read(JobsAnswer, data), data)
 
 
 def get_job_data(client: Client, job: str, subpath: str) -> Any:

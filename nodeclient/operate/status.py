@@ -107,16 +107,16 @@ def status_lines(
 
     On a terminal, `rows_max` limits the table of each job, and `ended_max` the number of ended jobs.
     """
-    jobs = _select_jobs(status.jobs, ended_max if output.is_terminal else None)
+    jobs = _select_jobs(status.answer.jobs, ended_max if output.is_terminal else None)
     blocks = [_job_lines(job, output, rows_max, hint) for job in jobs] or [["no jobs"]]
-    if more := len(status.jobs) - len(jobs):
+    if more := len(status.answer.jobs) - len(jobs):
         have = "has" if more == 1 else "have"
         blocks.append(output.wrapped(f"and {count(more, 'more job')} that {have} ended{hint}"))
-    if status.drained:
-        blocks.append(_drain_lines(status.drained, output, rows_max))
-    if status.shared is not None:
-        blocks.append(output.wrapped(coordinators(status.shared)))
-    if status.insecure:
+    if status.answer.drained:
+        blocks.append(_drain_lines(status.answer.drained, output, rows_max))
+    if status.answer.shared is not None:
+        blocks.append(output.wrapped(coordinators(status.answer.shared)))
+    if status.answer.insecure:
         blocks.append(output.wrapped("this coordinator lets everybody in, in the clear (--insecure)"))
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
 
@@ -379,9 +379,9 @@ def _screen(status: Status, output: TerminalInfo, rows: int) -> list[str]:
         lines = status_lines(status, output, rows, ended_max)
         if len(lines) <= rows:
             return lines
-    ended_max = int(all(job.ended for job in status.jobs))
+    ended_max = int(all(job.ended for job in status.answer.jobs))
     other_lines = len(status_lines(status, output, 0, ended_max))
-    tables = sum(bool(job.nodes) for job in _select_jobs(status.jobs, ended_max))
+    tables = sum(bool(job.nodes) for job in _select_jobs(status.answer.jobs, ended_max))
     rows_max = max(0, (rows - other_lines - tables) // max(1, tables))  # one line of a table is its titles
     return status_lines(status, output, rows_max, ended_max)
 
@@ -394,6 +394,6 @@ def _gist(status: Status) -> object:
             (job.round, job.restarts.used, job.missing, [lost.node for lost in job.lost]),
             [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
         )
-        for job in status.jobs
+        for job in status.answer.jobs
     ]
-    return jobs, status.drained, None if status.shared is None else coordinators(status.shared)
+    return jobs, status.answer.drained, None if status.answer.shared is None else coordinators(status.answer.shared)

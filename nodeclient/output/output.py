@@ -228,7 +228,7 @@ class Terminal:
 
     def columns(self) -> int:
         """Return the width of the terminal."""
-        return self._terminal_writer.columns()
+        return self._terminal_writer.size_in_cells()[0]
 
     def write_lines(self, text: str) -> None:
         """Write lines at the start of a line; `text` is without the end of the last one."""

@@ -143,10 +143,6 @@ class TerminalWriter(ByteQueue):
         self._has_live = False
         """Whether the live line is drawn."""
 
-    def columns(self) -> int:
-        """Return the width of the terminal."""
-        return self.size_in_cells()[0]
-
     def size_in_cells(self) -> tuple[int, int]:
         """Return the columns and the rows of the terminal."""
         try:
@@ -198,7 +194,7 @@ class TerminalWriter(ByteQueue):
         if self.size > LIVE_BYTES_MAX or self.broken:
             return
         # Only one row can be erased. The last column stays free, or the cursor would wrap.
-        room = self.columns() - 1 - len(plain(prefix.decode(errors="replace")))
+        room = self.size_in_cells()[0] - 1 - len(plain(prefix.decode(errors="replace")))
         shown = plain(text.decode(errors="replace"))[: max(0, room)].encode()
         self.put((b"" if self._has_live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
         self._has_live = True

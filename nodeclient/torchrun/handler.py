@@ -23,7 +23,6 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Assignment
 from nodeclient.core.effects import Start
 from nodeclient.torchrun.membership import EndedError, Membership
 from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, logger, with_torchrun_names
@@ -128,7 +127,9 @@ class CoordinatordHandler(RendezvousHandler):
             raise RoundOverError
         self._membership.on_started()
         os.environ.update(self._variables(start))
-        logger.info("job %s: round %d: %s: %s", self._config.job, start.round, _place(assignment), start.reason)
+        place = f"group rank {assignment.group_rank} of {assignment.group_world_size}"
+        store_at = f"store {assignment.master_address}:{assignment.master_port}"
+        logger.info("job %s: round %d: %s, %s: %s", self._config.job, start.round, place, store_at, start.reason)
         agents = AgentStore(store, self._membership, assignment.group_rank, assignment.group_world_size)
         return RendezvousInfo(
             agents,
@@ -165,8 +166,3 @@ def _leave(membership: Membership) -> None:
     if membership.begun:
         membership.leave(EXIT_WITHIN_S, failed=False)
         membership.end(EXIT_WITHIN_S)
-
-
-def _place(assignment: Assignment) -> str:
-    store = f"{assignment.master_address}:{assignment.master_port}"
-    return f"group rank {assignment.group_rank} of {assignment.group_world_size}, store {store}"

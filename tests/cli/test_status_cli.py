@@ -68,19 +68,8 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
     promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
-    promised |= {
-        "pids",
-        "steps",
-        "step_age_s",
-        "behind",
-        "log_dir",
-        "drained",
-        "release",
-        "protocol",
-        "kept",
-        "late",
-        "begun",
-    }
+    promised |= {"pids", "steps", "step_age_s", "behind", "log_dir", "drained"}
+    promised |= {"release", "protocol", "kept", "late", "begun"}
     assert node.keys() == promised
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
@@ -284,56 +273,49 @@ def test_a_straggler_comes_first_with_what_it_lacks() -> None:
     assert "53 (-37)" in lines[first + 1]
 
 
-def test_steps_that_were_done_again_are_told_with_what_they_cost() -> None:
-    ledger = {"seconds": {"training": 80.0, "redone": 12.0}, "total": 100.0, "goodput": 0.8}
-    kept = {"step": 60, "resumed": 40, "resumed_from": "node gpu2's memory", "redone": 3}
-    job = a_job(a_node("gpu1"), ledger=ledger, kept=kept, opened_s=100.0)
+LEDGER = {"seconds": {"training": 80.0, "redone": 12.0}, "total": 100.0, "goodput": 0.8}
+RESUMED = {"step": 60, "resumed": 40, "resumed_from": "node b's memory", "redone": 3}
+ON_DISK = "stopped by ann@gpu1; step 4,660 is on the disk"
+BEGUN = {"in_place": 0, "warm": 2, "cold": 0, "why_not": "", "why_cold": ""}
+STARTED = "all workers are started: 2 warm (formed of nodes b, a; resumes at step 40 from node b's memory)"
+SAVED = {"interval_steps": 128, "save_s": 0.0125}
+
+FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "steps done again": (
+        {"ledger": LEDGER, "kept": RESUMED, "opened_s": 100.0},
+        [
+            "80.0 % of the run's 1m40s spent training, 12s went into steps done again",
+            "resumed at step 40 from node b's memory, 3 steps redone, step 60 is whole in memory",
+        ],
+    ),
+    "the step to resume from": (  # as with DDP: no newer step is saved before the round breaks
+        {"kept": RESUMED | {"step": 40, "disk_step": 30, "unkept": "the state of SGD"}},
+        ["resumed at step 40 from node b's memory, 3 steps redone, not kept: the state of SGD, step 30 is on the disk"],
+    ),
+    "the step on the disk": (
+        {"state": "stopped", "reason": ON_DISK, "progress": {"step": 4_660}, "kept": {"disk_step": 4_660}},
+        ["step 4,660 is on the disk", "\n  step 4,660\n"],
+    ),
+    "the start of a round": (
+        {"reason": STARTED, "kept": RESUMED | SAVED, "begun": BEGUN, "round": 3, "world_size": 2, "state_s": 537.0},
+        [
+            f"job mnist  running for 8m57s in round 3: {STARTED}\n",
+            "round 3, world size 2, ",
+            "40 from node b's memory",
+            "state is saved in memory every 128 steps (12.5ms each), and at a failure where other ranks have it too",
+        ],
+    ),
+    "the age of a run": ({"reason": "r", "state_s": 90.0}, ["job mnist  running for 1m30s in round 1: r\n"]),
+    "the end of a run": ({"state": "left", "reason": "r", "state_s": 90.0}, ["job mnist  left 1m30s ago: r\n"]),
+}
+
+
+@pytest.mark.parametrize(("facts", "told"), FACTS.values(), ids=FACTS)
+def test_a_fact_is_told_once(facts: dict[str, Any], told: list[str], here: Callable[..., tuple[int, str, str]]) -> None:
+    job = a_job(a_node("a"), a_node("b"), **facts)
     with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        shown = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
-    assert "80.0 % of the run's 1m40s spent training, 12s went into steps done again" in shown
-    assert "resumed at step 40 from node gpu2's memory, 3 steps redone, step 60 is whole in memory" in shown
-
-
-def test_the_step_that_a_round_resumed_from_is_not_told_twice() -> None:
-    kept = {"step": 40, "resumed": 40, "resumed_from": "node gpu2's memory", "redone": 0, "disk_step": 30}
-    kept |= {"unkept": "the state of SGD"}
-    job = a_job(a_node("gpu1"), kept=kept)  # as with DDP: no newer step is saved before the round breaks
-    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        shown = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
-    words = (
-        "resumed at step 40 from node gpu2's memory, 0 steps redone, not kept: the state of SGD, step 30 is on the disk"
-    )
-    assert f"{words}\n" in shown
-
-
-def test_the_step_that_a_job_left_on_the_disk_is_told_once() -> None:
-    reason = "stopped by ann@gpu1; step 4,660 is on the disk"
-    job = a_job(state="stopped", reason=reason, progress={"step": 4_660}, kept={"disk_step": 4_660})
-    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        shown = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
-    assert shown.count("step 4,660 is on the disk") == 1
-    assert "\n  step 4,660\n" in shown
-
-
-def test_what_the_first_line_says_is_not_said_again() -> None:
-    begun = {"in_place": 0, "warm": 2, "cold": 0, "why_not": "", "why_cold": ""}
-    kept = {"resumed": 1_314, "resumed_from": "node b's memory", "redone": 0, "interval_steps": 128, "save_s": 0.0125}
-    resumes = "resumes at step 1,314 from node b's memory, 0 steps redone"
-    reason = f"all workers are started: 2 warm (rank 1 on node a failed in round 2; formed of nodes b, a; {resumes})"
-    job = a_job(a_node("a"), a_node("b"), reason=reason, kept=kept, begun=begun, round=3, world_size=2, state_s=537.0)
-    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        title, run_line, *facts = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout.splitlines()
-    assert title == f"job mnist  running for 8m57s in round 3: {reason}"
-    assert "round 3, world size 2, " in run_line
-    saved = "state is saved in memory every 128 steps (12.5ms each), and at a failure where other ranks have it too"
-    assert f"  {saved}" in facts
-
-
-@pytest.mark.parametrize(("state", "shown"), [("running", "running for 1m30s in round 1"), ("left", "left 1m30s ago")])
-def test_a_job_that_is_over_says_when_it_ended(state: str, shown: str) -> None:
-    job = a_job(state=state, reason="r", state_s=90.0)
-    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        assert f"job mnist  {shown}: r\n" in run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
+        _, shown, _ = here(endpoint)
+    assert {text: shown.count(text) for text in told} == dict.fromkeys(told, 1)
 
 
 def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line() -> None:
