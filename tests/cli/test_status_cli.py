@@ -16,7 +16,7 @@ from tests.support.canned_http import a_job, a_node, body, canned, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import run_command
 from tests.support.programs import BIN, Program, run
-from tests.support.screens import on_terminal
+from tests.support.screens import Screen, on_terminal
 
 pytestmark = pytest.mark.slow
 
@@ -234,40 +234,38 @@ def test_of_a_thousand_nodes_those_come_first_on_a_terminal_that_want_a_look() -
     assert len(whole.splitlines()) == 1_003
 
 
-def test_versions_are_shown_where_they_differ() -> None:
-    old, new = a_node("a", release=None, protocol=4), a_node("b", release="0.2.0", protocol=5)
-    for nodes, versions in (([old, new], ["protocol-4", "0.2.0"]), ([new, {**new, "node": "c"}], None)):
-        with (
-            canned({"GET /v1/jobs": packed({"jobs": [a_job(*nodes)], "drained": []})}) as (endpoint, _),
-            on_terminal(BIN / "nodeclient", "status", "--coord", endpoint, columns=120) as terminal,
-        ):
-            assert terminal.wait() == 0
-        titles, *rows = [line.split() for line in terminal.screen.text.splitlines()[2:]]
-        assert ("VERSION" in titles) == (versions is not None)
-        if versions is not None:
-            assert [row[titles.index("VERSION")] for row in rows if row] == versions
+def on_screen(*jobs: dict[str, Any], flags: tuple[str, ...] = (), **terminal_facts: Any) -> Screen:
+    """Return the screen of a terminal after `nodeclient status` with these jobs."""
+    with (
+        canned({"GET /v1/jobs": packed({"jobs": jobs, "drained": []})}) as (endpoint, _),
+        on_terminal(BIN / "nodeclient", "status", "--coord", endpoint, *flags, **terminal_facts) as terminal,
+    ):
+        assert terminal.wait() == 0
+    return terminal.screen
 
 
-def test_pids_are_shown_on_request() -> None:
-    job = a_job(a_node("a", pids=[4_711, 0]), a_node("b"))
-    argv = (BIN / "nodeclient", "status", "--coord")
-    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        for flags, pids in (((), None), (("--all",), ["4711,0", "-"])):
-            with on_terminal(*argv, endpoint, *flags, columns=120) as terminal:
-                assert terminal.wait() == 0
-            titles, *rows = [line.split() for line in terminal.screen.text.splitlines()[2:] if line]
-            assert [row[titles.index("PIDS")] for row in rows] == pids if pids else "PIDS" not in titles
+@pytest.mark.parametrize(
+    ("nodes", "title", "flags", "cells"),
+    [
+        ([{"release": None, "protocol": 4}, {"release": "0.2.0"}], "VERSION", (), ["protocol-4", "0.2.0"]),
+        ([{"release": "0.2.0"}, {"release": "0.2.0"}], "VERSION", (), None),
+        ([{"pids": [4_711, 0]}, {}], "PIDS", ("--all",), ["4711,0", "-"]),
+        ([{"pids": [4_711, 0]}, {}], "PIDS", (), None),
+    ],
+)
+def test_versions_are_shown_where_they_differ_and_pids_on_request(
+    nodes: list[dict[str, Any]], title: str, flags: tuple[str, ...], cells: list[str] | None
+) -> None:
+    job = a_job(*(a_node(name, **facts) for name, facts in zip("ab", nodes, strict=True)))
+    titles, *rows = [line.split() for line in on_screen(job, flags=flags, columns=120).text.splitlines()[2:] if line]
+    assert (title in titles) == (cells is not None)
+    assert cells is None or [row[titles.index(title)] for row in rows] == cells
 
 
 def test_a_straggler_comes_first_with_what_it_lacks() -> None:
     job = a_large_job(progress={"step": 70, "steps_per_s": 3.0})
     job["nodes"][400] |= {"steps": [53], "behind": 37}
-    with (
-        canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _),
-        on_terminal(BIN / "nodeclient", "status", "--coord", endpoint, columns=120, rows=40) as terminal,
-    ):
-        lines = terminal.await_text("more nodes").splitlines()
-        assert terminal.wait() == 0
+    lines = on_screen(job, columns=120, rows=40).text.splitlines()
     first = next(index for index, line in enumerate(lines) if line.split()[0] == "NODE")
     assert [line.split()[0] for line in lines[first + 1 : first + 3]] == ["gpu400", "gpu500"]
     assert "53 (-37)" in lines[first + 1]
@@ -349,12 +347,7 @@ def test_a_job_that_stands_says_so_in_its_state_s_place() -> None:
     reason = "no step for 1 min 15 s (usually 0.06 s); rank 1 on node b is behind, by 1"
     nodes = (a_node("a", steps=[12], step_age_s=75.0), a_node("b", steps=[11], step_age_s=75.0, ranks=[1]))
     job = a_job(*nodes, health="stalled", reason=reason, state_s=90.0, progress={"step": 11, "steps_per_s": None})
-    with (
-        canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _),
-        on_terminal(BIN / "nodeclient", "status", "--coord", endpoint, columns=120, rows=40) as terminal,
-    ):
-        lines = terminal.await_text("NODE").splitlines()
-        assert terminal.wait() == 0
+    lines = on_screen(job, columns=120, rows=40).text.splitlines()
     assert f"job mnist  stalled: {reason}" in lines
 
 
@@ -362,24 +355,19 @@ def test_a_job_that_stands_says_so_in_its_state_s_place() -> None:
 def test_a_table_fits_the_terminal(columns: int) -> None:
     node = a_node("gpu1.cluster.example.org-a1b2c3", host="gpu1.cluster.example.org", address="fd00::1234:5678")
     job = a_job(node, reason="many words " * 20, state="failed")
-    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        argv = (BIN / "nodeclient", "status", "--coord", endpoint)
-        with on_terminal(*argv, columns=columns) as terminal:
-            assert terminal.wait() == 0
-    lines = terminal.screen.text.splitlines()
+    screen = on_screen(job, columns=columns)
+    lines = screen.text.splitlines()
     assert max(map(len, lines)) <= columns
-    assert terminal.screen.text.count("many") == 20
+    assert screen.text.count("many") == 20
     assert "running" in lines[-1]
-    assert terminal.screen.colours == {"2", "31"}
+    assert screen.colours == {"2", "31"}
 
 
-def test_no_colour_where_it_is_not_wanted() -> None:
-    with canned({"GET /v1/jobs": packed({"jobs": [a_job(a_node("a"), state="failed")], "drained": []})}) as (where, _):
-        for environ in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-            with on_terminal(BIN / "nodeclient", "status", "--coord", where, environ=environ) as terminal:
-                assert terminal.wait() == 0
-                assert "failed" in terminal.screen.text
-                assert not terminal.screen.colours
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colour_where_it_is_not_wanted(environ: dict[str, str]) -> None:
+    screen = on_screen(a_job(a_node("a"), state="failed"), environ=environ)
+    assert "failed" in screen.text
+    assert not screen.colours
 
 
 def jobs_of_a_week() -> dict[str, Any]:

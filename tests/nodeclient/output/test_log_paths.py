@@ -47,61 +47,45 @@ def test_a_private_folder_is_private_empty_and_removed() -> None:
     assert not folder.path.exists()
 
 
-def test_a_private_folder_may_lie_where_groups_are_inherited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_folder_is_its_owner_s_whatever_the_umask_and_where_groups_are_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tmp_path.chmod(0o2777)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = PrivateFolder()
-    for _ in range(2):
-        folder.empty()
-    folder.remove()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_whatever_the_umask_a_private_folder_is_its_owner_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = PrivateFolder()
     before = os.umask(0o777)
     try:
-        folder.empty()
+        for _ in range(2):
+            folder.empty()
     finally:
         os.umask(before)
-    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_private_folder_of_another_s_in_place_of_the_own_is_not_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("in_its_place", ["a link", "a directory for all", "a file", "a directory like ours"])
+def test_what_somebody_has_put_in_place_of_a_private_folder_is_not_touched(
+    in_its_place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = PrivateFolder()
-    folder.empty()
-    folder.path.rename(tmp_path / "moved away")
-    folder.path.mkdir(0o700)
-    (folder.path / "thesis.txt").touch()
-    with pytest.raises(PermissionError, match="is not the private directory that was made there"):
-        folder.empty()
-    assert [left.name for left in folder.path.iterdir()] == ["thesis.txt"]
-
-
-@pytest.mark.parametrize("in_its_place", ["a link", "a directory for all", "a file"])
-def test_what_somebody_has_put_in_place_of_a_private_folder_is_not_touched(in_its_place: str, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    (other / "thesis.txt").touch()
     folder = PrivateFolder()
     match in_its_place:
         case "a link":
             folder.path.symlink_to(other)
         case "a file":
             folder.path.touch()
+        case "a directory like ours":
+            folder.empty()
+            folder.path.rename(tmp_path / "moved away")
+            folder.path.mkdir(0o700)
+            other = folder.path
         case _:
             folder.path.mkdir()
             folder.path.chmod(0o777)
-    try:
-        with pytest.raises(PermissionError, match="is not the private directory that was made there"):
-            folder.empty()
-    finally:
-        if in_its_place == "a directory for all":
-            folder.path.rmdir()
-        else:
-            folder.path.unlink()
+    (other / "thesis.txt").touch()
+    with pytest.raises(PermissionError, match="is not the private directory that was made there"):
+        folder.empty()
     assert [left.name for left in other.iterdir()] == ["thesis.txt"]

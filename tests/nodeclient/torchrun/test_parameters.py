@@ -22,42 +22,23 @@ def config(
     return read(RendezvousParameters("coordinatord", endpoint, run_id, 2, 4, local_addr, timeout=900, **conf))
 
 
-def test_torchruns_flags_have_their_meaning() -> None:
-    read = config(local_addr="127.0.0.2", join_timeout="30")
-    assert read.coordinators == (Endpoint("coord", 1234),)
-    assert read.job == "job"
-    assert read.spec == JobSpec(2, 4, COUNTER_MAX, Launcher.TORCHRUN)
-    assert read.advertise_address == "127.0.0.2"
-    assert read.join_timeout_s == 30
-    assert not read.remark
+def test_torchruns_flags_have_their_meaning_and_its_defaults() -> None:
+    read, plain = config("[fd00::5]:1,b", local_addr="127.0.0.2", join_timeout="30"), config("coord")
+    assert read.coordinators == (Endpoint("fd00::5", 1), Endpoint("b", 29_400))
+    assert (read.job, read.spec) == ("job", JobSpec(2, 4, COUNTER_MAX, Launcher.TORCHRUN))
+    assert (read.advertise_address, read.join_timeout_s, read.remark) == ("127.0.0.2", 30, "")
+    assert plain.coordinators == (Endpoint("coord", 29_400),)
+    assert (plain.advertise_address, plain.join_timeout_s) == (None, 600)
+    assert read.node != plain.node, "each process is a node of its own"
+    quoted = config(**{"'join_timeout": "5", "close_timeout": "1'"})
+    assert quoted.join_timeout_s == 5, "quotes around the whole configuration fall away"
 
 
-def test_defaults_are_torchruns() -> None:
-    assert config("coord").coordinators == (Endpoint("coord", 29_400),)
-    assert config().join_timeout_s == 600
-    assert config().advertise_address is None
-
-
-def test_each_process_is_a_node_of_its_own() -> None:
-    assert config().node != config().node
-
-
-def test_several_coordinators_and_ipv6_are_understood() -> None:
-    assert config("[fd00::5]:1,b").coordinators == (Endpoint("fd00::5", 1), Endpoint("b", 29_400))
-
-
-def test_what_only_torchs_own_backends_know_is_named_and_not_used() -> None:
+def test_what_is_known_only_to_others_or_to_nobody_is_remarked_on() -> None:
     assert config(last_call_timeout="1", read_timeout="60").remark.endswith("last_call_timeout, read_timeout")
-
-
-def test_what_nobody_knows_is_remarked_on_as_torchrun_ignores_it() -> None:
     strange = config(**{"join_timeoutt": "5", "'x": "1"})
     assert "no backend knows the key 'join_timeoutt', it has no effect; did you mean join_timeout?" in strange.remark
     assert "no backend knows the key 'x', it has no effect" in strange.remark
-
-
-def test_quotes_around_the_whole_configuration_fall_away() -> None:
-    assert config(**{"'join_timeout": "5", "close_timeout": "1'"}).join_timeout_s == 5
 
 
 @pytest.mark.parametrize(
