@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
@@ -25,21 +26,31 @@ def innermost(found: WorkerStacks) -> str:
     return threads[0][1][0] if threads else ""
 
 
-async def test_a_worker_that_waits_for_a_lock_answers_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "is_settled", "state", "function", "waits_for"),
+    [
+        ("lock", lambda found: found.cpus == 0, "sleeping", "lock (<string>:", ""),
+        ("runs", lambda found: found.waits_for, "sleeping", "Popen._try_wait (", "the program cat (process "),
+        ("writes", lambda found: found.waits_for, "sleeping", "", "its output to be read"),
+        ("debugs", lambda found: found.state == "traced", "traced", "", ""),
+        ("spin", lambda found: found.cpus > 0, "running", "spin (", ""),
+    ],
+)
+async def test_a_worker_answers_where_it_is_and_what_it_waits_for(
+    tmp_path: Path,
+    script: str,
+    is_settled: Callable[[WorkerStacks], object],
+    state: str,
+    function: str,
+    waits_for: str,
+) -> None:
     async with staged(tmp_path) as stage:
-        stage.start("lock")
-        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and found.cpus == 0)
-        assert (found.rank, found.origin, found.state) == (5, StackOrigin.WORKER, "sleeping")
-        assert [name for name, _ in unpack_stacks(found.stacks)] == ["MainThread"]
-        assert innermost(found).startswith("lock (<string>:")
-
-
-async def test_a_worker_that_waits_for_a_program_is_seen_to_do_so(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        stage.start("runs")
-        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and bool(found.waits_for))
-        assert found.waits_for.startswith("the program cat (process ")
-        assert innermost(found).startswith("Popen._try_wait (")
+        stage.start(script)
+        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and bool(is_settled(found)))
+        assert (found.rank, found.state) == (5, state)
+        assert [name for name, _ in unpack_stacks(found.stacks)][:1] == ["MainThread"]
+        assert innermost(found).startswith(function)
+        assert found.waits_for.startswith(waits_for)
 
 
 async def test_the_event_loop_reads_no_memory_of_a_worker(tmp_path: Path) -> None:
@@ -53,28 +64,6 @@ async def test_the_event_loop_reads_no_memory_of_a_worker(tmp_path: Path) -> Non
             sys.setprofile(None)
     assert StackService.read.__code__ in called
     assert awaited_outside.__code__ not in called
-
-
-async def test_a_worker_whose_node_does_not_read_its_output_is_held_up_by_the_node(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        stage.start("writes")
-        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and bool(found.waits_for))
-        assert (found.waits_for, found.state) == ("its output to be read", "sleeping")
-
-
-async def test_a_worker_that_a_debugger_holds_is_seen_to_be_held(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        stage.start("debugs")
-        found = await stage.look(lambda found: found.state == "traced")
-        assert found.origin is StackOrigin.WORKER
-
-
-async def test_an_endless_loop_answers_and_is_seen_to_use_a_cpu(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        stage.start("spin")
-        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and found.cpus > 0)
-        assert innermost(found).startswith("spin (")
-        assert found.state == "running"
 
 
 async def test_a_worker_whose_c_code_holds_the_lock_of_python_is_had_by_the_signal(tmp_path: Path) -> None:
@@ -182,16 +171,11 @@ async def test_a_worker_that_ends_while_it_is_asked_when_it_came_ends_well(tmp_p
         assert stage.poll() == 0
 
 
-async def test_a_worker_without_a_recorder_says_nothing_of_collectives(tmp_path: Path) -> None:
+async def test_without_a_recorder_or_in_another_round_there_are_no_arrivals(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("lock")
         found = await stage.arrivals()
         assert (found.workers, found.problem) == ((), "")
-
-
-async def test_of_another_round_there_are_no_arrivals(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        stage.start("lock")
         assert (await stage.arrivals(2)).problem == "this node has no workers of that round"
 
 
