@@ -53,9 +53,9 @@ class InterruptFilter(Sink):
         """Whether the stream has ended."""
 
     @property
-    def has_buffered(self) -> bool:
+    def needs_flush(self) -> bool:
         """Whether the traceback of another error is buffered."""
-        return self._sink.has_buffered or bool(self._chain and not self._exception_line.startswith(_INTERRUPT))
+        return self._sink.needs_flush or bool(self._chain and not self._exception_line.startswith(_INTERRUPT))
 
     def write(self, chunk: bytes) -> None:
         """Pass on or buffer the next bytes."""
@@ -73,11 +73,11 @@ class InterruptFilter(Sink):
             self._show_interrupts()
             self._release()
 
-    def flush_buffered(self) -> None:
+    def flush(self) -> None:
         """Show the traceback of another error, because nothing more comes."""
         if self._chain and not self._exception_line.startswith(_INTERRUPT):
             self._release()
-        self._sink.flush_buffered()
+        self._sink.flush()
 
     def end(self) -> None:
         """Show an incomplete chain, because no more bytes come. The exit of the worker may be unknown yet."""

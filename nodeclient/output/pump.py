@@ -28,8 +28,8 @@ GIVE_UP_S = 5.0
 """How long a terminal or a pipe may accept nothing at the end: a stopped terminal must not keep a job alive."""
 
 FOLLOWERS_MAX = 16
-"""The limit of streams of earlier rounds that follow one of a staying worker. They are open only in child processes of
-the worker: a script that copies its stdout in each round must not use up our descriptors."""
+"""The limit of earlier streams that follow one of a staying worker: each is open in a child process of the worker. A
+script that copies its stdout in each round must not use up our descriptors."""
 
 STOP_WITHIN_S = 30.0
 """How long the thread may take to end, for a slow reader or a hung file system."""
@@ -125,14 +125,13 @@ class Pump:
     def drain(self, stream: WorkerStream) -> None:
         """Move the present content of a stream, however slow its reader is; the size of its pipe limits it."""
         if not stream.ended:
-            fd = stream.fd
             stream.move(DRAIN_BYTES_MAX)
-            self._update(stream, fd)
+            self._update(stream)
 
     def hand_over(self, stream: WorkerStream, successor: WorkerStream) -> None:
-        """Move the content of a stream of the last round, and make it follow that of a staying worker.
+        """Move the content of a staying worker's last stream; later content goes to the sinks of its new stream.
 
-        It ends when the worker has its new output, unless a child process of the worker writes to it as well.
+        The last stream ends once the worker uses its new one, unless a child process of the worker has it open too.
         """
         for each in (going := [*stream.followers, stream]):
             self.drain(each)
@@ -146,7 +145,7 @@ class Pump:
         """Move the content of the streams and their followers, and end them, even if a process still has them open."""
         for each in [each for stream in streams for each in (*stream.followers, stream)]:
             self.drain(each)
-            self._remove(each, each.fd)
+            self._remove(each)
             each.end()
 
     # The thread itself
@@ -182,35 +181,34 @@ class Pump:
                 self._blocked.append(stream)
                 continue
             stream.blocked_since = 0
-            fd = stream.fd
             read += stream.move()
-            self._update(stream, fd)
+            self._update(stream)
         return read
 
-    def _update(self, stream: WorkerStream, fd: int) -> None:
+    def _update(self, stream: WorkerStream) -> None:
         """Drop a stream if it has ended, or else set when to show the beginning of its line."""
         if stream.ended:
-            self._remove(stream, fd)
-        elif stream.has_buffered:
+            self._remove(stream)
+        elif stream.needs_flush:
             stream.flush_at = time.monotonic() + QUIET_S
             self._unfinished.add(stream)
         else:
             self._unfinished.discard(stream)
 
-    def _remove(self, stream: WorkerStream, fd: int) -> None:
+    def _remove(self, stream: WorkerStream) -> None:
         self._unfinished.discard(stream)
-        if self._streams.get(fd) is stream:
-            del self._streams[fd]
+        if self._streams.get(stream.fd) is stream:
+            del self._streams[stream.fd]
             if stream in self._blocked:
                 self._blocked.remove(stream)
             else:
-                self._poll.unregister(fd)
+                self._poll.unregister(stream.fd)
 
     def _show_unfinished(self, now: float) -> None:
         for stream in [stream for stream in self._unfinished if stream.flush_at <= now and not stream.is_blocked]:
             self._unfinished.discard(stream)
-            stream.flush_buffered()
-            if stream.has_buffered:  # it shows a state of a progress bar only now and then, and this was too early
+            stream.flush()
+            if stream.needs_flush:  # it shows a state of a progress bar only now and then, and this was too early
                 stream.flush_at = now + QUIET_S
                 self._unfinished.add(stream)
 

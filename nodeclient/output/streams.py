@@ -22,15 +22,15 @@ class Sink:
     """A destination of the bytes of a stream."""
 
     @property
-    def has_buffered(self) -> bool:
-        """Whether it buffers bytes, so that `flush_buffered` has to be called if no more bytes come."""
+    def needs_flush(self) -> bool:
+        """Whether it buffers bytes, and `flush` is to be called if no more come for a while."""
         return False
 
     def write(self, chunk: bytes) -> None:
         """Consume the next bytes."""
         raise NotImplementedError
 
-    def flush_buffered(self) -> None:
+    def flush(self) -> None:
         """Write the buffered bytes: no more have come for a while."""
 
     def end(self) -> None:
@@ -45,12 +45,13 @@ class WorkerStream:
         self.fd = fd
         self.terminal_writer = terminal_writer
         self.ended = False
+        """Whether the descriptor is closed."""
         self.number = 0
         """The number of this stream in the order of all streams, which the pump sets."""
         self.blocked_since = 0
         """A number from the same counter, set when the stream began to wait for room; 0 if it does not wait."""
         self.flush_at = 0.0
-        """When to write the buffers of the sinks, by `time.monotonic`; valid while they buffer bytes."""
+        """When to flush the sinks, by `time.monotonic`; valid while one needs it."""
         self.followers: list[WorkerStream] = []
         """The streams of earlier rounds whose bytes go to the sinks of this one."""
         self._sinks = sinks
@@ -68,9 +69,9 @@ class WorkerStream:
         return not self.blocked_since, self.blocked_since, self.number
 
     @property
-    def has_buffered(self) -> bool:
-        """Whether a sink buffers bytes."""
-        return any(sink.has_buffered for sink in self._sinks)
+    def needs_flush(self) -> bool:
+        """Whether a sink needs a flush."""
+        return any(sink.needs_flush for sink in self._sinks)
 
     def move(self, most: int = READ_BYTES) -> int:
         """Read bytes, and pass them to the sinks; return their number."""
@@ -84,10 +85,10 @@ class WorkerStream:
             self.end()
         return len(chunk)
 
-    def flush_buffered(self) -> None:
+    def flush(self) -> None:
         """Make the sinks write their buffers."""
         for sink in self._sinks:
-            sink.flush_buffered()
+            sink.flush()
 
     def follow(self, other: WorkerStream) -> None:
         """Pass the next bytes to the sinks of another stream: the writer continues in the round of that one."""
@@ -139,7 +140,7 @@ class Prefixed(Sink):
         """When the next state may be written, if the output is no terminal."""
 
     @property
-    def has_buffered(self) -> bool:
+    def needs_flush(self) -> bool:
         """Whether an incomplete piece is buffered."""
         return bool(self._state) or (not self._is_drawn and is_visible(self._cutter.unfinished()))
 
@@ -150,7 +151,7 @@ class Prefixed(Sink):
         if self._is_drawn:
             self._terminal_writer.draw_live(self._prefix, self._cutter.unfinished())
 
-    def flush_buffered(self) -> None:
+    def flush(self) -> None:
         """Show the beginning of an incomplete line."""
         if self._is_drawn:
             return

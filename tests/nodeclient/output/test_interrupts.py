@@ -56,7 +56,7 @@ def shown(text: bytes, exit_code: int = BY_SIGINT, *, expected: bool = True) -> 
             sink.on_exit(exit_code)
         else:
             sink.on_exit(exit_code)
-            assert not sink.has_buffered
+            assert not sink.needs_flush
             sink.end()
         assert screen.ended
         found.add(screen.text)
@@ -124,11 +124,11 @@ def test_the_traceback_of_another_error_is_shown_soon_though_the_worker_goes_on(
     interrupts.set()
     sink = InterruptFilter(screen, interrupts)
     sink.write(INTERRUPT)
-    sink.flush_buffered()
+    sink.flush()
     assert INTERRUPT not in screen.text
     sink.write(ERROR[:-10])
-    assert sink.has_buffered
-    sink.flush_buffered()
+    assert sink.needs_flush
+    sink.flush()
     assert screen.text == ERROR[:-10]
 
 
