@@ -40,7 +40,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _OpenLogFile(Struct, frozen=True):
-    """One of the files of a log."""
+    """One of the files of a log; offsets and sizes are in bytes."""
 
     fd: int
     inode: int

@@ -61,6 +61,7 @@ class ByteQueue:
         self.broken = False
         """Whether the reader is gone, so that all bytes are dropped."""
         self._retry_at = 0.0
+        """The end of the pause after a failed write to a file, by `time.monotonic`; bytes are dropped until then."""
         self._warned = False
 
     @property
@@ -86,11 +87,9 @@ class ByteQueue:
     def flush(self) -> bool:
         """Write as much as there is room for; return whether anything was written."""
         size = self.size
-        if self._retry_at:
-            if time.monotonic() < self._retry_at:
-                self._drop()
-                return False
-            self._retry_at = 0.0
+        if time.monotonic() < self._retry_at:
+            self._drop()
+            return False
         while self._queue:
             try:
                 written = self._writer.write(self._queue[0], self._written)
