@@ -15,12 +15,16 @@ from msgspec import Struct
 from coordinatord.config.state_flags import STATE_DIR_DEFAULT, state_dir
 from coordinatord.config.store_flags import SharedStore, StepDownConfig, add_store, read_store
 from coordinatord.core.rounds.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
+from coordinatord.core.rounds.values.charges import CHARGES_MAX
 from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import SettingsParser, filled, folder, joined, port, seconds
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
+
+HALF_LIFE_H_MAX = 720.0
+"""The limit in hours: a month, as long as the longest runs."""
 
 _ZERO = re.compile(r"0+(?:\.0*)?", re.ASCII)
 
@@ -138,6 +142,29 @@ def _add_times(parser: SettingsParser) -> None:
         reload=True,
     )
     add(
+        "--quarantine-at WEIGHT",
+        "weight of its charges from which rounds do without a host, if they can; a failed round that it ended weighs 1;"
+        " 0 for never",
+        partial(_number, least=0.0, most=CHARGES_MAX),
+        default=defaults.quarantine_at,
+        reload=True,
+    )
+    add(
+        "--charge-half-life H",
+        "hours after which a charge weighs half",
+        partial(_number, least=0.1, most=HALF_LIFE_H_MAX),
+        default=defaults.charge_half_life_s / 3_600,
+        dest="charge_half_life_h",
+        reload=True,
+    )
+    add(
+        "--quarantine-share SHARE",
+        "largest share of a job's hosts that are quarantined at a time; one may always be",
+        partial(_number, least=0.0, most=1.0),
+        default=defaults.quarantine_share,
+        reload=True,
+    )
+    add(
         "--heartbeat S",
         "least seconds between two heartbeats; a node is lost after five",
         partial(seconds, least=HEARTBEAT_S_MIN),
@@ -152,6 +179,17 @@ def _add_times(parser: SettingsParser) -> None:
         default=defaults.outage_grace_s,
         reload=True,
     )
+
+
+def _number(text: str, least: float, most: float) -> float:
+    """Parse a number in a range."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from {least:g} to {most:g}")
+    return number
 
 
 def _retry_pause(text: str) -> float:
@@ -204,6 +242,7 @@ def _make_policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
             reconnect_grace_s=min(defaults.reconnect_grace_s, given.heartbeat_s * defaults.heartbeats_per_lease),
             settle_max_s=max(defaults.settle_max_s, given.settle_s),
             retry_pause_max_s=max(defaults.retry_pause_max_s, given.retry_pause_s),
+            charge_half_life_s=3_600 * given.charge_half_life_h,
         )
     except ValueError as error:
         parser.error(str(error))

@@ -17,7 +17,7 @@ from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
 from coordinatord.core.rounds.policy import FORGIVEN_EVERY_S, Policy
 from coordinatord.core.rounds.queries import admission
-from coordinatord.core.rounds.state.cluster import Cluster, apply_drains
+from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_quarantines
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.leases import Leases
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -29,7 +29,7 @@ from coordinatord.core.rounds.transitions.decision import Decision, send_desired
 from coordinatord.core.rounds.transitions.runs import Registry
 from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
-from coordinatord.core.rounds.values.records import AGE_MAX, Record
+from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, Record
 from coordinatord.core.watching.run_watch import RunWatch
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed
@@ -103,6 +103,7 @@ class Coordinator:
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self.registry.plan(run, next_row(run, -math.inf)[1])
         apply_drains(self.cluster)
+        apply_quarantines(self.cluster)
         self._due = self._first_due()
 
     def next_deadline(self) -> float | None:
@@ -150,6 +151,9 @@ class Coordinator:
     def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
+        if any(isinstance(record, HostJudged) for record in decision.records):
+            for run in list(self.registry.live.values()):
+                self._advance(run, decision)  # nodes of any run may be on a host that was judged
         self.registry.record_losses(decision.records, decision.now)
         self._due = self._first_due()
         if self.store_error is not None:

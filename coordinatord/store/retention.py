@@ -41,7 +41,8 @@ VISITORS_KEPT = 200
 for a month would otherwise leave a million records."""
 
 MARKS_KEPT = 1_000
-"""Drains and undrains no longer in force to keep, and forgotten jobs to keep: people look for recent ones."""
+"""Drains, undrains and judgements of hosts to keep that are no longer in force, and forgotten jobs to keep: people look
+for recent ones."""
 
 REPEATED_KEPT = 200
 """Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""
@@ -84,7 +85,7 @@ def delete_superseded(connection: sqlite3.Connection, newest: Record) -> None:
         case NodeLost() | NodeReleased():
             _delete_visitor(connection, newest.job, newest.run, newest.KIND)
         case ClusterRecord():
-            _delete_drains(connection, newest)
+            _delete_marks(connection, newest)
         case _ if isinstance(newest, _REPEATED):
             _delete_repeated(connection, newest.job, newest.run, newest.KIND)
 
@@ -98,10 +99,10 @@ def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: s
     )
 
 
-def _delete_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
-    """Delete the oldest drain or undrain beyond `MARKS_KEPT`, and the one that this record ends.
+def _delete_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
+    """Delete the oldest mark of a node or host beyond `MARKS_KEPT`, and the one that this record ends.
 
-    A drain without a later undrain of the same name is in force, and stays.
+    A drain is in force, and stays, until an undrain of the same name; a judgement of a host until its next one.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (MARKS_KEPT,)
@@ -110,10 +111,11 @@ def _delete_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> Non
         return
     seq, name = beyond
     connection.execute(
-        # Without the named index SQLite would scan all drains and undrains up to there.
+        # Without the named index SQLite would scan all marks up to there.
         "DELETE FROM records AS old INDEXED BY marks_by_name WHERE job = '' AND node IN (?, ?) AND seq <= ?"
         " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
-        " AND newer.node = old.node AND newer.kind = 'NodeUndrained' AND newer.seq > old.seq))",
+        " AND newer.node = old.node AND newer.seq > old.seq"
+        " AND newer.kind = CASE old.kind WHEN 'HostJudged' THEN 'HostJudged' ELSE 'NodeUndrained' END))",
         (name, newest.node, seq),
     )
 

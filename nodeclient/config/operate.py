@@ -35,6 +35,8 @@ class Verb(StrEnum):
 
     DRAIN = "drain"
     UNDRAIN = "undrain"
+    QUARANTINE = "quarantine"
+    PARDON = "pardon"
     STOP = "stop"
     RESTART = "restart"
     FORGET = "forget"
@@ -381,6 +383,8 @@ COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CrashReplayCon
     "page": _line(lambda _: None, partial(_read, PageConfig)),
     "drain": _line(_add_drain, _read_command),
     "undrain": _line(_add_for_nodes, _read_command),
+    "quarantine": _line(_add_for_nodes, _read_command),
+    "pardon": _line(_add_for_nodes, _read_command),
     "stop": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
     "restart": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
     "forget": _line(partial(_add_for_job, description=ONLY_JOB), _read_command),

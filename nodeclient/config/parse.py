@@ -64,6 +64,13 @@ SUBCOMMANDS = {
     "page": ("operate", "print a link that opens the live page in a browser", "--coord head1", _REQUEST_EXIT_CODES),
     "drain": ("operate", "have nodes leave and stay out of all jobs", "gpu2 --reason 'bad fan'", _REQUEST_EXIT_CODES),
     "undrain": ("operate", "let drained nodes in again", "gpu2", _REQUEST_EXIT_CODES),
+    "quarantine": (
+        "operate",
+        "have rounds do without the host of a node, if they can",
+        "gpu2 --reason 'slow link'",
+        _REQUEST_EXIT_CODES,
+    ),
+    "pardon": ("operate", "drop the charges against a host, and its quarantine", "gpu2", _REQUEST_EXIT_CODES),
     "stop": (
         "operate",
         "end a job, with time for its workers to save",

@@ -1,4 +1,4 @@
-"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: sends a command to a coordinator, and prints the result.
+"""`nodeclient drain`, `pardon`, `stop`, `restart` and the like: sends a command to a coordinator, prints the result.
 
 No request is sent twice, and nothing is decided here. A command that changes nothing says so, and is no error.
 """
@@ -26,7 +26,7 @@ def run(config: CommandConfig) -> int:
     """Send a command for each name in turn; return the exit code of the first failure, or 0."""
     client = Client(config.coordinators, config.access)
     body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)
-    if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
+    if config.verb in {Verb.STOP, Verb.RESTART, Verb.FORGET}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
         try:
             _write(read(AdminAnswer, client.post(f"{job_path(job)}/{config.verb}", body)))

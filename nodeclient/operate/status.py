@@ -15,6 +15,7 @@ from coordinatord.protocol.http.api import (
     DrainedStatus,
     EarlierRunStatus,
     FailureStatus,
+    HostStatus,
     JobStatus,
     KeptStatus,
     LateStatus,
@@ -114,11 +115,23 @@ def status_lines(
         blocks.append(output.wrapped(f"and {count(more, 'more job')} that {have} ended{hint}"))
     if status.answer.drained:
         blocks.append(_drain_lines(status.answer.drained, output, rows_max))
+    if status.answer.charged:
+        blocks.append([line for host in status.answer.charged for line in output.wrapped(_charged(host))])
     if status.answer.shared is not None:
         blocks.append(output.wrapped(coordinators(status.answer.shared)))
     if status.answer.insecure:
         blocks.append(output.wrapped("this coordinator lets everybody in, in the clear (--insecure)"))
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
+
+
+def _charged(host: HostStatus) -> str:
+    """Return a line about the charges against a host: `gpu7: quarantined for 2 failed rounds, ...; charges: ...`."""
+    charges = [
+        f"{each.fault}{f' ({each.error})' if each.error else ''}{state_age(each.age_s, ended=True)}"
+        for each in host.charges
+    ]
+    charged = f"charged with {', '.join(charges)}" if charges else ""
+    return f"{host.host}: {'; '.join(filter(None, (host.quarantined, charged)))}"
 
 
 def coordinators(shared: SharedStatus) -> str:

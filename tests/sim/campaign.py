@@ -40,6 +40,7 @@ from tests.sim.history import (
     waiting_world,
 )
 from tests.sim.leavers import leaving_world
+from tests.sim.lemons import lemon_world
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 
@@ -76,6 +77,7 @@ APART = {
     67: differing_world,
     71: blackout_world,
     73: planned_world,
+    79: lemon_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

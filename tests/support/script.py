@@ -26,7 +26,15 @@ from coordinatord.core.rounds.events import (
     Tick,
 )
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.core.rounds.values.admin_requests import (
+    DrainNode,
+    ForgetJob,
+    PardonNode,
+    QuarantineNode,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+)
 from coordinatord.core.rounds.values.records import (
     Record,
     RoundEnded,
@@ -101,7 +109,15 @@ PHASES = {
     "failed": Phase.FAILED,
 }
 
-REQUESTS = {"stop": StopJob, "restart": RestartJob, "forget": ForgetJob, "drain": DrainNode, "undrain": UndrainNode}
+REQUESTS = {
+    "stop": StopJob,
+    "restart": RestartJob,
+    "forget": ForgetJob,
+    "drain": DrainNode,
+    "undrain": UndrainNode,
+    "quarantine": QuarantineNode,
+    "pardon": PardonNode,
+}
 
 
 class ScriptError(ValueError):

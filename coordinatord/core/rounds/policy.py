@@ -86,6 +86,18 @@ class Policy(Struct, frozen=True):
     """How long a member may take to reconnect after a restart of the coordinator: two and a half attempts to connect,
     of 5 s and a pause of 1 s each, so that an attempt that began too early does not cost the round."""
 
+    quarantine_at: float = 1.5
+    """The weight of charges from which a host is quarantined; 0: never. Each charge weighs 1, halved with each
+    half-life, so a second failed round within one half-life is enough."""
+
+    charge_half_life_s: float = 86_400.0
+    """The half-life of charges. In a public trace the three worst of 63 hosts cause a failed round every few days
+    (Lablup, arXiv 2605.09370), and a healthy one not once in a month."""
+
+    quarantine_share: float = 0.25
+    """The most hosts of a job that are quarantined at a time, as a share; one may always be. A fault of the network or
+    of a script would otherwise take one host after the other (NVSentinel stops at a half)."""
+
     jobs_max: int = 1_000
     """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten."""
 

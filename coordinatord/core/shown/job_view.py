@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 from coordinatord.core.keeping.copying import copy_problem
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import memory_of, unkept
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.reasons import Reasons, lasted
 from coordinatord.core.rounds.queries.report_builder import aged_report
 from coordinatord.core.rounds.queries.start_counts import starts_view
@@ -17,6 +18,7 @@ from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.values.charges import weight
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.core.rounds.values.training_progress import furthest_step
@@ -115,6 +117,22 @@ def describe_silent_jobs(cluster: Cluster) -> str:
 def drained_view(cluster: DurableCluster) -> tuple[api.DrainedStatus, ...]:
     """Return the names that operators keep out of all jobs, each with the reason."""
     return tuple(api.DrainedStatus(node=name, reason=reason) for name, reason in sorted(cluster.drained.items()))
+
+
+def charged_view(cluster: DurableCluster, policy: Policy, now: float) -> tuple[api.HostStatus, ...]:
+    """Return the hosts that are charged with failed rounds or quarantined, by name."""
+    return tuple(
+        api.HostStatus(
+            host=host,
+            quarantined=known.quarantined,
+            weight=round(weight(known.as_of(now), policy.charge_half_life_s, policy.quarantine_at), 3),
+            charges=tuple(
+                api.ChargeStatus(fault=each.fault, error=each.error, age_s=round(each.age_s, 3))
+                for each in known.as_of(now)
+            ),
+        )
+        for host, known in sorted(cluster.hosts.items())
+    )
 
 
 def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundStatus, ...]:
@@ -368,8 +386,8 @@ def _reason(member: Member, now: float) -> str:
         return member.durable.outcome.summary
     if member.drained:
         return f"leaving: {member.drained}"
-    if member.observed.leaving:
-        return "leaving"
+    if member.observed.leaving or member.state is MemberState.QUARANTINED:
+        return member.readiness.quarantined or "leaving"
     if member.session.id is None:
         return "disconnected"
     if member.state is MemberState.ASSIGNED:

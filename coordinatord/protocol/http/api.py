@@ -579,11 +579,32 @@ class DrainedStatus(Struct, frozen=True, kw_only=True):
     reason: AnyText
 
 
+class ChargeStatus(Struct, frozen=True, kw_only=True):
+    """A failed round that a host is charged with."""
+
+    fault: AnyText
+    """`device`, `hang`, `disk`, `lost` or `crash`."""
+    error: AnyText
+    age_s: Number
+
+
+class HostStatus(Struct, frozen=True, kw_only=True):
+    """A host that is charged with failed rounds, or quarantined: rounds do without it if they can."""
+
+    host: AnyText
+    quarantined: AnyText
+    """Why it is quarantined; empty if it is not."""
+    weight: Number
+    """What its charges add up to."""
+    charges: Annotated[tuple[ChargeStatus, ...], Meta(max_length=ITEMS_MAX)]
+
+
 class JobsAnswer(Struct, frozen=True, kw_only=True):
     """The answer to `GET /v1/jobs`."""
 
     jobs: Annotated[tuple[JobStatus, ...], Meta(max_length=ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    charged: Annotated[tuple[HostStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     insecure: bool = False
     """Whether the coordinator serves everybody, in the clear."""
     shared: SharedStatus | None = None

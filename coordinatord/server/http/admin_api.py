@@ -16,6 +16,8 @@ from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
     ForgetJob,
+    PardonNode,
+    QuarantineNode,
     Request,
     RestartJob,
     StopJob,
@@ -38,6 +40,8 @@ _PATHS: dict[str, type[Request]] = {
     "/v1/jobs/{job:[^/]+}/forget": ForgetJob,
     "/v1/nodes/{node:[^/]+}/drain": DrainNode,
     "/v1/nodes/{node:[^/]+}/undrain": UndrainNode,
+    "/v1/nodes/{node:[^/]+}/quarantine": QuarantineNode,
+    "/v1/nodes/{node:[^/]+}/pardon": PardonNode,
 }
 """The class of request for each path. The paths have a pattern because aiohttp's default one allows no braces."""
 

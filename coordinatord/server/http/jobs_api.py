@@ -10,7 +10,7 @@ from functools import partial
 from aiohttp import web
 from msgspec import Struct
 
-from coordinatord.core.shown.job_view import describe_silent_jobs, drained_view, job_view, whole_view
+from coordinatord.core.shown.job_view import charged_view, describe_silent_jobs, drained_view, job_view, whole_view
 from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer, SharedStatus
 from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
@@ -153,8 +153,12 @@ class JobsApi:
             async for run in iterate_jobs(driver, NODES_AT_ONCE)
             if caller.is_for(run.job)
         ]
-        drained = drained_view(driver.machine.cluster.durable) if caller.jobs == ALL_JOBS else ()
-        answer = JobsAnswer(jobs=tuple(jobs), drained=drained, insecure=self._insecure, shared=self._shared())
+        machine, sees_all = driver.machine, caller.jobs == ALL_JOBS
+        drained = drained_view(machine.cluster.durable) if sees_all else ()
+        charged = charged_view(machine.cluster.durable, machine.policy, driver.now) if sees_all else ()
+        answer = JobsAnswer(
+            jobs=tuple(jobs), drained=drained, charged=charged, insecure=self._insecure, shared=self._shared()
+        )
         return encoded(plain_without(answer, IN_LIST), kind)
 
     async def _encode_job(self, job: str, kind: str) -> bytes | None:

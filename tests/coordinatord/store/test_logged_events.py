@@ -5,7 +5,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from coordinatord.core.rounds.values.records import NodeDrained, NodeUndrained
+from coordinatord.core.rounds.values.records import HostJudged, NodeDrained, NodeUndrained
 from coordinatord.store.database import Database
 from coordinatord.store.retention import MARKS_KEPT
 from coordinatord.store.sqlite_store import SqliteStore
@@ -41,6 +41,16 @@ def test_drains_that_hold_are_kept_and_others_do_not_pile_up() -> None:
     assert left[:2] == ["bad", "again"]
     assert "mended" not in left
     assert database.count() == MARKS_KEPT + 2
+
+
+def test_the_last_judgement_of_a_host_is_kept_and_earlier_ones_do_not_pile_up() -> None:
+    database = Database.in_memory()
+    database.append(made_at(0.0, HostJudged("", "", "charged", "lemon"), HostJudged("", "", "quarantined", "lemon")))
+    for number in range(MARKS_KEPT):
+        database.append(made_at(1.0, HostJudged("", "", f"charged {number}", "other")))
+    kept = [entry.record.reason for entry in database.load() if isinstance(entry.record, HostJudged)]
+    assert kept[0] == "quarantined"
+    assert len(kept) == MARKS_KEPT + 1
 
 
 async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def test_a_row_can_be_read_by_people_and_says_nothing_twice() -> None:
         "incarnation": 1,
         "silent_s": 5.0,
         "leaving": False,
+        "silent": False,
     }
     assert encode(Entry(0.0, JOINED))[5] == 0
     assert json.loads(encode(Entry(0.0, FORMED))[-1])["nodes"][1]["node"] == "n2"

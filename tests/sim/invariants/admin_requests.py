@@ -14,12 +14,15 @@ from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
     ForgetJob,
+    PardonNode,
+    QuarantineNode,
     Request,
     RestartJob,
     StopJob,
     UndrainNode,
 )
 from coordinatord.core.rounds.values.records import (
+    HostJudged,
     JobStopAsked,
     NodeDrained,
     NodeJoined,
@@ -43,6 +46,8 @@ class AdminLaws(Laws):
         """Names that an operator ever drained."""
         self._undrained: set[str] = set()
         """Names that an operator ever undrained."""
+        self._judged: set[str] = set()
+        """Hosts that were ever judged."""
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check that no decision contradicts an operator."""
@@ -66,6 +71,8 @@ class AdminLaws(Laws):
             self._drained.add(record.node)
         elif isinstance(record, NodeUndrained):
             self._undrained.add(record.node)
+        elif isinstance(record, HostJudged):
+            self._judged.add(record.node)
         elif isinstance(record, RoundFormed):
             self.check(record.run not in self._to_end, "run %s is to end, and a round is formed", record.run)
 
@@ -104,6 +111,8 @@ class AdminLaws(Laws):
                 done = request.target in self._drained
             case UndrainNode():
                 done = request.target in self._undrained
+            case QuarantineNode() | PardonNode():
+                done = f"host-{request.target}" in self._judged
             case StopJob():
                 done = run_id in self._to_end
             case RestartJob():

@@ -10,6 +10,7 @@ from tests.sim.invariants.decisions import DecisionLaws
 from tests.sim.invariants.departures import DepartureLaws
 from tests.sim.invariants.hangs import HangLaws
 from tests.sim.invariants.identities import IdentityLaws
+from tests.sim.invariants.judgements import JudgementLaws
 from tests.sim.invariants.kept_state import KeptStateLaws
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.messages import MessageLaws
@@ -46,6 +47,7 @@ class AllLaws:
         self.root_cause = RootCauseLaws(facts)
         self.hangs = HangLaws(facts, self.root_cause)
         preparing = PreparingLaws(facts)
+        self.judgements = JudgementLaws(facts)
         self.sets: tuple[Laws, ...] = (
             facts,
             self.rounds,
@@ -66,6 +68,7 @@ class AllLaws:
             self.kept,
             self.redone,
             self.planned,
+            self.judgements,
             preparing,
             self.departures,
             DecisionLaws(facts, preparing, self.kept.waits, self.departures),

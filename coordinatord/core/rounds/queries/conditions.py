@@ -67,6 +67,14 @@ def settled(run: Run) -> float | None:
     return before_first_timeout(run, max(_settle_end(run), _pause_end(run)))
 
 
+def short_of_nodes(run: Run) -> float | None:
+    """Too few nodes are there for a round without quarantined ones, and none has arrived for a while."""
+    others = run.roll.count(MemberState.READY, MemberState.PREPARING, MemberState.DISCONNECTED)
+    if others >= run.spec.nodes_min or not run.roll.count(MemberState.QUARANTINED):
+        return None
+    return _settle_end(run)
+
+
 def arrived(run: Run) -> float | None:
     """The round has room for nodes that have arrived, and `--scale-up` lets it end for them.
 

@@ -18,6 +18,7 @@ from coordinatord.protocol.text import clip
 _OUTSIDE = {
     MemberState.PREPARING: Goal.WAIT,
     MemberState.READY: Goal.WAIT,
+    MemberState.QUARANTINED: Goal.WAIT,
     MemberState.HANDING_OVER: Goal.WAIT,
     MemberState.STALE: Goal.STOP,
 }
@@ -152,6 +153,8 @@ def _reason(run: Run, member: Member) -> str:
     waits = member.state in {MemberState.PREPARING, MemberState.READY}
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
         return _waiting_text(run)
+    if member.state is MemberState.QUARANTINED:
+        return f"spare: its host is {member.readiness.quarantined}"
     if member.state is MemberState.HANDING_OVER:
         return f"it leaves as soon as {run.keeping.leaves_once(member)}"
     if member.state is MemberState.STALE:

@@ -42,6 +42,21 @@ def is_cut_off(cluster: Cluster) -> bool:
     return silent
 
 
+def apply_quarantines(cluster: Cluster) -> list[Run]:
+    """Mark the members on quarantined hosts, and unmark others; return the runs in which a member changed."""
+    touched = []
+    for run in cluster.live:
+        for member in run.members.values():
+            known = cluster.durable.hosts.get(member.offer.host)
+            why = "" if known is None else known.quarantined
+            if why != member.readiness.quarantined:
+                member.readiness.quarantined = why
+                run.roll.place(member)
+                if run not in touched:
+                    touched.append(run)
+    return touched
+
+
 def apply_drains(cluster: Cluster) -> list[Run]:
     """Mark the members that operators have drained as leaving; return the runs with a newly marked member."""
     touched = []

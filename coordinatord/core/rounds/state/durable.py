@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from coordinatord.core.rounds.values.charges import HostCharges
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.records import Reason
 from coordinatord.core.rounds.values.resume_point import ResumePoint
@@ -97,6 +98,8 @@ class LostMember(Struct, frozen=True):
     round: int
     """The current round then, or the last one."""
     at: float
+    silent: bool
+    """Whether its host or its network went, and not only its process."""
 
 
 class SpoiledStep(Struct, frozen=True):
@@ -246,6 +249,8 @@ class DurableCluster:
     """The live or last run of each job, in the order in which they were opened."""
     drained: dict[str, str] = field(default_factory=dict)
     """The drained nodes and hosts, by name, each with the reason: no job lets them in."""
+    hosts: dict[str, HostCharges] = field(default_factory=dict)
+    """The hosts that are charged with failed rounds or quarantined, by name, the last one judged at the end."""
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last forgotten runs, by id, each with the reason: a node that comes back to one must not open another."""
 

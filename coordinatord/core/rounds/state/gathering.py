@@ -71,8 +71,12 @@ class Gathering:
                 self.join_timeouts.set(member.node, latest)
 
     def record_counts(self, now: float) -> None:
-        """Record since when enough nodes for a round have joined, and since when enough are ready."""
-        ready, least = self._roll.count(MemberState.READY), self._durable.spec.nodes_min
+        """Record since when enough nodes for a round have joined, and since when enough are ready.
+
+        Quarantined ones count, since a round that lacks nodes takes them.
+        """
+        ready = self._roll.count(MemberState.READY, MemberState.QUARANTINED)
+        least = self._durable.spec.nodes_min
         if ready + self._roll.count(MemberState.PREPARING) < least:
             self.joined_since = None
         elif self.joined_since is None:

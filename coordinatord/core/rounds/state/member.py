@@ -21,6 +21,8 @@ class MemberState(StrEnum):
     """The node is outside the round, and can have no workers yet: it still imports their modules."""
     READY = "ready"
     """The node is outside the round and has no workers: it can be given the next round."""
+    QUARANTINED = "quarantined"
+    """The node is outside the round and could be given the next one. Its host is quarantined, and not needed."""
     HANDING_OVER = "handing_over"
     """The node is outside the round and is to leave. It waits until others have the state that only it keeps."""
     STALE = "stale"
@@ -86,7 +88,7 @@ class Session:
 
 @dataclass(slots=True, eq=False)
 class Readiness:
-    """When a node arrived for the next round, and whether it arrives again when it becomes ready."""
+    """When a node arrived for the next round, and whether that round takes it."""
 
     arrived_at: float
     """When it last arrived, in the coordinator's clock."""
@@ -94,6 +96,10 @@ class Readiness:
     """Whether it was ready or in a round before: when it reconnects, it does not arrive again."""
     preparing_since: float | None = None
     """When it began to prepare; None if it has not reported that it prepares."""
+    quarantined: str = ""
+    """Why rounds do without the node if they can; empty if they do not."""
+    enlisted: bool = False
+    """Whether the node is to be in the next round though it is quarantined, since too few others are there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -175,7 +181,9 @@ class Member:
             return MemberState.PREPARING
         if self.observed.phase.has_workers:
             return MemberState.STALE
-        return MemberState.HANDING_OVER if self.held_back else MemberState.READY
+        is_spared = bool(self.readiness.quarantined) and not self.readiness.enlisted
+        at_rest = MemberState.QUARANTINED if is_spared else MemberState.READY
+        return MemberState.HANDING_OVER if self.held_back else at_rest
 
     def _state_inside(self, run: str, round_number: int) -> MemberState:
         if self.durable.succeeded:

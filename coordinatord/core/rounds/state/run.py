@@ -122,6 +122,9 @@ class Run:
         self.steps_announced, self.restart_asked = False, ""
         self.evidence.begin_round()
         self.gathering.begin_round()
+        for member in [member for member in self.members.values() if member.readiness.enlisted]:
+            member.readiness.enlisted = False
+            self.roll.place(member)
         for ranks in nodes:
             member = self.members[ranks.node]
             member.readiness.has_arrived = True
@@ -165,13 +168,22 @@ class Run:
 
     @property
     def candidates(self) -> list[Member]:
-        """The members to form a round of now, by group rank. Nodes of the last round are preferred, then early ones."""
+        """The members to form a round of now, by group rank.
+
+        Nodes of the last round are preferred, then early ones. Quarantined ones only fill up the minimum.
+        """
         before = self.durable.order
         ready = sorted(
             self.roll.in_state(MemberState.READY),
-            key=lambda member: (member.node not in before, member.readiness.arrived_at),
+            key=lambda member: (
+                bool(member.readiness.quarantined),
+                member.node not in before,
+                member.readiness.arrived_at,
+            ),
         )
-        chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
+        good = sum(not member.readiness.quarantined for member in ready)
+        most = min(max(good, self.spec.nodes_min), self.spec.nodes_max)
+        chosen = {member.node: member for member in ready[:most]}
         previous = {node: ranks.workers for node, ranks in before.items()}
         return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
 

@@ -23,6 +23,7 @@ from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.state.run import NoRestart, Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.transitions.judging import judge
 from coordinatord.core.rounds.values.ranks import assign
 from coordinatord.core.rounds.values.records import (
     AGE_MAX,
@@ -70,6 +71,18 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
             differing=run.keeping.differing_step(point),
         )
     )
+    decision.notify_all(run)
+
+
+def enlist_quarantined(run: Run, reason: Reason, decision: Decision) -> None:
+    """Take as many quarantined nodes as a round lacks, those first that came first."""
+    del reason
+    lacking = run.spec.nodes_min - run.roll.count(MemberState.READY)
+    by_arrival = sorted(run.roll.in_state(MemberState.QUARANTINED), key=lambda each: each.readiness.arrived_at)
+    for member in by_arrival[:lacking]:
+        member.readiness.enlisted = True
+        run.roll.place(member)
+        run.gathering.begin_wait(member, decision.now)
     decision.notify_all(run)
 
 
@@ -168,13 +181,14 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
             futile=run.futile,
         )
     )
+    judge(run, report, decision)
     for member in run.keeping.end_round(decision.now):
         decision.notify(run, member)
     releases.release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
     for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.lease.expired]:
         decision.close(member)
         run.remove(member)
-    for member in run.roll.in_state(MemberState.READY):
+    for member in run.roll.in_state(MemberState.READY, MemberState.QUARANTINED):
         run.gathering.begin_wait(member, decision.now)
     decision.notify_all(run)
 
@@ -218,7 +232,9 @@ def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
         code = ExitCode.NO_PROGRESS
     reasons = Reasons(run)
     reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")
-    end_run(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))
+    report = report_on(run, decision.now)
+    judge(run, report, decision)
+    end_run(run, reason, Result.FAILED, code, decision, report)
 
 
 def end_as_asked(run: Run, reason: Reason, decision: Decision) -> None:
@@ -254,7 +270,8 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
     if member.durable.in_round and not member.durable.succeeded:
         run.evidence.record_loss(member.lived_at)
-    decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
+    silent = member.session.id is not None
+    decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving, silent))
 
 
 def end_run(

@@ -16,12 +16,14 @@ from coordinatord.core.rounds.state.cluster import DRAINED_MAX, Cluster, apply_d
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.transitions import actions, observations
+from coordinatord.core.rounds.transitions import actions, judging, observations
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
     ForgetJob,
+    PardonNode,
+    QuarantineNode,
     Request,
     RestartJob,
     StopJob,
@@ -56,6 +58,8 @@ def _reply(request: Request, decision: Decision) -> Reply:
             return _drain(request, decision)
         case UndrainNode():
             return _undrain(request, decision)
+        case QuarantineNode() | PardonNode():
+            return _judge(request, decision)
     run = decision.cluster.jobs.get(request.target)
     if run is None:
         return Reply(AdminResult.UNKNOWN_JOB, f"no job {request.target!r} is known here")
@@ -236,3 +240,29 @@ def _undrain(request: Request, decision: Decision) -> Reply:
     if touched:
         return Reply(AdminResult.DONE, f"{name} is no longer drained, and stays", touched)
     return Reply(AdminResult.DONE, f"{name} may join again. If its nodeclient has ended, start it again")
+
+
+def _judge(request: Request, decision: Decision) -> Reply:
+    """Quarantine or pardon the host of a node, which is named by the node's id or its own name."""
+    cluster, name = decision.cluster, request.target
+    hosts = {member.offer.host for run in cluster.jobs.values() for member in _members_named(run, name)}
+    known = cluster.durable.hosts.get(name)
+    if not hosts and known is None:
+        return Reply(AdminResult.UNKNOWN_NODE, f"no job has a node or a host {name!r}, and no such host is charged")
+    host = min(hosts, default=name)
+    known = cluster.durable.hosts.get(host)
+    pardons = isinstance(request, PardonNode)
+    if known is None if pardons else known is not None and known.by_operator:
+        why = "it is not charged" if known is None else known.quarantined
+        return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: {why}")
+    if not pardons and known is None and len(cluster.durable.hosts) >= judging.HOSTS_MAX:
+        return Reply(AdminResult.REFUSED, f"{judging.HOSTS_MAX} hosts are on record, the limit: pardon some first")
+    if pardons:
+        effect = "is no longer charged, and is let in again"
+        if not request.dry_run:
+            judging.pardon(host, f"host {host} is {request.attribution('pardoned')}", decision)
+    else:
+        effect = "is in a round only if too few others are there"
+        if not request.dry_run:
+            judging.quarantine(host, request.attribution("quarantined"), decision)
+    return Reply(AdminResult.DONE, f"host {host} {effect}")

@@ -24,6 +24,7 @@ from coordinatord.core.rounds.state.durable import (
     State,
 )
 from coordinatord.core.rounds.values import records
+from coordinatord.core.rounds.values.charges import HostCharges
 from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
@@ -46,6 +47,11 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
             return
         case records.NodeUndrained():
             cluster.drained.pop(record.node, None)
+            return
+        case records.HostJudged():
+            cluster.hosts.pop(record.node, None)
+            if record.charges or record.quarantined:
+                cluster.hosts[record.node] = HostCharges(record.charges, record.quarantined, record.by_operator, at)
             return
         case records.RunOpened():
             earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one
@@ -117,7 +123,7 @@ def _node_lost(run: DurableRun, record: records.NodeLost, at: float) -> None:
     if member.in_round and not member.succeeded:
         run.losses.append(LostNode(member.node, at - record.silent_s))
     if not record.leaving:
-        run.lost.append(LostMember(member.node, member.offer.host, record.reason, run.round, at))
+        run.lost.append(LostMember(member.node, member.offer.host, record.reason, run.round, at, record.silent))
         del run.lost[:-LOST_MAX]
     run.last_left = record.leaving
     if not run.members:

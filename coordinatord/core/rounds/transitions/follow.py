@@ -7,7 +7,7 @@ durable state, so nothing here may decide anything that has to outlive it.
 from __future__ import annotations
 
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.state.cluster import Cluster
+from coordinatord.core.rounds.state.cluster import Cluster, apply_quarantines
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values import records
@@ -23,12 +23,16 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
         case records.JobForgotten():
             if record.job not in cluster.durable.jobs:
                 cluster.jobs.pop(record.job, None)
+        case records.HostJudged():
+            apply_quarantines(cluster)
         case _:
             run = cluster.jobs.get(record.job)
             if run is not None:
                 run.followed += 1
                 run.watching.follow(record)
                 _follow(run, record)
+                if isinstance(record, records.NodeJoined):
+                    apply_quarantines(cluster)
                 run.keeping.follow(record)
 
 

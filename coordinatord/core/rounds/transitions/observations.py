@@ -147,6 +147,8 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
             run.gathering.begin_wait(member, now)  # its session was interrupted, so it is no new arrival
         else:
             run.gathering.record_arrival(member, now)
+    if member.state is MemberState.QUARANTINED:
+        run.gathering.begin_wait(member, now)
     if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
         # Only the coordinator may report a hang: the text becomes the reason of a record.
         run.evidence.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
@@ -219,7 +221,7 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
     if ended and run.keeping.may_be_needed(member):
         run.leaving.add(member.node)  # whether others need its kept state is known when all have stopped
-    elif member.state is MemberState.READY:
+    elif member.state in {MemberState.READY, MemberState.QUARANTINED}:
         releases.release_or_hold_back(run, [member], decision)
     elif ended or member.state in {MemberState.PREPARING, MemberState.SUCCEEDED}:
         releases.release_leaving(run, member, decision)

@@ -69,6 +69,13 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ),
     ((FORMING,), when.full, STARTING, do.form_round, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
     ((FORMING,), when.settled, STARTING, do.form_round, f"{_FORMED}{{reasons.resumes}}"),
+    (
+        (FORMING,),
+        when.short_of_nodes,
+        None,
+        do.enlist_quarantined,
+        "too few other nodes are there, so quarantined ones are taken",
+    ),
     # A round at work
     ((STARTING,), when.all_started, RUNNING, do.record_started, "all workers are started{reasons.starts}"),
     ((RUNNING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),

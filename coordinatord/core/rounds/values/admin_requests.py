@@ -49,6 +49,14 @@ class UndrainNode(Request, frozen=True):
     """Let a drained node in again."""
 
 
+class QuarantineNode(Request, frozen=True):
+    """Have rounds do without the host of a node, if they can."""
+
+
+class PardonNode(Request, frozen=True):
+    """Drop all charges against the host of a node, and its quarantine."""
+
+
 class AdminResult(StrEnum):
     """The result of a request."""
 

@@ -13,10 +13,21 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
+from coordinatord.core.rounds.values.charges import CHARGES_MAX, Charge
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span, Spent
-from coordinatord.protocol.fields import RANKS_MAX, WINDOW_RESTARTS_MAX, Address, Count, Counter, Name, Port, Step
+from coordinatord.protocol.fields import (
+    RANKS_MAX,
+    WINDOW_RESTARTS_MAX,
+    Address,
+    Count,
+    Counter,
+    Name,
+    Port,
+    Sentence,
+    Step,
+)
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome, Report, WorkerStarts
 from coordinatord.protocol.schema import Strict, printable
@@ -93,6 +104,9 @@ class NodeLost(NodeRecord, frozen=True):
     """How long it had been silent."""
     leaving: bool
     """Whether it had announced that it would leave, and was gone before the coordinator answered."""
+    silent: bool = False
+    """Whether it fell silent while its connection was open, as when its host or its network goes. If its process ends,
+    the connection is closed."""
 
 
 class NodeReleased(NodeRecord, frozen=True):
@@ -285,6 +299,15 @@ class NodeDrained(ClusterRecord, frozen=True):
 
 class NodeUndrained(ClusterRecord, frozen=True):
     """Jobs let the node in again."""
+
+
+class HostJudged(ClusterRecord, frozen=True):
+    """The charges against a host have changed, or whether rounds do without it; all that is on record about it."""
+
+    charges: Annotated[tuple[Charge, ...], Meta(max_length=CHARGES_MAX)] = ()
+    quarantined: Sentence = ""
+    """Why rounds do without it if they can; empty if they do not."""
+    by_operator: bool = False
 
 
 def _kinds(parent: type[Record]) -> Iterator[type[Record]]:

@@ -1,0 +1,124 @@
+"""Judges hosts when a round is over: which one is charged with its end, and whether rounds do without it from now on.
+
+`values/charges` says what a charge is. A quarantined host stays connected as a spare, and is in a round only if too few
+other nodes are there. It is let in again by an operator, or when its errors turn out to be those of other hosts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.charges import (
+    CHARGES_MAX,
+    FAULT_OF,
+    Charge,
+    Fault,
+    HostCharges,
+    is_same_charge,
+    shared_by_others,
+    weight,
+)
+from coordinatord.core.rounds.values.records import HostJudged
+from coordinatord.protocol.exit_codes import describe_exit, signal_behind
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import HangKind, Report
+from coordinatord.protocol.text import clip
+
+HOSTS_MAX = 20_000
+"""The most hosts that are on record, as many as there may be nodes; a further one is not charged."""
+
+
+def judge(run: Run, report: Report | None, decision: Decision) -> None:
+    """Charge the host that ended the round, if one did by a fault of its own, and quarantine it if that is enough."""
+    found = _lost_host(run) if report is None else _failed_host(report)
+    hosts = decision.cluster.durable.hosts
+    if found is None or len(_hosts_of(run) | {found[0]}) == 1 or len(hosts) >= HOSTS_MAX:
+        return
+    host, charge = found
+    others = shared_by_others(charge, host, hosts)
+    if others:
+        _drop_charges(charge, [host, *others], decision)
+        return
+    known = hosts.get(host, HostCharges())
+    charges = (*known.as_of(decision.now), charge)[-CHARGES_MAX:]
+    text, why = f"host {host} is charged: {_describe(charge)}", known.quarantined
+    policy = run.policy
+    is_enough = weight(charges, policy.charge_half_life_s, policy.quarantine_at) >= policy.quarantine_at > 0
+    if is_enough and not why:
+        if _may_lose_one(run, host, decision):
+            why = clip(f"quarantined for {_count(charges)}, the last one {_describe(charge)}", MESSAGE_MAX)
+            text = f"host {host} is {why}"
+        else:
+            text += "; it is not quarantined, since as many hosts are as may be (--quarantine-share)"
+    _record(host, charges, why, text, decision, by_operator=known.by_operator)
+
+
+def pardon(host: str, text: str, decision: Decision) -> None:
+    """Drop all charges against a host, and its quarantine."""
+    _record(host, (), "", text, decision)
+
+
+def quarantine(host: str, text: str, decision: Decision) -> None:
+    """Quarantine a host because an operator wants that."""
+    charges = decision.cluster.durable.hosts.get(host, HostCharges()).as_of(decision.now)
+    _record(host, charges, clip(text, MESSAGE_MAX), f"host {host} is {text}", decision, by_operator=True)
+
+
+def _record(
+    host: str, charges: Sequence[Charge], why: str, text: str, decision: Decision, *, by_operator: bool = False
+) -> None:
+    decision.record(HostJudged("", "", text, host, tuple(charges), why, by_operator))
+
+
+def _failed_host(report: Report) -> tuple[str, Charge] | None:
+    """Return the host of the first failed worker with its charge; None if the failure may be no fault of a host."""
+    failure, fault = report.failure, FAULT_OF.get(report.cause)
+    names_no_worker = failure.hang is HangKind.NETWORK or bool(failure.hang_ranks)
+    fail_alike = [other for other in report.consequences if other.same_error and other.node != report.node]
+    are_all_named = report.consequences_count == len(report.consequences)
+    exits_by_itself = fault is Fault.CRASH and signal_behind(failure.exit_code) is None
+    if fault is None or exits_by_itself or names_no_worker or fail_alike or not are_all_named:
+        return None
+    error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
+    return report.host, Charge(fault, "" if failure.xids else clip(error, MESSAGE_MAX), 0.0)
+
+
+def _lost_host(run: Run) -> tuple[str, Charge] | None:
+    """Return the host that the round has lost with its charge; None if it lost none or several, or only a process."""
+    nodes = {loss.node for loss in run.durable.losses}
+    lost = [each for each in run.durable.lost if each.node in nodes and each.round == run.durable.round]
+    hosts = {each.host for each in lost if all(other.silent for other in lost)}
+    return (hosts.pop(), Charge(Fault.LOST, "", 0.0)) if len(hosts) == 1 else None
+
+
+def _hosts_of(run: Run) -> set[str]:
+    return {member.offer.host for member in run.members.values() if member.durable.outcome is None}
+
+
+def _may_lose_one(run: Run, host: str, decision: Decision) -> bool:
+    """Whether another host of the run may be quarantined: one may always be, and at most a share of all."""
+    hosts, known = _hosts_of(run) | {host}, decision.cluster.durable.hosts
+    quarantined = sum(bool(known[name].quarantined) for name in hosts if name in known)
+    return quarantined < max(1, int(len(hosts) * run.policy.quarantine_share))
+
+
+def _drop_charges(charge: Charge, hosts: Sequence[str], decision: Decision) -> None:
+    """Drop all charges for an error that has come on several hosts, and quarantines that rest on them."""
+    for host in hosts:
+        known = decision.cluster.durable.hosts.get(host)
+        if known is None or not any(is_same_charge(each, charge) for each in known.charges):
+            continue
+        left = [each for each in known.as_of(decision.now) if not is_same_charge(each, charge)]
+        why = known.quarantined if known.by_operator else ""
+        text = f"host {host} is no longer charged with an error that came on other hosts too: {_describe(charge)}"
+        _record(host, left, why, text, decision, by_operator=known.by_operator)
+
+
+def _describe(charge: Charge) -> str:
+    return f"{charge.fault} ({charge.error})" if charge.error else str(charge.fault)
+
+
+def _count(charges: Sequence[Charge]) -> str:
+    return "a failed round" if len(charges) == 1 else f"{len(charges)} failed rounds"

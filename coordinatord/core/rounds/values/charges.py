@@ -1,0 +1,99 @@
+"""Charges against hosts: which host ended a round, and what several charges add up to. Pure.
+
+A script may fail on each host that it visits, and a network may cut off many at once. So a failure charges a host only
+if it may be the host's fault, if nothing like it happened on another host in the same round, and as long as no other
+host is charged with the same error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from coordinatord.protocol.fields import Sentence
+from coordinatord.protocol.messages import Cause
+from coordinatord.protocol.schema import Strict
+from coordinatord.protocol.text import is_same_error
+
+CHARGES_MAX = 8
+"""How many charges of a host are kept: fewer are enough to quarantine it."""
+
+AGE_MAX = 10**9
+"""The limit in seconds: some 30 years, in place of no limit."""
+
+
+class Fault(StrEnum):
+    """What a host is charged with."""
+
+    DEVICE = "device"
+    HANG = "hang"
+    DISK = "disk"
+    LOST = "lost"
+    """The host went while it was in a round."""
+    CRASH = "crash"
+    """Native code crashed."""
+
+
+FAULT_OF = {
+    Cause.DEVICE: Fault.DEVICE,
+    Cause.HANG: Fault.HANG,
+    Cause.DISK: Fault.DISK,
+    Cause.UNKNOWN: Fault.CRASH,
+}
+"""The causes that may be a host's fault. An error of the script, a lack of memory, and what somebody outside the job
+does to a worker are none. A broken connection is none either, since each end may have failed."""
+
+
+class Charge(Strict, frozen=True):
+    """One failed round that a host ended."""
+
+    fault: Fault
+    error: Sentence
+    """The error, to compare it with those of other hosts; empty if the fault is certain."""
+    age_s: Annotated[float, Meta(ge=0, le=AGE_MAX)]
+    """How long ago it was, as of the record that has it."""
+
+
+class HostCharges(Struct, frozen=True):
+    """What is on record about one host."""
+
+    charges: tuple[Charge, ...] = ()
+    """The last ones, the oldest first."""
+    quarantined: str = ""
+    """Why rounds do without it if they can; empty if they do not."""
+    by_operator: bool = False
+    """Whether an operator wants the quarantine: no other host's failure ends it."""
+    at: float = 0.0
+    """When it was recorded, by the coordinator's clock."""
+
+    def as_of(self, now: float) -> tuple[Charge, ...]:
+        """Return the charges with their ages as of `now`."""
+        passed = max(0.0, now - self.at)
+        return tuple(Charge(each.fault, each.error, min(each.age_s + passed, AGE_MAX)) for each in self.charges)
+
+
+def weight(charges: Iterable[Charge], half_life_s: float, threshold: float) -> float:
+    """Return what charges add up to: 1 for each, halved with each half-life.
+
+    A broken GPU is enough by itself.
+    """
+    full = {Fault.DEVICE: threshold}
+    return sum(full.get(each.fault, 1.0) * math.exp2(-each.age_s / half_life_s) for each in charges)
+
+
+def shared_by_others(charge: Charge, host: str, hosts: Mapping[str, HostCharges]) -> list[str]:
+    """Return the other hosts that are charged with the same error."""
+    return [
+        name
+        for name, known in hosts.items()
+        if name != host and any(is_same_charge(each, charge) for each in known.charges)
+    ]
+
+
+def is_same_charge(one: Charge, other: Charge) -> bool:
+    """Whether two charges are for the same error, which then is no fault of either host."""
+    return one.fault is other.fault and is_same_error(one.error, other.error)

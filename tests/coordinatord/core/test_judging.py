@@ -1,0 +1,220 @@
+"""Hosts that end rounds: which are charged, which are quarantined, and who is let in again."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from coordinatord.core.journal import Decided
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, Reported
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.admin_requests import PardonNode, QuarantineNode
+from coordinatord.core.rounds.values.charges import Charge, Fault, weight
+from coordinatord.core.rounds.values.records import HostJudged
+from coordinatord.protocol.messages import Phase
+from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
+
+HOUR = 3_600.0
+
+
+class Job:
+    """A job of several hosts with a node each, of which a test makes some fail."""
+
+    def __init__(self, nodes: int = 8, nodes_min: int = 2, **policy: Any) -> None:
+        self.policy = replace(Policy(), retry_pause_s=0.0, heartbeat_s=1_000.0, **policy)
+        self.coordinator = a_coordinator(**{name: getattr(self.policy, name) for name in self.policy.__struct_fields__})
+        self.spec = replace(a_spec(nodes_min, nodes, max_restarts=1_000))
+        self.past: list[Decided] = []
+        self.now = 0.0
+        self.names = [f"n{number}" for number in range(nodes)]
+        for name in self.names:
+            self.join(name)
+        self.wait(3.0)
+
+    @property
+    def run(self) -> Any:
+        """Return the run of the job."""
+        return self.coordinator.jobs["default"]
+
+    def handle(self, event: Any) -> None:
+        """Give the coordinator an event, and keep what it recorded."""
+        self.past += ((self.now, record) for record in self.coordinator.handle(event, self.now).records)
+
+    def join(self, name: str) -> None:
+        """Connect a node, whose host is named after it."""
+        join = a_join(name, spec=self.spec)
+        join = replace(join, offer=replace(join.offer, host=f"host-{name}", host_id=name))
+        self.handle(Connected(int(name[1:]) + 1, join, f"10.0.0.{name[1:]}", "10.0.1.1"))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self.past += ((self.now, record) for record in let_pass(self.coordinator, self.now))
+
+    def report(self, name: str, phase: Phase, failure: Any = None) -> None:
+        """Have a node report on the present round."""
+        number = self.run.durable.round
+        sent = an_observed(run=self.run.id, round=number, phase=phase, failure=failure, beat=True)
+        self.handle(Reported(int(name[1:]) + 1, sent))
+
+    @property
+    def inside(self) -> list[str]:
+        """The nodes of the round."""
+        return sorted(member.node for member in self.run.roll.inside)
+
+    def fail(self, name: str, after_s: float = HOUR, **failed: Any) -> None:
+        """Have a worker of this node fail, after the round went on for a while; the next round forms."""
+        for each in self.inside:
+            self.report(each, Phase.RUNNING)
+        self.now += after_s
+        inside = self.inside
+        self.report(name, Phase.STOPPING, a_failure(**failed))
+        for each in inside:
+            self.report(
+                each, Phase.FAILED if each == name else Phase.STOPPED, a_failure(**failed) if each == name else None
+            )
+        self.wait(3.0)
+
+    @property
+    def quarantined(self) -> set[str]:
+        """The hosts that are quarantined."""
+        return {host for host, known in self.coordinator.cluster.durable.hosts.items() if known.quarantined}
+
+    def next_life(self) -> None:
+        """Start another coordinator with the records of this one; all nodes come back."""
+        self.coordinator = Coordinator(self.policy, "f")
+        self.coordinator.restore(self.past, self.now)
+        for name in self.names:
+            self.join(name)
+
+
+def device(number: int = 79) -> dict[str, Any]:
+    """Return a failure of a GPU."""
+    return {"error": "torch.AcceleratorError: CUDA error: unspecified launch failure", "xids": (number,)}
+
+
+def crash(number: int = 0) -> dict[str, Any]:
+    """Return a failure without a known cause, of one of several kinds."""
+    return {"exit_code": -11, "message": "abcdefghij"[number]}
+
+
+def test_two_failed_rounds_within_a_day_quarantine_a_host_and_none_other() -> None:
+    job = Job()
+    job.fail("n3", **crash())
+    assert job.quarantined == set()
+    job.fail("n3", **crash())
+    assert job.quarantined == {"host-n3"}
+    assert "n3" not in job.inside
+    assert len(job.inside) == 7
+    assert job.run.members["n3"].state == "quarantined"
+
+
+def test_charges_decay() -> None:
+    job = Job()
+    job.fail("n3", **crash())
+    job.fail("n3", after_s=25 * HOUR, **crash())
+    assert job.quarantined == set()
+
+
+def test_a_broken_gpu_is_enough_by_itself_and_a_fault_of_the_program_is_none() -> None:
+    job = Job()
+    job.fail("n3", **device(13))
+    job.fail("n3", **device(13))
+    assert job.quarantined == set()
+    job.fail("n4", **device())
+    assert job.quarantined == {"host-n4"}
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        {"error": "ValueError: bad data"},
+        {"error": "torch.OutOfMemoryError: CUDA out of memory"},
+        {"exit_code": -9},
+    ],
+    ids=["script", "memory", "signal"],
+)
+def test_what_may_be_no_fault_of_a_host_charges_none(failed: dict[str, Any]) -> None:
+    job = Job()
+    for _ in range(4):
+        job.fail("n3", **failed)
+    assert job.coordinator.cluster.durable.hosts == {}
+
+
+def test_a_script_that_fails_on_each_host_it_visits_quarantines_none() -> None:
+    job = Job(nodes=64)
+    for number in range(6):
+        job.fail(f"n{number}", **crash())
+        job.fail(f"n{number}", **crash())
+    assert job.quarantined == set()
+
+
+def test_at_most_a_quarter_of_the_hosts_is_quarantined() -> None:
+    job = Job(nodes=8)
+    for number in range(4):
+        job.fail(f"n{number}", **device())
+    assert job.quarantined == {"host-n0", "host-n1"}
+
+
+def test_a_round_that_lacks_nodes_takes_quarantined_ones() -> None:
+    job = Job(nodes=3, nodes_min=3)
+    job.fail("n1", **device())
+    assert job.quarantined == {"host-n1"}
+    assert job.inside == ["n0", "n1", "n2"]
+
+
+def test_several_hosts_that_are_lost_at_once_are_not_charged() -> None:
+    job = Job()
+    for each in job.inside:
+        job.report(each, Phase.RUNNING)
+    job.handle(Disconnected(3))
+    job.handle(Disconnected(4))
+    job.wait(3.0)
+    for each in job.inside:
+        job.report(each, Phase.STOPPED)
+    job.wait(3.0)
+    assert job.coordinator.cluster.durable.hosts == {}
+
+
+def judgements(job: Job) -> Iterator[HostJudged]:
+    """Iterate over what was recorded about hosts."""
+    return (record for _, record in job.past if isinstance(record, HostJudged))
+
+
+def test_a_quarantine_outlives_the_coordinator_and_ends_with_a_pardon() -> None:
+    job = Job()
+    job.fail("n3", **device())
+    job.next_life()
+    assert job.quarantined == {"host-n3"}
+    assert job.run.members["n3"].state == "quarantined"
+    job.handle(AdminRequested(-1, PardonNode("n3", "alice", "GPU replaced")))
+    assert job.coordinator.cluster.durable.hosts == {}
+    *_, last = judgements(job)
+    assert last.reason == "host host-n3 is pardoned by alice: GPU replaced"
+    job.wait(3.0)
+    assert job.run.durable.state is State.STOPPING, "the node is let in again"
+
+
+def test_a_quarantine_by_an_operator_ends_only_with_a_pardon() -> None:
+    job = Job()
+    job.handle(AdminRequested(-1, QuarantineNode("n3", "alice", "slow")))
+    job.fail("n3", **crash())
+    job.fail("n4", **crash())
+    assert job.quarantined == {"host-n3"}
+    *_, last = (record for record in judgements(job) if record.node == "host-n3")
+    assert last.by_operator
+
+
+def test_nothing_is_quarantined_where_that_is_switched_off() -> None:
+    job = Job(quarantine_at=0.0)
+    for _ in range(3):
+        job.fail("n3", **device())
+    assert job.quarantined == set()
+
+
+def test_a_charge_weighs_half_after_each_half_life() -> None:
+    charges = [Charge(Fault.HANG, "", 0.0), Charge(Fault.HANG, "", HOUR), Charge(Fault.LOST, "", 2 * HOUR)]
+    assert weight(charges, HOUR, 1.5) == pytest.approx(1 + 0.5 + 0.25)

@@ -1,0 +1,59 @@
+"""Invariants of charges against hosts: none without a failed round, and no good host kept out of a round for long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.core.rounds.values.records import HostJudged, NodeLost, Record, RoundEnded, RoundFormed, RunEnded
+from tests.sim.invariants.laws import Facts, Laws
+
+
+class JudgementLaws(Laws):
+    """Watches which hosts are charged and quarantined, and which rounds have them."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.quarantined = 0
+        """How many hosts were quarantined by the coordinator itself."""
+        self._causes: set[str] = set()
+        """The hosts of the failure that ended the last round, and of the nodes that it had lost."""
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check each judgement by the records before it, and each round by the judgements."""
+        for record in records:  # those of a run that ends come after the judgement
+            if isinstance(record, NodeLost):
+                self._causes.add(f"host-{record.node}")
+            elif isinstance(record, RoundEnded | RunEnded) and record.report is not None:
+                self._causes.add(record.report.host)
+        for record in records:
+            if isinstance(record, HostJudged):
+                self._check_judgement(record)
+            elif isinstance(record, RoundFormed):
+                self._check_round(record)
+                self._causes.clear()
+
+    def _check_judgement(self, record: HostJudged) -> None:
+        hosts = self.facts.replica.cluster.hosts
+        known = hosts.get(record.node)
+        before = 0 if known is None else len(known.charges)
+        grown = len(record.charges) > before
+        self.check(not grown or record.node in self._causes, "%s is charged without a cause", record.node)
+        if "pardoned" in record.reason:
+            self.check(not record.charges and not record.quarantined, "%s is pardoned, and still charged", record.node)
+        was_wanted = known is not None and known.by_operator
+        ends = bool(was_wanted and not record.quarantined)
+        self.check(not ends or "pardoned" in record.reason, "%s is let in against the operator's word", record.node)
+        if record.quarantined and not record.by_operator and (known is None or not known.quarantined):
+            self.quarantined += 1
+            members = [each for run in self.world.daemon.machine.jobs.values() for each in run.members.values()]
+            there = {member.offer.host for member in members} | {record.node}
+            held = sum(bool(each.quarantined) for host, each in hosts.items() if host in there - {record.node})
+            most = max(1, len(there) * self.world.scenario.policy.quarantine_share)
+            self.check(held < most, "%s is one too many", record.node)
+
+    def _check_round(self, record: RoundFormed) -> None:
+        machine = self.world.daemon.machine
+        quarantined = {host for host, known in machine.cluster.durable.hosts.items() if known.quarantined}
+        taken = [ranks.node for ranks in record.nodes if f"host-{ranks.node}" in quarantined]
+        is_least = len(record.nodes) == machine.jobs[record.job].spec.nodes_min
+        self.check(not taken or is_least, "the round has quarantined nodes that it does not need: %s", taken)

@@ -1,0 +1,56 @@
+"""Jobs with a bad host, or a bad script: workers crash again and again, while operators quarantine and pardon hosts.
+
+These are histories of their own, so that the seeds of others play what they have always played.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from coordinatord.core.rounds.values.admin_requests import PardonNode, QuarantineNode
+from tests.sim.faults import strike
+from tests.sim.history import come_to_rest
+from tests.sim.scenario import draw_scenario
+from tests.sim.world import World
+
+CRASH = -11
+"""The exit code of a worker that crashes: SIGSEGV."""
+
+BAD_SCRIPT = 0.3
+"""The share of histories in which workers of any host crash."""
+
+LASTS_S = 120.0
+"""How long that goes on."""
+
+BESIDE = ("node killed", "coordinator killed", "arrives", "host gone", "operator drains")
+
+
+def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a job with a bad host. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    hosts = chance.choice([3, 4, 6, 9])
+    drawn = draw_scenario(chance)
+    scenario = replace(
+        drawn,
+        hosts=hosts,
+        nodes_min=chance.choice([1, 2, hosts]),
+        nodes_max=hosts,
+        max_restarts=100,
+        workers=replace(drawn.workers, work_s=600.0),
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = 1.0
+    every = list(world.hosts.values())
+    bad = every if chance.random() < BAD_SCRIPT else [chance.choice(every)]
+    for _ in range(chance.randint(2, 8)):
+        world.queue.plan(chance.uniform(5.0, LASTS_S), chance.choice(bad).workers.fail, CRASH)
+    for _ in range(chance.randint(0, 4)):
+        host, kind = chance.choice(every), chance.choice([QuarantineNode, PardonNode])
+        world.queue.plan(chance.uniform(5.0, LASTS_S), world.daemon.ask, kind(host.node, "operator", ""))
+    for _ in range(chance.choice([0, 0, 1, 2])):
+        world.queue.plan(chance.uniform(5.0, LASTS_S), strike, world, chance.choice(BESIDE))
+    world.go_on(LASTS_S)
+    come_to_rest(world)
+    return world
