@@ -132,7 +132,7 @@ def test_a_node_that_can_be_sent_something_has_a_goal(state: State, member_state
         expected = Goal.EXIT
     elif member_state in UNREACHABLE or (state is State.FORMING and member_state in IN_ROUND):
         expected = None
-    elif member_state in {MemberState.PREPARING, MemberState.READY, MemberState.HANDING_OVER}:
+    elif member_state in {MemberState.PREPARING, MemberState.READY, MemberState.QUARANTINED, MemberState.HANDING_OVER}:
         expected = Goal.WAIT
     elif member_state is MemberState.STALE or state is State.STOPPING:
         expected = Goal.STOP
