@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from coordinatord.core.rounds.events import AdminRequested, Event
 from coordinatord.core.rounds.values.admin_requests import RestartJob
 from coordinatord.core.rounds.values.records import (
+    HostJudged,
     NodeJoined,
     NodeLeftBehind,
     Record,
@@ -50,7 +51,7 @@ class RetryPauseLaws(Laws):
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check that no round follows an error too early."""
-        for _, record in self.facts.of_runs(records):
+        for record in records:
             self._judge(record)
 
     def _judge(self, record: Record) -> None:
@@ -62,6 +63,8 @@ class RetryPauseLaws(Laws):
             case NodeLeftBehind():
                 self._behind.add(record.node)
                 self._quiet = False
+            case HostJudged():
+                self._quiet &= not record.quarantined
             case TrainingBegan():
                 self._stepped = True
             case RoundEnded():

@@ -47,8 +47,7 @@ def apply_quarantines(cluster: Cluster) -> list[Run]:
     touched = []
     for run in cluster.live:
         for member in run.members.values():
-            known = cluster.durable.hosts.get(member.offer.host)
-            why = "" if known is None else known.quarantined
+            why = cluster.durable.why_quarantined(member.offer.host)
             if why != member.readiness.quarantined:
                 member.readiness.quarantined = why
                 run.roll.place(member)

@@ -254,6 +254,10 @@ class DurableCluster:
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last forgotten runs, by id, each with the reason: a node that comes back to one must not open another."""
 
+    def why_quarantined(self, host: str) -> str:
+        """Return why rounds do without a host if they can; empty if they do not."""
+        return self.hosts[host].quarantined if host in self.hosts else ""
+
     def why_drained(self, *names: str) -> str | None:
         """Return why the first of these names that is drained is so; None if none is."""
         return next((self.drained[name] for name in names if name in self.drained), None)

@@ -187,6 +187,17 @@ class Run:
         previous = {node: ranks.workers for node, ranks in before.items()}
         return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
 
+    def can_spare(self, node: str) -> bool:
+        """Whether a node is quarantined, and enough others are there for a round without it."""
+        others = [
+            member for member in self.members.values() if member.is_connected and not member.readiness.quarantined
+        ]
+        return (
+            node in self.members
+            and bool(self.members[node].readiness.quarantined)
+            and len(others) >= self.spec.nodes_min
+        )
+
     @property
     def health(self) -> Health:
         """The health of the round; `WELL` without a round at work."""

@@ -162,7 +162,10 @@ def advance_keeping(run: Run, _: Reason, decision: Decision) -> None:
 
 def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round, charge the budget if a worker failed by itself, and let nodes leave that were asked to."""
-    report, repeats = report_on(run, decision.now), run.repeats
+    report = report_on(run, decision.now)
+    judge(run, report, decision)
+    is_gone = report is not None and run.can_spare(report.node)
+    repeats = 0 if is_gone else run.repeats  # the next round is without the host that ended this one
     charged = report is not None and report.cause.is_charged
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
@@ -181,7 +184,6 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
             futile=run.futile,
         )
     )
-    judge(run, report, decision)
     for member in run.keeping.end_round(decision.now):
         decision.notify(run, member)
     releases.release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
