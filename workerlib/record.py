@@ -31,7 +31,7 @@ R = TypeVar("R")
 def record(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate the main function of a training script, so that an exception that leaves it is reported.
 
-    Only scripts need this that do not write a traceback to stderr, where nodeclient finds it. The exception is raised
+    A script needs this only if it writes no traceback to stderr, where nodeclient finds it. The exception is raised
     again. `SystemExit` is not reported. If TORCHELASTIC_ERROR_FILE is not set, nothing is written. From the first call
     on, a crash of native code (SIGSEGV and the like) writes a Python traceback to stderr.
     """
@@ -96,5 +96,5 @@ def _write(error: Exception, *, final: bool) -> None:
 def _describe(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken
+    except Exception:  # noqa: BLE001  # the exception's own __str__ may be broken
         return type(error).__name__

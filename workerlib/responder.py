@@ -6,9 +6,9 @@ in two ways, neither of which the script notices:
 
 * It sends `WHERE`, or `ARRIVALS` and a number, and a thread of this module answers with a JSON object.
   The answer to `WHERE` has `threads`, each with its name and its frames (file, line, function; the innermost first). It
-  has `collectives` by process group, as `recorders.collectives` returns them. If the worker does not get on, it has
-  `network_bytes`, the bytes that its connections have sent and received.
-  The answer to `ARRIVALS` has `arrivals`, as `recorders.arrivals` returns them for so many collectives.
+  has `collectives` by process group, as `recorders.collectives` returns them. If the worker makes no progress, the
+  answer also has `network_bytes`, the bytes that its connections have sent and received.
+  The answer to `ARRIVALS` has `arrivals`, as `recorders.arrivals` returns them for that many collectives.
 * It sends the signal, if there is no answer because C code holds the interpreter's lock. faulthandler then writes the
   stacks to the pipe, without that lock. Meanwhile no thread runs Python, so no stack changes.
 
@@ -46,10 +46,10 @@ DESCRIPTORS_SEARCHED = 4_096
 """How many descriptors, from 0, are searched for connections."""
 
 WHERE = b"?"
-"""The question where the worker stands."""
+"""Asks where the worker stands."""
 
 ARRIVALS = b"arrivals "
-"""The question when the worker arrived in its last collectives; their number follows."""
+"""Asks when the worker arrived in its last collectives; their number follows."""
 
 PACKET_BYTES = 65_536
 """The most bytes of a packet."""

@@ -53,7 +53,7 @@ LOCAL = "localhost"
 """The name that is the loopback on each host (RFC 6761, 6.3)."""
 
 _Place = tuple[socket.AddressFamily, Any]
-"""An address family, and an address with a port as `bind` takes it."""
+"""An address family, and an address with a port as `bind` expects it."""
 
 
 def main() -> None:
@@ -132,7 +132,7 @@ def _place(address: str, port: int) -> _Place:
         raise OSError(errno.EADDRNOTAVAIL, "this name has several addresses")
     [(family, place)] = found
     if not _is_numeric(address) and ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback:
-        raise OSError(errno.EADDRNOTAVAIL, "this host takes the name for its loopback, and others may not")
+        raise OSError(errno.EADDRNOTAVAIL, "this host resolves the name to its loopback address, and others may not")
     return family, place
 
 

@@ -18,7 +18,7 @@ import uvloop
 from coordinatord.commands.delayed_end import end_after_ending_runs, end_when_unused, set_done
 from coordinatord.commands.reload import Reloader
 from coordinatord.commands.shared_access import SharedAccess
-from coordinatord.commands.turns_to_lead import TurnsToLead, lead_until_cut_off
+from coordinatord.commands.turns_to_lead import TurnsToLead, watch_for_cut_off
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.core.rounds.events import PolicyChanged
 from coordinatord.protocol.exit_codes import ExitCode
@@ -163,7 +163,7 @@ def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess
     server.spawn(candidate.lead(), name="lease")
     candidate.roster.changed = server.on_roster_change
     server.spawn(candidate.roster.watch(), name="roster")
-    server.spawn(lead_until_cut_off(server.driver, candidate.roster), name="reach")
+    server.spawn(watch_for_cut_off(server.driver, candidate.roster), name="reach")
     server.spawn(access.watch(), name="access")
 
 

@@ -35,13 +35,13 @@ class Reloader:
     """Reads the settings again; raises `SettingsError`."""
 
     def reload(self) -> None:
-        """Reload the settings, and apply the reloadable ones; if one is wrong, change none."""
+        """Reload certificate and tokens, then apply the reloadable settings; if a setting is wrong, change none."""
         self.reload_security()
         try:
             new = self.read()
         except SettingsError as error:
             names = fields("reload_failed")
-            log.error("not reloaded, all settings stay as they were: %s", error.message, extra=names)  # noqa: TRY400
+            log.error("not reloaded, no setting has changed: %s", error.message, extra=names)  # noqa: TRY400
             return
         assert isinstance(new, ServeConfig)  # noqa: S101 - the same command line as at the start
         old = self.settings
@@ -61,7 +61,7 @@ def _log_changes(old: ServeConfig, new: ServeConfig) -> None:
     changed, waiting = _changes(old.reloadable, new.reloadable), _changes(old.fixed, new.fixed)
     text = f"settings reloaded: {', '.join(changed) or 'nothing has changed'}"
     if waiting:
-        text += f"; not before a restart: {', '.join(waiting)}"
+        text += f"; these need a restart: {', '.join(waiting)}"
     log.info("%s", text, extra=fields("settings_reloaded"))
 
 

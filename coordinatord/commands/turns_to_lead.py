@@ -53,7 +53,7 @@ Lead = Callable[[Store, Sequence[socket.socket], Candidate, SharedAccess], Await
 """Serves with a store at these sockets until the program ends, and closes the store. Raises `LeadershipLostError`."""
 
 
-async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
+async def watch_for_cut_off(driver: Driver, roster: Roster) -> None:
     """Raise `CutOffError` once no node is heard, if etcd answers and another coordinator stands by.
 
     To give up the lead costs nothing then. It cannot happen in a loop, because the next leader counts as cut off only
@@ -85,7 +85,7 @@ class TurnsToLead:
         self._lead = lead
         self._keys = Keys(shared.location.prefix)
         self._failure = ""
-        """Why this coordinator failed to lead at its last turn; empty if it led."""
+        """Why the last turn failed or was given up for others; empty otherwise."""
         self._let_others_lead_s = 0.0
         """How long it lets others lead before its next turn, after a failure."""
 

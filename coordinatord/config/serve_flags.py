@@ -24,7 +24,7 @@ from coordinatord.runtime.settings import SettingsParser, filled, folder, joined
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
 HALF_LIFE_H_MAX = 720.0
-"""The limit in hours: a month, as long as the longest runs."""
+"""The limit of a half-life in hours: a month, as long as the longest runs."""
 
 _ZERO = re.compile(r"0+(?:\.0*)?", re.ASCII)
 
@@ -107,7 +107,7 @@ def _add_security(parser: SettingsParser) -> None:
     add("--insecure", "serve everybody who reaches the port, in the clear, instead of those with a token over TLS")
     add(
         "--tls-cert FILE",
-        "the certificate to show, in PEM, with those between it and its authority",
+        "the server's certificate in PEM, with its intermediate certificates",
         Path,
         by_default="one of our own",
         dest="certificate",
@@ -115,7 +115,7 @@ def _add_security(parser: SettingsParser) -> None:
     add("--tls-key FILE", "its key, in PEM, without a password", Path, dest="key")
     add(
         "--tls-client-ca FILE",
-        "have clients show a certificate of these authorities as well; its name is the node id, or the beginning of it"
+        "require a client certificate from these authorities as well; its name is the node id, or the part of the id"
         " before a dash",
         Path,
         by_default="clients need none",
@@ -143,7 +143,7 @@ def _add_times(parser: SettingsParser) -> None:
     )
     add(
         "--quarantine-at WEIGHT",
-        "weight of its charges from which rounds do without a host, if they can; a failed round that it ended weighs 1;"
+        "weight of a host's charges at which rounds do without it, if they can; a failed round that it ended weighs 1;"
         " 0 for never",
         partial(_number, least=0.0, most=CHARGES_MAX),
         default=defaults.quarantine_at,
@@ -151,7 +151,7 @@ def _add_times(parser: SettingsParser) -> None:
     )
     add(
         "--charge-half-life H",
-        "hours after which a charge weighs half",
+        "hours in which a charge loses half of its weight",
         partial(_number, least=0.1, most=HALF_LIFE_H_MAX),
         default=defaults.charge_half_life_s / 3_600,
         dest="charge_half_life_h",
@@ -159,7 +159,7 @@ def _add_times(parser: SettingsParser) -> None:
     )
     add(
         "--quarantine-share SHARE",
-        "largest share of a job's hosts that are quarantined at a time; one may always be",
+        "largest share of a job's hosts that are quarantined at a time; one host always may be",
         partial(_number, least=0.0, most=1.0),
         default=defaults.quarantine_share,
         reload=True,
@@ -253,5 +253,5 @@ def host_names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",")) if text else ()
     for name in names:
         if not _HOST_NAME.fullmatch(name):
-            raise argparse.ArgumentTypeError(f"{name!r} is no name of a host, such as coord.example.org")
+            raise argparse.ArgumentTypeError(f"{name!r} is not a host name, such as coord.example.org")
     return names

@@ -52,7 +52,7 @@ def add_replay(parser: SettingsParser) -> None:
     """Add the flags of `coordinatord replay`."""
     add_state_dir(parser)
     add = partial(parser.add_setting, variables=())
-    add("--crash FILE", "run the events that led to a bug of coordinatord again, from its crash file", Path)
+    add("--crash FILE", "rerun the events that led to a bug of coordinatord, from its crash file", Path)
     add("--step", "wait for Enter after each record; q ends")
     add("--json", "print one JSON object a record, for programs")
     parser.add_argument(

@@ -137,7 +137,7 @@ def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:
 
 
 def parse_location(parser: SettingsParser, given: argparse.Namespace, text: str) -> EtcdLocation:
-    """Parse the URL of a namespace, and add the credentials that the flags name. Raises `SettingsError`."""
+    """Parse the URL of an etcd store, and add the credentials that the flags name. Raises `SettingsError`."""
     if (given.etcd_cert is None) is not (given.etcd_key is None):
         parser.error("--etcd-cert and --etcd-key belong together: give both, or neither")
     try:

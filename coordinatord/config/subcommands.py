@@ -90,12 +90,12 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         " Without a COMMAND, it serves.",
     )
     add_serve(parser)
-    *flags, last = (f"--{name}" for name in parser.values(argparse.Namespace(), reload=True))
+    *flags, last = parser.values(argparse.Namespace(), reload=True)
     parser.epilog = (
         "Each flag can also be given as the environment variable in brackets, or in the file that --config names. That"
         f" is read again on SIGHUP: {', '.join(flags)} and {last} change at once, the others with a restart."
     )
-    # The first parser has read the environment; a flag after the command overrides both.
+    # Only the first parser reads the environment; a flag after the command overrides it, and a flag before it.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
     state, store, replay, token = (

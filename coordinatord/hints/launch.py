@@ -1,4 +1,4 @@
-"""The table of known causes in the start of a script, in missing files of its host, and in its GPUs. Pure."""
+"""The tables of known causes when a script starts: its command, files that its host lacks, and its GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
 """A name before a semicolon is a package, which exists but cannot be run."""
 
 _ENVIRONMENT_LOST = (
-    "nodeclient gives {variable} to the process that it starts, so something between that and the script drops the "
+    "nodeclient sets {variable} for the process that it starts, so something between that and the script drops the "
     "environment: sudo, env -i, docker run, ssh or srun (sudo -E, docker run -e, srun --export=ALL keep it)"
 )
 
@@ -18,7 +18,7 @@ LAUNCHING = (
         "script without --local-rank",
         Cause.USER_CODE,
         "the script does not take --local-rank, it reads LOCAL_RANK from the environment: start it with `nodeclient "
-        "run`, or give `nodeclient launch` the flag --use-env",
+        "run`, or pass --use-env to `nodeclient launch`",
         r"(?:unrecognized arguments|No such option|no such option):.*--local[-_]rank",
     ),
     HintRule(
@@ -60,7 +60,7 @@ LAUNCHING = (
     HintRule(
         "objects to keep without names",
         Cause.USER_CODE,
-        "give keep() each object by a name of your choice: ctx.keep(model=model, optim=optimizer)",
+        "pass each object to keep() by a name of your choice: ctx.keep(model=model, optim=optimizer)",
         r"Context\.keep\(\) takes 1 positional argument",
     ),
     HintRule(
@@ -156,15 +156,15 @@ GPUS = (
     HintRule(
         "device named by a number in a text",
         Cause.USER_CODE,
-        "torch takes '{device}' for the name of a device: give it the number, int(os.environ['LOCAL_RANK']), or "
-        "f\"cuda:{{os.environ['LOCAL_RANK']}}\"; what is read from the environment is a text",
+        "torch takes '{device}' for the name of a device: pass the number, int(os.environ['LOCAL_RANK']), or "
+        "f\"cuda:{{os.environ['LOCAL_RANK']}}\"; environment variables are strings",
         r"Invalid device string: '(?P<device>\d+)'",
     ),
     HintRule(
         "more workers than GPUs",
         Cause.USER_CODE,
         "local rank {local_rank} has no GPU of that number on {host}: start one worker a GPU (--nproc-per-node gpu), "
-        "and look at CUDA_VISIBLE_DEVICES",
+        "and check CUDA_VISIBLE_DEVICES",
         r"invalid device ordinal",
     ),
     HintRule(

@@ -133,7 +133,7 @@ ATTEMPTS_MAX = 2**30
 """The highest valid number of an attempt in a node's report: half of the protocol's limit."""
 
 Serial = Annotated[int, Meta(ge=1, le=2**53 - 1)]
-"""Numbers the steps of a job on the disk, over all of its runs: a later one has a higher number."""
+"""The number of a step on the disk, over all runs of a job: a later step has a higher one."""
 
 
 class PersistOffer(Strict, frozen=True):
@@ -194,7 +194,7 @@ class PersistOrder(AtShardedStep, frozen=True):
     small: Annotated[int, Meta(ge=0, le=RANKS_MAX)] = 0
     """The number of ranks whose small state all nodes together write: the committer must find all of them."""
     attempt: Counter = 0
-    """The number of the attempt in the run. With a new one, a node that missed the end of the last begins anew."""
+    """The number of the attempt in the run. On a new one, a node begins anew even if it missed the end of the last."""
     aborted: Annotated[tuple[Counter, ...], Meta(max_length=ABORTED_MAX)] = ()
     """Attempts of the run that ended before their commit. Their files are deleted before this attempt: they may have
     filled the disk."""
@@ -249,7 +249,7 @@ class Keeper(Strict, frozen=True):
 
 
 class Halt(Strict, frozen=True):
-    """An order that all workers of a stopping round keep the same step before they end."""
+    """An order to all workers of a stopping round: keep the same step before you end."""
 
     step: Step | None
     """None before it is chosen. Until then each worker promises to pause after its current step, which the node reports
@@ -304,8 +304,8 @@ class Holding(Strict, frozen=True):
     persisting: PersistReport | None = None
     """Its progress on the last order to write a step; None without one."""
     first_states: Annotated[tuple[Digest, ...], Meta(max_length=FIRST_STATES_MAX)] = ()
-    """The digests of its workers' states after the first step of a round without a step to resume from and without
-    sharded tensors: one if all states are equal, else two. Empty before all workers have one."""
+    """The digests of its workers' states after the first step, if the round began from nothing and no tensor is
+    sharded: one if all states are equal, else two. Empty before all workers have one."""
     copy_problem: Sentence = ""
     """Why the node cannot fetch a copy; empty if it has all of them, or is fetching them."""
     unkept: Sentence = ""

@@ -30,7 +30,7 @@ Offset = Annotated[int, Meta(ge=0, le=LOG_BYTES_MAX)]
 
 
 class LogStream(StrEnum):
-    """A stream of a worker that has a file."""
+    """A stream of a worker; it has its own file."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -45,7 +45,7 @@ class LogPlace(Strict, frozen=True):
 
 
 class ReadLog(Strict, frozen=True, tag=True):
-    """Asks for the next chunk of one worker's log, without a path."""
+    """Asks for the next chunk of a worker's log, by rank and not by path."""
 
     request: RequestNumber
     run: Name
@@ -58,7 +58,7 @@ class ReadLog(Strict, frozen=True, tag=True):
     last_lines: Annotated[int, Meta(ge=0, le=LOG_LINES_MAX)] | None
     """The limit of lines to begin with; None for no limit."""
     follow: bool
-    """Whether a reader waits for more output: a node that ends gives that reader a moment to catch up."""
+    """Whether a reader waits for more output: a node that ends waits a moment for that reader to catch up."""
 
 
 class LogChunk(Strict, frozen=True, tag=True):

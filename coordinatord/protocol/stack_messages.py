@@ -44,7 +44,7 @@ BRIEF_BYTES_MAX = 400
 
 PLACES_BYTES_MAX = 240
 """The limit of one worker's places in its groups, some 16 bytes each: Megatron has 13 groups with four kinds of
-parallelism. Places and stacks together keep to the limit of stacks."""
+parallelism. Stacks are shortened to leave room for the places."""
 
 FRAME_MAX = 160
 """The length of one frame in characters: a function, a file and a line."""
@@ -119,7 +119,7 @@ class WorkerStacks(Strict, frozen=True):
     io_bytes: Annotated[int, Meta(ge=0, le=STEP_MAX)] = 0
     """The bytes that it and its child processes have read and written: they show progress on a slow disk."""
     network_bytes: Annotated[int, Meta(ge=0, le=STEP_MAX)] = 0
-    """The bytes of its open TCP connections so far; 0 if not known, or if it trains."""
+    """The bytes of its open TCP connections so far; 0 if not known, or if it makes progress."""
     members: Annotated[int, Meta(ge=0, le=COUNTER_MAX)] = 0
     """The number of ranks in the process group of its collective; 0 if not known."""
     places: Annotated[bytes, Meta(max_length=PLACES_BYTES_MAX)] = b""
@@ -253,8 +253,8 @@ def place_of(collective: Collective) -> GroupPlace | None:
 def pack_places(collectives: Sequence[Collective]) -> bytes:
     """Encode the places of a worker in these collectives, except the first, which has its own field in the message.
 
-    Of each group, only three places matter: the first one, the first one that waits for all, and the first exchange
-    with a peer. Places beyond the limit are dropped.
+    Only three places of each group can show a hang: the first one, the first one that waits for all, and the first
+    exchange with a peer. Places beyond the limit are dropped.
     """
     packed = b""
     covered: set[tuple[str, str]] = set()

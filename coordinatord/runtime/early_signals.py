@@ -1,4 +1,4 @@
-"""Installs signal defaults before anything else is imported: as PID 1, the kernel would drop SIGTERM.
+"""Installs signal defaults before anything else is imported: PID 1 would not get SIGTERM otherwise.
 
 This module imports very little, so that it runs early. The program later replaces these handlers with its own.
 """

@@ -1,8 +1,8 @@
 """Copies graphs of objects, and serializes them as JSON: `snapshot`, `dump` and `load`.
 
 Unlike with pickle, loading runs no code. A graph may have texts, numbers, enumerations, collections, and objects that
-consist only of their attributes, such as the state of the pure machines. An object that occurs twice in a graph also
-occurs twice in its copy. `dump` masks the attributes that a class names in `SECRETS`.
+consist only of their attributes, such as the state of the pure machines. An object that is referenced twice is copied
+once, and its copy is referenced twice. `dump` masks the attributes that a class names in `SECRETS`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 class GraphError(OperationalError):
-    """An object cannot be dumped, or data cannot be loaded. State: unchanged."""
+    """An object cannot be dumped, or data cannot be loaded."""
 
 
 def attributes(thing: object) -> Iterator[tuple[str, Any]]:

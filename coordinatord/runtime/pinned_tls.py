@@ -76,7 +76,7 @@ def pinned_context(check: Callable[[str], None]) -> ssl.SSLContext:
 
 
 def authority_context(check: Callable[[str], None], authorities: str) -> ssl.SSLContext:
-    """Return a client's context that also trusts only the authorities in a PEM file, and checks names.
+    """Return a client's context that checks the pin, the authority by a PEM file, and the host name.
 
     Raises `OSError`.
     """

@@ -91,7 +91,7 @@ def read_private(path: Path) -> str | None:
     with open(handle, "rb") as file:  # noqa: PTH123 - it is a descriptor
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise PrivateFileError(f"{path} is no plain file")
+            raise PrivateFileError(f"{path} is not a regular file")
         if found.st_uid not in _trusted(path.parent):
             raise PrivateFileError(f"{path} belongs to another user (uid {found.st_uid}), so it is not trusted")
         if found.st_mode & 0o077:
@@ -102,7 +102,7 @@ def read_private(path: Path) -> str | None:
 def read_given(path: Path) -> str:
     """Return the text of a file that a person has named, whatever its permissions. Raises `PrivateFileError`.
 
-    It may be a link, and readable by a group: Kubernetes mounts secrets so.
+    It may be a link, and readable by a group, as secrets are in Kubernetes.
     """
     try:
         with path.open("rb") as file:
@@ -142,4 +142,4 @@ def _text(path: Path, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise PrivateFileError(f"{path} is no text") from error
+        raise PrivateFileError(f"{path} is not UTF-8 text") from error

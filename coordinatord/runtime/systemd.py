@@ -24,7 +24,7 @@ NOTIFY_WITHIN_S = 1.0
 """How long to wait if systemd's queue is full. The wait blocks the event loop."""
 
 STATUS_EVERY_S = 1.0
-"""The interval of status updates, so how late `systemctl status` may be."""
+"""The interval of status updates, and so the longest delay of `systemctl status`."""
 
 STATUS_CHARACTERS_MAX = 500
 """The limit of a status line for people; systemd would accept much more."""

@@ -14,7 +14,7 @@ CONGESTION = b"cubic"
 of delay, gaps of more than 5 s are twice as frequent (measured)."""
 
 RETRY_WITHIN_MS = 1_000
-"""The interval of heartbeats, within which TCP retransmits a lost packet, instead of after 2, 4, 8 seconds."""
+"""The interval of heartbeats. TCP retransmits a lost packet within it, instead of after 2, 4 or 8 seconds."""
 
 
 def retransmit_steadily(end: socket.socket) -> None:

@@ -39,7 +39,7 @@ _ADD = """
 """Adds the rows of a JSON list. (`->>` would be shorter, and needs SQLite 3.38.)"""
 
 _DECIDING = ", ".join(f"('{kind.KIND}')" for kind in (RunOpened, RoundFormed, RoundsMissed, RoundEnded, RunEnded))
-"""The kinds of records that determine the outcome of an ended run, by the last record of each kind."""
+"""The kinds of records whose last ones determine the outcome of an ended run."""
 
 _IN_BRIEF = """
     SELECT seq, at, job, run, CASE WHEN kind = 'RoundFormed' AND json_valid(body) THEN 'RoundRemembered' ELSE kind END,
@@ -76,7 +76,7 @@ _LOAD = f"""
     ORDER BY seq
 """  # noqa: S608 - our own text
 """Reads all records of live runs. Of an ended run, it reads only the last record of each deciding kind and the last
-report, since all its others would be nearly all data of a thousand ended jobs. Of a job's earlier runs, it reads the
+report: with a thousand ended jobs, the other records are nearly all the data. Of a job's earlier runs, it reads the
 beginning and the end."""
 
 _ROUND_KINDS = ", ".join(f"'{kind.KIND}'" for kind in ROUND_RECORDS)

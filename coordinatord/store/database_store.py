@@ -1,4 +1,4 @@
-"""The base of the stores with a database: one thread writes and another one reads, so the event loop waits for no disk.
+"""The base of the stores with a database: one thread writes, another one reads, and the event loop never blocks.
 
 A subclass makes records durable.
 """

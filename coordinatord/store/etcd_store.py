@@ -43,7 +43,7 @@ class EtcdStore(DatabaseStore):
         self._replica = replica
         self._compacted_at = asyncio.get_running_loop().time()
         self._old_revision = 0
-        """The revision at that time, up to which etcd is compacted next; 0 at the start."""
+        """The revision at `_compacted_at`, up to which etcd is compacted next; 0 at the start."""
         self._tasks = Tasks()
         self._merging: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
@@ -97,7 +97,7 @@ class EtcdStore(DatabaseStore):
             await self._in_writer_thread(partial(self._replica.database.finish, commit=True))
         except StoreError as error:
             # The commit is durable, and a retry would commit it twice.
-            raise LeadershipLostError(f"it is in etcd, and cannot be kept here: {error}; this one stands by") from error
+            raise LeadershipLostError(f"it is in etcd, but not in the replica: {error}; this one stands by") from error
         self._tidy()
 
     def _tidy(self) -> None:
@@ -119,7 +119,7 @@ class EtcdStore(DatabaseStore):
             await merging
 
     async def _merge(self, merger: Merger) -> None:
-        """Merge values with mostly dropped rows; a later commit retries a failure.
+        """Merge values whose rows are mostly dropped; a later commit retries a failure.
 
         Raises `LeadershipLostError`.
         """

@@ -37,7 +37,7 @@ class LeadershipLostError(OperationalError):
 
 
 LEASE_OVER = "the lease is over, so another coordinator may lead: this one decides nothing more"
-"""The text of this error once the lease of the leader is over."""
+"""The text of `LeadershipLostError` once the lease of the leader is over."""
 
 
 class Entry(Struct, frozen=True):
@@ -82,8 +82,8 @@ class Store(Protocol):
     async def load(self) -> Sequence[Entry]:
         """Return the records that lead to the present state, oldest first. Raises `StoreError`.
 
-        These are all records of the live runs. Of an ended run they are those that determine its outcome, and of a
-        job's earlier runs its beginning and its end.
+        These are all records of a live run, the records that determine the outcome of an ended run, and the records
+        that begin and end each earlier run of a job.
         """
 
     async def append(self, entries: Sequence[Entry]) -> None:

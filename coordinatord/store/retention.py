@@ -1,7 +1,7 @@
 """Deletes old history, so that a job may run for years: old runs, old rounds, and nodes that were in no round.
 
 Records have totals and no increments, so that the remaining records lead to the same state. Each new record deletes
-what it supersedes, in its own transaction, at the cost of a few index steps.
+the records that it supersedes, in its own transaction, at the cost of a few index steps.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ RUNS_KEPT = 3
 """Runs to keep of each job: the last one continues, and `replay` can compare it with the two before."""
 
 VISITORS_KEPT = 200
-"""Nodes to keep that joined and left without a round, of each run and way to leave. One that does so every few seconds
-for a month would otherwise leave a million records."""
+"""Nodes to keep that joined and left without a round: so many for each run and way to leave. One that does so every few
+seconds for a month would otherwise leave a million records."""
 
 MARKS_KEPT = 1_000
-"""Drains, undrains and judgements of hosts to keep that are no longer in force, and forgotten jobs to keep: people look
-for recent ones."""
+"""Drains, undrains and judgements of hosts to keep after they ended, and forgotten jobs to keep: people look for recent
+ones."""
 
 REPEATED_KEPT = 200
 """Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""
@@ -102,7 +102,7 @@ def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: s
 def _delete_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
     """Delete the oldest mark of a node or host beyond `MARKS_KEPT`, and the one that this record ends.
 
-    A drain is in force, and stays, until an undrain of the same name; a judgement of a host until its next one.
+    A drain is in force, and is kept, until an undrain of the same name; a host's judgement, until its next one.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (MARKS_KEPT,)
@@ -111,7 +111,7 @@ def _delete_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None
         return
     seq, name = beyond
     connection.execute(
-        # Without the named index SQLite would scan all marks up to there.
+        # Without the named index SQLite would scan all marks up to `seq`.
         "DELETE FROM records AS old INDEXED BY marks_by_name WHERE job = '' AND node IN (?, ?) AND seq <= ?"
         " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
         " AND newer.node = old.node AND newer.seq > old.seq"
@@ -121,7 +121,7 @@ def _delete_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None
 
 
 def _delete_job(connection: sqlite3.Connection, job: str) -> None:
-    """Delete a job, except the record that it is forgotten: the newest record stays, so its number is not reused."""
+    """Delete a job, except the record that it is forgotten: the newest record is kept, so its number is not reused."""
     connection.execute("DELETE FROM records WHERE job = ? AND kind <> 'JobForgotten'", (job,))
     connection.execute(
         "DELETE FROM records WHERE kind = 'JobForgotten' AND seq <="
@@ -140,7 +140,7 @@ def _delete_runs(connection: sqlite3.Connection, job: str) -> None:
 
 
 def _delete_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
-    """Delete the rounds up to number `last`, except the end of the last one, which has the used part of the budget."""
+    """Delete the rounds up to number `last`, except the end of the last one, which has the restarts used so far."""
     (end,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",
         (job, run, last),

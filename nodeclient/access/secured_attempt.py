@@ -1,4 +1,4 @@
-"""One attempt to reach a coordinator: it makes the TLS context, checks the server's key, and has the token to send.
+"""One attempt to reach a coordinator: it makes the TLS context, checks the server's key, and finds the token to send.
 
 Both clients use it: that of a node's session, and that of an operator's requests. The token exists only after the
 handshake has checked the key, so it is sent to no other server.
@@ -118,7 +118,7 @@ class SecuredAttempt:
                 text = f"{where} does not speak TLS 1.3: have the proxy there allow it, or pass TLS through"
             case _ if error.reason in _NOT_TLS:
                 return PlaintextError(
-                    f"{where} speaks in the clear, and there is a token here ({self._keyring.source}): nothing was"
+                    f"{where} uses no TLS, and there is a token here ({self._keyring.source}): nothing was"
                     " sent, somebody may be in between. If it was started with --insecure, give --insecure here too"
                 )
             case _:
@@ -175,7 +175,7 @@ class SecuredAttempt:
                 raise PinError(f"its key is another one than before, and {error}") from error
         if not trusts_any_pin and pin not in self._keyring.tokens:
             raise PinError(
-                f"its key is none that the tokens in {self._keyring.source} are for, so nothing was sent: somebody else"
+                f"its key matches no token in {self._keyring.source}, so nothing was sent: somebody else"
                 " may answer in its place, or it was set up anew; then fetch its new token"
             )
         self._pin = pin

@@ -81,7 +81,7 @@ SUBCOMMANDS = {
     "forget": ("operate", "drop a job that is over, and its history", "mnist", _REQUEST_EXIT_CODES),
     "replay": (
         "operate",
-        "run the events that led to a bug of nodeclient again",
+        "rerun the events that led to a bug of nodeclient",
         "--crash FILE",
         "0 the bug comes again, 65 it does not, 66 the file cannot be read",
     ),

@@ -46,7 +46,7 @@ CONF_KEYS = {
         "of etcd, not needed",
     ),
 }
-"""The keys of `--rdzv-conf` that some backend of torchrun reads, and what has their effect here."""
+"""The keys of `--rdzv-conf` that some backend of torchrun reads, and their replacements here."""
 
 IGNORING_TIMEOUT = frozenset({"c10d", "etcd-v2"})
 """The backends of torchrun that read the key `timeout` and ignore it."""
@@ -90,7 +90,7 @@ def add_rendezvous_flags(parser: SettingsParser) -> None:
         by_default=DEFAULT_JOB,
     )
     add("--rdzv-conf KEY=VALUE,...", "keys of torchrun's backends", flag_values.pairs, array=joined, default={})
-    add("--standalone", "bring a coordinator along: a job on this host alone")
+    add("--standalone", "bring a coordinator along: a job only on this host")
     add("--master-addr ADDR", "address of the host with node rank 0", by_default=MASTER_ADDRESS)
     add("--master-port N", "port of the coordinator there", port, by_default=MASTER_PORT)
     add(
@@ -117,7 +117,7 @@ def choose_coordinators(parser: SettingsParser, given: argparse.Namespace, most:
     has_master = bool(given.master_addr) or given.master_port is not None
     if not named and most == 1:
         flags = "--master-addr or --master-port" if has_master else f"--rdzv-backend {backend}"
-        remark = f"{flags}: not needed for a job on this host alone, nodeclient brings a coordinator along"
+        remark = f"{flags}: not needed for a job only on this host, nodeclient brings a coordinator along"
         return Rendezvous(remarks=(remark,) if has_master or backend != OURS else ())
     if given.rdzv_backend is None and has_master and not named:
         backend = "static"  # torchrun's default
@@ -145,15 +145,15 @@ def _default_coordinators(parser: SettingsParser, given: argparse.Namespace, bac
 
 
 def _backend_remarks(backend: str, coordinators: tuple[Endpoint, ...], *, hosted: bool) -> tuple[str, ...]:
-    """Return remarks on what takes the place of a backend of torchrun."""
+    """Return remarks on the replacement for a backend of torchrun."""
     if backend == OURS:
         return ()
     where = _listed(coordinators)
     if backend not in HOSTED_BY_A_NODE:
         return (f"--rdzv-backend {backend}: no etcd is used, but coordinatord, which is expected at {where}",)
-    host = "the host with that address brings it along if need be" if hosted else "which another host has"
-    own = "; node ranks are wishes, and each round has a master port of its own" if backend == "static" else ""
-    return (f"--rdzv-backend {backend}: coordinatord at {where} does it, {host}{own}",)
+    host = "which the host with that address starts if needed" if hosted else "which runs on another host"
+    own = "; node ranks are preferences, and each round has a master port of its own" if backend == "static" else ""
+    return (f"--rdzv-backend {backend}: coordinatord at {where} takes its place, {host}{own}",)
 
 
 def read_conf(parser: SettingsParser, conf: Mapping[str, str], key: str, read: Callable[[str], Value]) -> Value | None:
@@ -170,9 +170,7 @@ def remarks_on_conf(parser: SettingsParser, conf: Mapping[str, str], backend: st
     """Return remarks on keys that a backend of torchrun has, and on unknown keys. Raises `SettingsError`."""
     if conf.get("store_type", _STORE_TYPE).lower() != _STORE_TYPE:
         parser.error("--rdzv-conf store_type=file: nodes meet at coordinatord and not in a file, see --rdzv-endpoint")
-    meanings = CONF_KEYS | (
-        {"timeout": f"forgotten, as by torchrun's {backend}"} if backend in IGNORING_TIMEOUT else {}
-    )
+    meanings = CONF_KEYS | ({"timeout": f"ignored, as by torchrun's {backend}"} if backend in IGNORING_TIMEOUT else {})
     replaced = [f"{key} is {meanings[key]}" for key in conf if key in CONF_KEYS and key not in _SAME_EFFECT]
     unknown = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF_KEYS]
     return (*((f"--rdzv-conf: here {', '.join(replaced)}",) if replaced else ()), *unknown)

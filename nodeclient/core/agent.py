@@ -1,7 +1,7 @@
 """The agent of a node: it works towards the coordinator's goal, and reports the state of the node.
 
 `Agent.handle` is the only entry for events. Each event becomes a stimulus, `table` names the act that follows, and this
-module carries out the act. It also has the deadlines and the exits of the node.
+module carries out the act. It also sets the deadlines, and decides when the node exits.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from nodeclient.core.table import TABLE, WORKING, Act, EndStage, Stimulus, stimu
 from nodeclient.core.worker_group import WorkerGroup
 
 REPORT_WITHIN_S = 30.0
-"""How long a node looks for a coordinator to report a success of the run that only it knows of. A coordinator that is
-started again is back within seconds."""
+"""How long a node searches for a coordinator, to report a success of the run that only this node knows of. A restarted
+coordinator is back within seconds."""
 
 
 class Agent:
@@ -67,7 +67,7 @@ class Agent:
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
             self._group.ending.update_deadline(self._group.alive, self._reuse, now)
-            self._effects += self._reuse.dismiss_cut_off(self.phase)
+            self._effects += self._reuse.dismiss_disconnected(self.phase)
             self._pursue(now)
             if self._settings.keeps and not self.exited:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)
@@ -101,8 +101,8 @@ class Agent:
     def awaits_own(self, now: float) -> bool:
         """Whether the node joins only a coordinator that knows its run.
 
-        It does while it has workers of the run, and for the outage grace. After that a coordinator that has forgotten
-        the run will do, except for a node that has succeeded: it would be told to train anew.
+        It insists on that while it has workers of the run, and for the outage grace. After that it joins any
+        coordinator. A node that has succeeded always insists: otherwise it would be told to train again.
         """
         insists = self.phase.has_workers or not self._connection.is_grace_over(now)
         insists = insists and not self._settings.coordinator_forgets
@@ -138,7 +138,7 @@ class Agent:
         self._connection.record_alive(now)
         reason = event.degraded.reason
         if self._connection.shown.is_new_error(reason):
-            text = f"the coordinator lives but decides nothing, all stays as it is: {reason}"
+            text = f"the coordinator is alive but decides nothing, so nothing changes: {reason}"
             self._notice(Level.WARNING, "coordinator_undecided", text)
         self._leaving.on_undecided(now)
 
@@ -286,7 +286,7 @@ class Agent:
         return None if self._desired is None else stimulus_of(self._desired, self.run, self.round)
 
     def _pursue(self, now: float) -> None:
-        """Work towards the goal until the phase stays the same."""
+        """Work towards the goal, phase by phase, until the phase no longer changes."""
         while not self.exited:
             decided = self._leaving.exit_now(has_succeeded=self._knows_of_success)
             if decided is not None and not self.phase.has_workers:
@@ -325,7 +325,7 @@ class Agent:
         self._effects += [effects.Start(self.run, self.round, group.assignment, group.origin, self._reuse.begin())]
 
     def _stop(self, stage: EndStage, now: float) -> None:
-        """Bring the workers to a stage of their end, or to the first one after it that applies."""
+        """Enter a stage of ending the workers, or the first later one that applies."""
         desired, begins = self._desired, self._group.ending.stage is None
         self._effects += self._group.ending.enter(stage, self._terms, self._reuse, now)
         if begins and desired is not None and desired.goal is not Goal.RUN:

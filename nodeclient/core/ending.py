@@ -67,10 +67,10 @@ class GroupEnding:
         self._halt: Halt | None = None
         """The step that the workers were last asked to halt after."""
         self._put_off = False
-        """Whether workers that were asked to save have gone on to a step of their own choice."""
+        """Whether workers put off the requested save until a step of their own choice."""
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
-        """Return each deadline with its stimulus: that of the stage, and that of workers that put off their save."""
+        """Return each deadline with its stimulus: that of the stage, and that of a save that workers put off."""
         if self.until is None:
             return []
         deadlines = [(self.until, Stimulus.STAGE_EXPIRED)]
@@ -140,7 +140,7 @@ class GroupEnding:
         if late or self.stage not in {EndStage.LEAVING_ROUND, EndStage.SIGNALLED}:
             reuse.record_obstacles(terms.alive, late=late)
         may_save = terms.planned and terms.kills
-        grace_s = 0.0 if late and not may_save else terms.grace_s  # they had their time
+        grace_s = 0.0 if late and not may_save else terms.grace_s  # they have used their time
         first = self.stage is not EndStage.SIGNALLED
         if first:
             self.signalled_at, self.signum = now, terms.signum

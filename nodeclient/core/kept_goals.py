@@ -1,4 +1,4 @@
-"""The coordinator's goals for kept state: the steps to protect, to resume from, to write and to copy."""
+"""The coordinator's goals for kept state: steps to protect, resume from, write and copy; and whether ranks differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nodeclient.core.effects import CopyKept, Persist, Protect, Restore, TellAli
 
 
 class KeptGoals:
-    """Turns these goals into effects, each goal into one effect however often the coordinator repeats it."""
+    """Turns these goals into effects: one for each goal, however often the coordinator repeats it."""
 
     def __init__(self) -> None:
         self._round: tuple[str, int] | None = None

@@ -12,8 +12,8 @@ from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
     """Merge parts of one rank each into one entry for each rank and step.
 
-    The big state of a step may lie in one place, and the small state in another. A small state from after the step
-    replaces a pending one, which is from within the step.
+    The big and the small state of a step may be in different places. A small state saved after the step replaces a
+    pending one, which was saved within the step.
     """
     known: dict[tuple[int, int, int], KeptParts] = {}
     for part in parts:
@@ -30,9 +30,9 @@ def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
 
 
 def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
-    """Return the parts as groups of consecutive ranks, at most `PARTS_MAX`.
+    """Return at most `PARTS_MAX` groups of parts of consecutive ranks.
 
-    Protected groups come first, then those with big state, and among equal ones the newest.
+    Protected groups come first, then those with big state, then the newest.
     """
     groups: list[KeptParts] = []
     for part in sorted(parts, key=lambda part: (part.at, part.first_rank)):

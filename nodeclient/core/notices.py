@@ -64,7 +64,7 @@ DIFFERENT_STATES = (
 
 
 def keeps_nothing(number: int) -> str:
-    """Return the notice that a node was told to write to a disk, and that its workers keep nothing."""
+    """Return the notice that `--persist` has no effect, because no worker keeps state."""
     return (
         f"--persist has had nothing to write: no worker of round {number} has called ctx.keep, so the next round "
         "begins from the script's own checkpoint"
@@ -74,7 +74,7 @@ def keeps_nothing(number: int) -> str:
 def lost(why: str, leaves_in_s: float | None, *, works: bool) -> str:
     """Return the notice that the coordinator is out of reach.
 
-    `leaves_in_s` is how long a node that leaves waits for it, None if it does not. `works` tells whether the node has
+    `leaves_in_s` is how long a leaving node waits for it, None if it does not wait. `works` tells whether the node has
     workers.
     """
     text = f"lost the coordinator: {why}"
@@ -132,9 +132,9 @@ def _gpu_in_use(gpu: GpuUse) -> str:
 
 
 def step_not_common(step: int | None, *, writes_checkpoints: bool) -> str:
-    """Return the notice that workers did not come in time to the step that all were to keep before they end.
+    """Return the notice that not all workers reached, in time, the step that all were to keep before they end.
 
-    If they write a checkpoint of their own at that step, they may have come to it, and not have written all of that.
+    Workers that write a checkpoint at that step may have reached it without finishing the checkpoint.
     """
     goal = "the end of their step" if step is None else f"step {step:,}"
     done = f"come to {goal}"
@@ -169,7 +169,7 @@ def gave_up(reason: str, phase: Phase, failure: Failure | None) -> str:
 
 
 def refused(by: Refused) -> str:
-    """Return the notice that the coordinator refuses this node, or that its token cannot even be shown to one."""
+    """Return the notice that the coordinator refuses this node, or that this node has no token that it may send."""
     return f"{NOT_LET_IN if by.code is RefusalCode.FORBIDDEN else 'refused by the coordinator'}: {by.message}"
 
 

@@ -215,7 +215,7 @@ class Reuse:
         self._why_not = self._why_not or (why if gone else "")
         return gone
 
-    def dismiss_cut_off(self, phase: Phase) -> list[Dismiss]:
+    def dismiss_disconnected(self, phase: Phase) -> list[Dismiss]:
         """Dismiss the parked workers without a connection, unless others are ending; return the effect, if any."""
         return [] if phase is Phase.STOPPING else self._dismiss({ReuseState.CUT_OFF})
 

@@ -1,7 +1,7 @@
-"""Reads the files that torch's flight recorder writes when a collective times out, one a rank, with any launcher.
+"""Reads the files that torch's flight recorder writes when a collective times out, under any launcher.
 
-Their names end in the rank: `_dump_3`, `nccl_trace_rank_3` or `3.json`. They are JSON, or pickles of plain data. No
-file is trusted: of a pickle, only instructions for plain data are executed, and only expected data is used.
+Each rank has one, whose name ends in the rank: `_dump_3`, `nccl_trace_rank_3` or `3.json`. It is JSON, or a pickle of
+plain data. No file is trusted: only pickle instructions for plain data are executed, and only expected data is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLAIN = (
     *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT, pickle.SETITEM, pickle.SETITEMS),
     *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
 )
-"""The pickle instructions that make plain data: none of them imports, calls or allocates by a number."""
+"""The pickle instructions that make plain data: none imports, calls, or allocates as much as a number says."""
 
 
 class UnreadableDumpError(OperationalError):
@@ -116,7 +116,7 @@ def samples_in(dumps: Mapping[int, Dump]) -> list[SeenWorker]:
     """
     known = {rank for dump in dumps.values() for _, ranks in dump.groups.values() for rank in ranks}
     if len(known) > FILES_MAX:
-        raise UnreadableDumpError(f"the files speak of {len(known)} ranks, and at most {FILES_MAX} are judged")
+        raise UnreadableDumpError(f"the files name {len(known)} ranks, and at most {FILES_MAX} are judged")
     return [
         SeenWorker("", rank, _sample(rank, dumps[rank]) if rank in dumps and dumps[rank].entries else None)
         for rank in sorted(known | dumps.keys())
@@ -162,9 +162,9 @@ def _ranks(group: _DumpedGroup) -> tuple[int, ...]:
 
 
 def _sample(rank: int, dump: Dump) -> WorkerStacks:
-    """Return a sample of a rank, by its recording.
+    """Return a sample of a rank, from its recording.
 
-    A recorder may omit completed collectives. Then groups in which nothing waits are only in `groups`.
+    A recorder may omit completed collectives. Then a group in which nothing waits is in `groups`, but has no entries.
     """
     found = recorders.by_group(dump.entries, lambda name: dump.groups.get(name, ("", ()))[1], now_ns=0)
     groups = ((name, description, ranks) for name, (description, ranks) in dump.groups.items())

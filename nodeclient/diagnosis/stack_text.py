@@ -38,7 +38,7 @@ _DEBUGGER = re.compile(
     r"|(?:code|IPython/terminal/\w+)\.py (?:.*\.)?interact"
 )
 """Functions of a thread in a debugger or a prompt: of the standard library (pdb, bdb, code), of IPython, of pydevd
-(debugpy, PyCharm), and of debuggers that wait for a client. One that only watches a script is in none of them."""
+(debugpy, PyCharm), and of debuggers that wait for a client. A thread that a debugger only traces is in none."""
 
 _RESPONDER = "workerlib/responder.py"
 
@@ -51,7 +51,7 @@ class MalformedAnswerError(OperationalError):
 
 
 def read_hello(packet: bytes) -> tuple[int, int]:
-    """Parse a worker's first packet: its local rank and its signal. Raises `MalformedAnswerError`."""
+    """Parse a worker's first packet: its local rank and its stack-dump signal. Raises `MalformedAnswerError`."""
     try:
         hello = json.loads(packet)
         return int(hello["local_rank"]), int(hello["signal"])
@@ -146,7 +146,7 @@ def _is_debugged(frames: Iterable[Sequence[object]]) -> bool:
 
 
 def _awaits_nodeclient(frames: Sequence[Sequence[object]]) -> bool:
-    """Whether this is workerlib's thread that waits for nodeclient, which is irrelevant in all workers."""
+    """Whether this is workerlib's thread that waits for nodeclient, which tells nothing about the script."""
     return len(frames) > 1 and frames[0][2] == "recv_fds" and _WORKERLIB.fullmatch(str(frames[1][0])) is not None
 
 
@@ -165,7 +165,7 @@ def _shorten(path: str, folder: str) -> str:
 
 
 def _script_place(frames: Iterable[Sequence[object]], folder: str) -> str:
-    """Return the place of the script; `find_place` needs paths that begin with a library's name only for libraries."""
+    """Return the place of the script. Library paths are shortened first: they may be below the script's folder."""
     found = find_place([(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in frames])
     if found is None:
         return ""

@@ -23,7 +23,7 @@ from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 LAZY_IMPORTS = {
     "torch": ("torch._dynamo", "workerlib.keeping.keeper", "torch.distributed.checkpoint.default_planner"),
 }
-"""Modules that are imported after a module that the user names, because training imports them later.
+"""Modules to preload after a module that the user names, because training would import them later.
 
 Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is constructed (torch/_compile.py). That
 takes as long as the import of torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole
@@ -35,8 +35,8 @@ modules.
 Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
-"""No further parent is started after so many in a row that failed before they had forked a worker. Each costs the time
-of an import."""
+"""No further parent is started after this many in a row that failed before they had forked a worker. Each costs the
+time of an import."""
 
 HEAD_START_S = 0.03
 """How much earlier the worker of rank 0 starts, so that it listens before others connect. A TCPStore retries a refused
@@ -54,7 +54,7 @@ class WorkerStarter:
     def __init__(
         self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify, *, workers: int
     ) -> None:
-        """Prepare to start so many workers by `command`, in which `macro` is the placeholder for the local rank."""
+        """Prepare to start this many workers by `command`, in which `macro` is the placeholder for the local rank."""
         self._modules = tuple(modules)
         self._workers = workers
         self._command = command
@@ -67,7 +67,7 @@ class WorkerStarter:
         """The number of forked workers."""
         ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
         self._obstacle = ended if self._modules else None
-        """Why there is no parent; None if none is wanted."""
+        """Why a worker that starts without a parent is cold; None if no parent is wanted."""
         self.why_cold: WhyCold | None = None
         """Why the last started worker is cold; None if it is warm, or need not be."""
         self._settled = asyncio.Event()
@@ -120,13 +120,14 @@ class WorkerStarter:
         Without the hook, the parent would run the user's program.
         """
         interpreter = check(self._command.argv, self._command.environ, self._macro)
-        self._parent = finder = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
+        # For as long as it runs it is the parent, so that `pids` has it.
+        self._parent = trial = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
         try:
-            await finder.prepare()
+            await trial.prepare()
         except ForkServerError as error:
             raise ColdError(f"{interpreter[0]} does not import sitecustomize from PYTHONPATH") from error
         finally:
-            await finder.close()
+            await trial.close()
             self._parent = None
 
     async def _run_parent(self) -> None:

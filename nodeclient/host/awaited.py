@@ -51,7 +51,7 @@ _SELECTED_MAX = 1_024
 """The descriptors of an fd_set of select(2), each of which is a bit."""
 
 _ADDRESS_MIN = 65_536
-"""No address of memory is lower. A smaller first argument belongs to select: the highest descriptor plus one."""
+"""No memory address is lower. A smaller first argument is that of select: the highest descriptor plus one."""
 
 _STREAMS = {0: "its input", 1: "its output to be read", 2: "its output to be read"}
 
@@ -64,8 +64,8 @@ def awaited_outside(
     """Describe what the main thread of a process waits for outside its job; empty if nothing is found.
 
     That is a living child, the program at the other end of a pipe, a lock that no process of the job has, a server, or
-    the other end of the process's own input and output. A child that Python forked counts only if the process waits for
-    its end: those that load data are a part of the worker.
+    the other end of the process's own input and output. A fork of Python counts only if the process waits for its
+    end: others, such as those that load data, are a part of the worker.
 
     `waits_in` is the kernel function of the main thread, and `workers` are the processes of the job on this host. A
     connection to `store_port` does not count: there rank 0 serves torch's store, by which ranks wait for each other.
@@ -114,8 +114,8 @@ def _command(pid: int, proc: Path) -> str:
 def _lock_owner(pid: int, workers: Collection[int], proc: Path) -> str:
     """Name the owner of the lock that a process waits for; empty if that is a process of the job."""
     locks = [line.split() for line in read_if_there(proc / "locks").splitlines()]
-    ours = {words[0] for words in locks if words[1:2] == ["->"] and words[5:6] == [str(pid)]}
-    holders = [int(words[4]) for words in locks if words[0] in ours and words[1] != "->"]
+    awaited = {words[0] for words in locks if words[1:2] == ["->"] and words[5:6] == [str(pid)]}
+    holders = [int(words[4]) for words in locks if words[0] in awaited and words[1] != "->"]
     if any(worker in workers for holder in holders for worker in _with_ancestors(holder, proc)):
         return ""
     known = [holder for holder in holders if holder > 0]
@@ -187,7 +187,7 @@ def _server(pid: int, inode: str, store_port: int, proc: Path) -> str:
         if columns[SOCKET_INODE] == inode:
             words, _, port = columns[SOCKET_PEER].partition(":")
             number = int(port, 16)
-            return f"an answer of {_address(words)}:{number}" if number not in {0, store_port} else ""
+            return f"an answer from {_address(words)}:{number}" if number not in {0, store_port} else ""
     return ""
 
 

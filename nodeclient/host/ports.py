@@ -52,7 +52,7 @@ class Acceptor:
     """Accepts the connections of a listening socket in the running loop, until `close`."""
 
     def __init__(self, listener: socket.socket, on_connection: Callable[[socket.socket], None]) -> None:
-        """Begin; `on_connection` gets each connection, which does not block, and has to close it."""
+        """Begin; `on_connection` gets each connection, a non-blocking socket, and has to close it."""
         self._listener = listener
         self._on_connection = on_connection
         self._loop = asyncio.get_running_loop()
@@ -88,14 +88,14 @@ class Acceptor:
 
 
 class PortReservation:
-    """A TCP port that the kernel assigns to no process that requests any free port, until `close`.
+    """A TCP port that the kernel does not choose for a process that asks for any free port, until `close`.
 
     A socket is bound to it with SO_REUSEADDR and does not listen. So the kernel never chooses the port for another
     process's bind to port 0 or for an outgoing connection. A process that asks for this very port with SO_REUSEADDR
     gets it: Linux lets such sockets share a port while none of them listens. torch's TCPStore does just that on rank 0
     (with libuv and without). So the reservation lasts for the whole round, and the port is never free in between.
 
-    Raises `OSError` if the port, or none, is free.
+    Raises `OSError` if the port is taken, or no port is free.
     """
 
     def __init__(self, port: int = 0) -> None:

@@ -23,7 +23,7 @@ class SaveRequests:
         self.why_not = ""
         """Why none of the workers that were asked has saved its state; empty if one has."""
         self.put_off = False
-        """Whether a script goes on to a step of its own choice before it carries out the last request."""
+        """Whether a script trains on to a step that it chooses before it saves for the last request."""
         self._missing: dict[int, int] = {}
         """How many answers are missing from each worker."""
         self._saved = False
@@ -68,7 +68,7 @@ class SaveRequests:
         return self.record_answer(local_rank, self.number)
 
     def repeat(self, local_rank: int) -> bool:
-        """Await one more answer of a worker that can save only now; return False if all answers had come."""
+        """Await one more answer from a worker that has only now got memory; return False if no answer was missing."""
         if self.answered:
             return False
         self._missing[local_rank] = self._missing.get(local_rank, 0) + 1
@@ -94,7 +94,7 @@ class RoundWorkers:
     number: int = 0
     """The number of the round."""
     may_connect: bool = False
-    """Whether the workers could connect. In a round that fails before their start, they cannot."""
+    """Whether the workers could connect to this node; not in a round that fails before they start."""
     keepers: set[int] = field(default_factory=set)
     """The workers that have an arena."""
     checkpointing: set[int] = field(default_factory=set)
@@ -108,7 +108,7 @@ class RoundWorkers:
     first_states: dict[int, int] = field(default_factory=dict)
     """The digest of each worker's state after its first step, in a round that began from nothing."""
     alike: bool | None = None
-    """Whether all ranks of the round had the same state then; None before the coordinator has compared them."""
+    """Whether all ranks had the same state after that step; None before the coordinator has compared them."""
     saves: SaveRequests = field(default_factory=SaveRequests)
 
     def lose(self, local_rank: int) -> None:
@@ -117,7 +117,7 @@ class RoundWorkers:
         self.checkpointing.discard(local_rank)
 
     def named_first_states(self, workers: int) -> tuple[int, ...]:
-        """Return `Holding.first_states` for so many workers: the different digests, once they are telling."""
+        """Return `Holding.first_states` for so many workers: the distinct digests, once two differ or all came."""
         different = sorted({*self.first_states.values()})[:FIRST_STATES_MAX]
         return tuple(different) if len(different) > 1 or len(self.first_states) == workers else ()
 

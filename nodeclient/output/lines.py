@@ -27,8 +27,8 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _END = re.compile(rb"\r+\n?|\n")
 _RETURNS_BEFORE_END = re.compile(rb"(?<!\r)\r+\n")
-"""Carriage returns before an end of line. Searching at each of a megabyte of them would take minutes, so the search
-begins only at the first of several."""
+"""Carriage returns before an end of line. A match begins only at the first of several: trying each one of a megabyte of
+them would take minutes."""
 _RETURNS_AT_START = re.compile(rb"(?m)^\r+")
 _RETURNS = re.compile(rb"\r+")
 _OVERWRITTEN = re.compile(rb"(?m)^.*\r")
@@ -83,9 +83,9 @@ class LineCutter:
 
 
 class RowJoiner:
-    """Joins rows that are redrawn together into one row: among other lines, only one row can be erased.
+    """Joins the rows of each redrawing into one row: between other workers' lines, only one row can be erased.
 
-    The rows of the first drawing stay, because nothing shows yet that they will be redrawn.
+    The first drawing keeps its rows, because nothing shows yet that they will be redrawn.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
 class WorkerLabel(Struct, frozen=True):
-    """The worker of a line."""
+    """The worker that printed a line."""
 
     rank: int
     local_rank: int
@@ -168,8 +168,8 @@ class WorkerLabel(Struct, frozen=True):
 def make_prefix(label: WorkerLabel, template: str | None, *, several_hosts: bool, coloured: bool) -> bytes:
     """Return the prefix of a worker's lines: by default its rank, and its host if there are several.
 
-    The template is torchrun's (`--log-line-prefix-template`), with ${host} besides, the host name without its domain;
-    as there, nothing follows it before the line.
+    The template is torchrun's (`--log-line-prefix-template`), and may also use ${host}, the host name without
+    its domain. As in torchrun, the line follows it at once.
     """
     if template is not None:
         values: dict[str, object] = {"role_name": label.role, "rank": label.rank, "local_rank": label.local_rank}

@@ -34,7 +34,7 @@ class Choice(Struct, frozen=True):
 
 
 class OutputSettings(Struct, frozen=True):
-    """The destinations of output. With a directory, all of it goes into files there, and to the terminal as well."""
+    """The destinations of output: the terminal except for `redirects`, and with a directory all of it in files."""
 
     log_dir: Path | None = None
     """`<log_dir>/<job>/<run>/round_<n>/<global rank>/{stdout,stderr}.log`; None: no files."""

@@ -27,7 +27,7 @@ class RoundFiles:
     def __init__(
         self, settings: OutputSettings, folder: Path | None, thread: FileThread, errors: LogFileErrors
     ) -> None:
-        """Write files in a `folder`, or none for None; `thread` writes them."""
+        """Keep files in `folder`, or none if it is None; `thread` writes them."""
         self._settings = settings
         self._folder = folder
         self._thread = thread
@@ -35,13 +35,13 @@ class RoundFiles:
         self._filtered: dict[Streams, FileSink] = {}
         """The files for filtered lines of several workers, by stream."""
 
-    def log(self, kind: Streams, label: WorkerLabel) -> Path | None:
+    def log_path(self, kind: Streams, label: WorkerLabel) -> Path | None:
         """Return the file with all that a worker writes to a stream; None if none is kept."""
         return None if self._folder is None else self._folder / str(label.rank) / f"{_NAMES[kind]}.log"
 
     def sinks(self, kind: Streams, label: WorkerLabel, prefix: bytes) -> list[Sink]:
-        """Return the files for a stream of a worker; `prefix` is that of its lines in files with other workers'."""
-        log, settings = self.log(kind, label), self._settings
+        """Return the files for a stream of a worker; `prefix` begins its lines in files that workers share."""
+        log, settings = self.log_path(kind, label), self._settings
         if self._folder is None or log is None:
             return []
         sinks: list[Sink] = [self._file(log)]
@@ -70,7 +70,7 @@ class RoundStreams:
         *,
         several_hosts: bool,
     ) -> None:
-        """Set up the streams; `fds` are the descriptors of the writers."""
+        """Set up the streams; `fds` are the descriptors of the terminal writers."""
         self._settings = settings
         self._terminal_writers = terminal_writers
         self._fds = fds
@@ -80,7 +80,7 @@ class RoundStreams:
         sharing = sum(bool(settings.shown(label.local_rank)) for label in labels)
         self._is_prefixed = sharing > 1 or settings.prefix is not None
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
-        """The streams of each worker, by local rank, without outputs that a worker inherits directly."""
+        """The streams of each worker, by local rank; those inherited from nodeclient are not included."""
         self.interrupts = Event()
         """Whether SIGINT was passed on to the workers. A traceback of KeyboardInterrupt can only come after that."""
         self.interrupt_filters: dict[int, InterruptFilter] = {}
@@ -88,7 +88,7 @@ class RoundStreams:
         self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
         self.pseudo_terminals: list[tuple[WorkerStream, int]] = []
-        """The streams that have the size of a terminal, each with that terminal."""
+        """The streams over pseudo-terminals, each with the terminal whose size they copy."""
 
     @property
     def streams(self) -> list[WorkerStream]:
@@ -98,7 +98,7 @@ class RoundStreams:
     def terminal_variables(self, label: WorkerLabel) -> dict[str, str]:
         """Return the variables that describe the terminal to a worker that shares it, and so writes to pipes.
 
-        The width is the room beside the prefix. Colours are switched on, unless the user wants none.
+        The width is that of the terminal less the prefix. Colours are switched on, unless the user wants none.
         """
         shown = self._settings.shown(label.local_rank) == Streams.BOTH
         all_terminals = all(terminal_writer.is_terminal for terminal_writer in self._terminal_writers.values())
@@ -111,7 +111,7 @@ class RoundStreams:
 
     def stderr_log(self, local_rank: int) -> Path | None:
         """Return the file with all that a worker wrote to stderr; None if none is kept."""
-        return self._files.log(Streams.STDERR, self._labels[local_rank])
+        return self._files.log_path(Streams.STDERR, self._labels[local_rank])
 
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
         """Return the descriptors of each worker's stdout and stderr. Raises `OSError`.

@@ -228,7 +228,7 @@ class Node:
 
     # Effects out
 
-    def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901, PLR0912 - one plain case an effect
+    def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901, PLR0912 - one plain case for each effect
         match effect:
             case effect if isinstance(effect, KeptOrder):
                 self._keeper.carry_out(effect)
@@ -266,7 +266,7 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
-        # Both begin now: the node of rank 0 got the round at about the same time.
+        # The head start counts from now: the node of rank 0 got the round at about the same time.
         result, _ = await asyncio.gather(
             probe_master(probe), self._setup.starter.delay_start(needed=probe.delays_start)
         )
@@ -276,7 +276,8 @@ class Node:
         except UnkillableError as error:
             self._complain(str(error))
         self._leftovers.stages.begin_round()
-        self.submit(await self._keeper.claim_disk(probe) or result)
+        obstacle = await self._keeper.claim_disk(probe)
+        self.submit(obstacle or result)
 
     def _start(self, start: Start) -> None:
         self._console.notify(Level.INFO, notices.starting(start, self._config.workers), "round_starting")
@@ -299,7 +300,7 @@ class Node:
         except SpawnError as error:
             self._fail_start(error.local_rank, error.exit_code, error.message)
         except OSError as error:
-            self._fail_start(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
+            self._fail_start(0, ExitCode.OS_ERROR, f"the system refused a resource of the workers: {error.strerror}")
         else:
             folder = "" if (logs := self._config.output.log_dir) is None else str(place.folder(logs.absolute()))
             text = notices.started(place.round, len(own_ranks), folder, len(start.reused))

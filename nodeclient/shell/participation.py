@@ -109,7 +109,7 @@ class Participation:
         """Begin outside the job.
 
         `join` and `offer` make these messages, and lack only the fields that this class adds. `listener` answers probes
-        of other nodes. `connect` makes a connection, given `make_join`. `carry_out` gets an effect of the agent and its
+        of other nodes. `connect` makes a connection from `make_join`. `carry_out` gets an effect of the agent and its
         event, `fail` the error of a bug. `complete` adds the shell's part to a report of the agent.
         """
         loop = asyncio.get_running_loop()
@@ -123,7 +123,7 @@ class Participation:
         self.events = AgentLoop(self.agent, carry_out, fail)
         self.session = connect(make_join=self._join)
         self.ended: asyncio.Future[Exit] = loop.create_future()
-        """The exit that the agent has decided on, when it has."""
+        """Done with the exit once the agent has decided on it."""
 
     def end(self, ending: Exit) -> None:
         """Record the exit; further calls do nothing."""

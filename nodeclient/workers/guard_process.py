@@ -2,7 +2,7 @@
 
 `guard` starts it. It reports on its stdout that it is up, and reads two lines from its stdin: the mark of the workers,
 and the path of the nodeclient's private directory. Then it waits for the end of stdin, which comes when the nodeclient
-dies, even by SIGKILL. It imports next to nothing, so that it starts in 20 ms and takes only 11 MB.
+dies, even by SIGKILL. It imports next to nothing, so that it starts in 20 ms and uses only 11 MB.
 """
 
 import os
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _remove(folder: bytes) -> None:
-    """Remove a directory of regular files. If it holds anything else, the directory is left."""
+    """Remove a directory of regular files. If it contains anything else, it is not removed."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # the nodeclient has removed it or never made it, or something else is there

@@ -33,7 +33,7 @@ def test_each_mismatch_is_one_line_that_says_what_mends_it(place: Place, tmp_pat
     for flags, extra, words in (
         ((), {}, r"wants a token, and there is none here: run coordinatord token new --role read --output FILE"),
         (("--insecure",), {}, "speaks TLS only: leave --insecure out"),
-        ((), {"NODECLIENT_TOKEN": wrong}, "its key is none that the tokens in environment variable NODECLIENT_TOKEN"),
+        ((), {"NODECLIENT_TOKEN": wrong}, "its key matches no token in environment variable NODECLIENT_TOKEN"),
         (("--token-file", str(tmp_path / "gone")), {}, "the token gone was revoked: ask for another one"),
         (
             ("--token-file", str(tmp_path / "join")),
@@ -60,8 +60,8 @@ def test_a_coordinator_in_the_clear_gets_no_token(place: Place) -> None:
     open_to_all = place.coordinator("--insecure")
     open_to_all.await_line("--insecure: everybody who reaches the port may join")
     for done in (place.ask("status"), place.ask("drain", "x")):
-        assert re.search("speaks in the clear, and there is a token here .* nothing was sent", done.stderr), done.stderr
-    place.node().await_line("not let in: .* speaks in the clear")
+        assert re.search("uses no TLS, and there is a token here .* nothing was sent", done.stderr), done.stderr
+    place.node().await_line("not let in: .* uses no TLS")
     assert "lets everybody in, in the clear (--insecure)" in place.ask("status", "--insecure").stdout
     assert json.loads(place.ask("status", "--insecure", "--json").stdout)["insecure"] is True
     assert place.node("--insecure").wait() == 0

@@ -57,7 +57,7 @@ def test_a_wrong_file_changes_nothing_and_what_needs_a_restart_is_named(own_coor
     daemon = Reloaded(tmp_path / "c.toml", own_coordinator, "heartbeat = 1\n", "--log-level", "info")
     daemon.rewrite("# oops\nhartbeat = 2\n")
     daemon.program.await_line(
-        r"ERROR .* not reloaded, all settings stay as they were: .*line 2: 'hartbeat' is no setting of coordinatord;"
+        r"ERROR .* not reloaded, no setting has changed: .*line 2: 'hartbeat' is no setting of coordinatord;"
         " did you mean heartbeat"
     )
     assert not any(" reason=" in line for line in daemon.program.lines), "which is said already"

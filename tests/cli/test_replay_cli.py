@@ -92,7 +92,12 @@ def test_for_programs_each_record_is_an_object(database: Database, tmp_path: Pat
         "reason": "formed of 1",
         "node": None,
         "round": 1,
-        "led_to": {"state": "starting", "reason": "formed of 1", "round": 1, "restarts": {"used": 0, "max": 3}},
+        "led_to": {
+            "state": "starting",
+            "reason": "formed of 1",
+            "round": 1,
+            "restarts": {"used": 0, "max": 3, "window_s": None},
+        },
     }
 
 

@@ -208,7 +208,7 @@ def test_state_for_programs_says_the_same(stored: Path) -> None:
         "state": "starting",
         "reason": "formed of 2",
         "round": 1,
-        "restarts": {"used": 0, "max": 3},
+        "restarts": {"used": 0, "max": 3, "window_s": None},
         "nodes": [
             {"node": "a", "host": "host-a", "group_rank": 0, "ranks": [0]},
             {"node": "b", "host": None, "group_rank": None, "ranks": []},

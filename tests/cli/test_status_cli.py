@@ -65,7 +65,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     promised = {"job", "run", "state", "reason", "round", "world_size", "restarts", "failure", "nodes"}
     assert job.keys() >= promised | {"opened_s", "state_s", "spares", "missing", "progress", "ledger", "rounds"}
     assert (job["job"], job["state"], job["round"], job["world_size"]) == (cluster.job, "running", 1, 2)
-    assert job["restarts"] == {"used": 0, "max": 3}
+    assert job["restarts"] == {"used": 0, "max": 3, "window_s": None}
     [node] = job["nodes"]
     promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
     promised |= {"pids", "steps", "step_age_s", "behind", "log_dir", "drained"}
@@ -74,7 +74,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
     every = json.loads(status(cluster.coordinator, "--json"))
-    assert every.keys() == {"jobs", "drained", "insecure", "shared"}
+    assert every.keys() == {"jobs", "drained", "charged", "insecure", "shared"}
     assert job["run"] in [listed["run"] for listed in every["jobs"]]
 
 
@@ -118,7 +118,13 @@ def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster)
 def test_status_without_jobs_says_so(own_coordinator: Callable[..., Coordinator]) -> None:
     coordinator = own_coordinator()
     assert status(coordinator).startswith("no jobs\n")
-    assert json.loads(status(coordinator, "--json")) == {"jobs": [], "drained": [], "insecure": True, "shared": None}
+    assert json.loads(status(coordinator, "--json")) == {
+        "jobs": [],
+        "drained": [],
+        "charged": [],
+        "insecure": True,
+        "shared": None,
+    }
     ended = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, "mnist")
     assert (ended.returncode, ended.stderr) == (69, "nodeclient: the coordinator knows no job 'mnist'; it knows none\n")
 

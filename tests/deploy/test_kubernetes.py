@@ -60,7 +60,7 @@ ANOTHER_TRY = {
 }
 """A pod that ends with one of these is replaced."""
 
-FOR_GOOD = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED, ExitCode.TIMED_OUT}
+FOR_GOOD = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED, ExitCode.NO_PROGRESS, ExitCode.TIMED_OUT}
 """Another pod would end with these as well."""
 
 OF_COORDINATORD = {ExitCode.OK, ExitCode.DATA_ERROR, ExitCode.NO_INPUT, ExitCode.IO_ERROR}

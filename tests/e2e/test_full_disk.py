@@ -52,7 +52,7 @@ def test_a_full_disk_stops_decisions_and_not_jobs(tmp_path: Path, own_coordinato
 
         kill_quietly(before.workers[0].pid)
         for node in nodes:
-            node.await_line("the coordinator lives but decides nothing, all stays as it is: .*the disk is full")
+            node.await_line("the coordinator is alive but decides nothing, so nothing changes: .*the disk is full")
         wait_until("a complaint", lambda: health(coordinator)[0] == 503)
         shown = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint)
         assert "nothing can be decided, state directory" in shown.stdout

@@ -42,7 +42,7 @@ def test_a_finished_job_can_be_run_again_under_its_name(cluster: Cluster) -> Non
     again = cluster.join("b", "--nnodes", "1:2", "--max-restarts", "7")
     second = cluster.coordinator.await_job(cluster.job, state="running")
     assert second["run"] != run
-    assert second["restarts"] == {"used": 0, "max": 7}
+    assert second["restarts"] == {"used": 0, "max": 7, "window_s": None}
     started = again.await_event("started")
     kill_quietly(started["pid"], signal.SIGUSR1)
     assert again.wait() == 0
@@ -59,7 +59,7 @@ def test_two_jobs_do_not_touch_each_other(cluster: Cluster, coordinator: Coordin
         there.finish()
         assert [node.wait() for node in other.nodes] == [0, 0]
         assert [round_.number for round_ in other.rounds()] == [there.number]
-        assert cluster.await_state(state="running")["restarts"] == {"used": 1, "max": 1}
+        assert cluster.await_state(state="running")["restarts"] == {"used": 1, "max": 1, "window_s": None}
     finally:
         other.close()
 

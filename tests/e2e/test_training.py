@@ -23,12 +23,12 @@ def test_training_goes_on_after_a_lost_node_for_free_and_after_a_killed_worker_f
 
     c.process.kill()
     a.await_event("sum", sum=2, round=begun + 1)
-    assert cluster.await_state(round=begun + 1)["restarts"] == {"used": 0, "max": 1}
+    assert cluster.await_state(round=begun + 1)["restarts"] == {"used": 0, "max": 1, "window_s": None}
     victim = b.await_event("sum", sum=2, round=begun + 1)
 
     kill_quietly(victim["pid"])
     rank_0 = next(event for node in (a, b) if (event := node.await_event("sum", sum=2, round=begun + 2))["rank"] == 0)
-    assert cluster.await_state(round=begun + 2)["restarts"] == {"used": 1, "max": 1}
+    assert cluster.await_state(round=begun + 2)["restarts"] == {"used": 1, "max": 1, "window_s": None}
 
     kill_quietly(rank_0["pid"], signal.SIGUSR1)
     assert (a.wait(), b.wait()) == (0, 0)

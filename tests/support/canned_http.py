@@ -93,5 +93,10 @@ def a_node(name: str, **facts: Any) -> dict[str, Any]:
 def a_job(*nodes: dict[str, Any], **facts: Any) -> dict[str, Any]:
     """Return a job as a coordinatord shows it."""
     usual = {"job": "mnist", "run": "r-1", "state": "running", "reason": "all workers are started", "round": 1}
-    counts = {"world_size": 1, "restarts": {"used": 0, "max": 3}, "failure": None, "nodes": list(nodes)}
+    counts = {
+        "world_size": 1,
+        "restarts": {"used": 0, "max": 3, "window_s": None},
+        "failure": None,
+        "nodes": list(nodes),
+    }
     return {**usual, **counts, **facts}

@@ -292,6 +292,8 @@ OPERATIONS = (
     _request("/v1/jobs/{job}/forget", "Drop a job that is over, and its history."),
     _request("/v1/nodes/{node}/drain", "A node, or all nodes of a host, save, leave and stay out.", DrainBody),
     _request("/v1/nodes/{node}/undrain", "Let a node or a host in again."),
+    _request("/v1/nodes/{node}/quarantine", "Have rounds do without the host of a node, if they can."),
+    _request("/v1/nodes/{node}/pardon", "Drop the charges against the host of a node, and its quarantine."),
     Operation("get", "/metrics", "Metrics for Prometheus.", content="text/plain"),
     Operation("get", "/openapi.json", "This document.", content=JSON),
     Operation("get", "/", "The live page.", content="text/html", open=True),

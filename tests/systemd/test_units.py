@@ -154,7 +154,7 @@ def test_a_node_is_restarted_only_where_that_may_help() -> None:
     unit = "nodeclient@.service"
     assert value(unit, "Restart") == "on-abnormal", "a worker's exit code is that of its job, and may be any number"
     healed = {ExitCode(int(code)) for code in value(unit, "RestartForceExitStatus").split()}
-    for_good = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED, ExitCode.TIMED_OUT}
+    for_good = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED, ExitCode.NO_PROGRESS, ExitCode.TIMED_OUT}
     by_signal = {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
     not_of_nodes = {ExitCode.DATA_ERROR, ExitCode.NO_INPUT, ExitCode.IO_ERROR}
     assert healed == {*ExitCode} - {ExitCode.OK} - for_good - by_signal - not_of_nodes

@@ -352,4 +352,4 @@ def test_a_name_counts_if_it_leads_to_one_address_that_others_reach(
     assert "this name has several addresses" in capsys.readouterr().err
     led_to[:] = ["127.0.1.1"]
     assert store.serve(named) is None
-    assert "takes the name for its loopback" in capsys.readouterr().err
+    assert "resolves the name to its loopback address" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from functools import lru_cache
 from workerlib.contract.arena import ALIGNMENT
 
 BYTES_MARK = "/bytes"
-"""The suffix of the names of pickles. Two ranks may pickle equal values differently."""
+"""The suffix of the names of pickles. The tensors' digest omits them: ranks may pickle equal values differently."""
 
 LENGTH_BYTES = 8
 """The size of the length in front of a manifest."""
@@ -71,7 +71,7 @@ class Layout:
     manifest: bytes
     """The first bytes of the place: the length of the JSON, and the JSON."""
     end: int
-    """The byte at which the tensors end, and the values begin."""
+    """The byte at which the tensors end, and the JSON values begin."""
 
 
 def lay_out(pieces: Iterable[Piece]) -> Layout:
@@ -99,7 +99,7 @@ def read_layout(data: memoryview) -> Layout:
 
 
 def digests_of(data: memoryview) -> tuple[int, int]:
-    """Return a crc32 of a place, and one of its tensors with their names, whatever their order in the place.
+    """Return a crc32 of a place, and one of its tensors and their names, which does not depend on their order.
 
     The data are read only once, since a gigabyte takes a second. Raises `ManifestError`.
     """

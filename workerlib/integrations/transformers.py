@@ -39,7 +39,7 @@ class ElasticTrainerCallback(TrainerCallback):
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Announce that steps will be reported: before the first one, the job counts as starting.
 
-        Raises `RuntimeError` if transformers does not see the other workers, of which it gives no warning.
+        Raises `RuntimeError` if transformers does not see the other workers; it does not warn of that itself.
         """
         del state, control
         workers = int(os.environ.get("WORLD_SIZE", "1"))

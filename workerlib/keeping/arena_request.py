@@ -14,7 +14,7 @@ from workerlib.keeping.small_state import SmallSnapshot
 LOG = logging.getLogger("workerlib.keeping")
 
 WITHIN_S = 1.0
-"""How long training waits for memory at its beginning: milliseconds, unless much of it is new."""
+"""The longest wait of training for memory at its beginning: it takes milliseconds, unless much of it is new."""
 
 SLACK = 8
 """The slack of a generation: it gets an eighth more than it needs at first."""
@@ -41,7 +41,7 @@ class ArenaRequest:
         """The shard to keep, and how many shards there are."""
         self.arena: Arena | None = None
         self.refused = False
-        """Whether nodeclient has no memory, or memory is of no use any more."""
+        """Whether nodeclient has no memory, or memory is no longer useful."""
         self.answered = threading.Event()
         """Set when the answer to the last request was handled."""
         self._waiting: WaitingState | None = None
@@ -50,11 +50,12 @@ class ArenaRequest:
         """Whether the last request was made because the big state had outgrown the arena."""
 
     def want(self, big: int, small: int, step: int, snapshot: SmallSnapshot) -> None:
-        """Request places of `big` and `small` bytes, unless there are such, or a request is pending or was refused.
+        """Request places of `big` and `small` bytes, unless they exist, or a request is pending or was refused.
 
         `snapshot` is the small state of `step`, which waits for the memory in place of an earlier one.
         """
         held = self.arena.sizes if self.arena is not None else None
+        # `small` counts `rest` twice, so that it can grow; for this step once is enough.
         suffices = held is not None and held.small >= small - len(snapshot.rest) and held.generation >= big
         if suffices or self.refused:
             return
@@ -70,7 +71,7 @@ class ArenaRequest:
         return self._waiting is not None
 
     def receive(self, arena: Arena) -> WaitingState | None:
-        """Record the arena that nodeclient gave; return the small state that has waited for it."""
+        """Record the arena from nodeclient; return the small state that has waited for it."""
         self.arena = arena
         waiting, self._waiting = self._waiting, None
         return waiting
@@ -82,16 +83,16 @@ class ArenaRequest:
         return "there is no memory for it" if self.refused else "its memory is not there yet"
 
     def await_growth(self) -> None:
-        """Wait for memory if the state has outgrown what there is: until then no step can be saved."""
+        """Wait for memory if the state has outgrown its arena: until then no step can be saved."""
         if self.awaited and self._has_outgrown:
             self.await_answer()
 
     def await_answer(self) -> None:
-        """Wait until nodeclient has given memory or refused it, `WITHIN_S` at most."""
+        """Wait until nodeclient has sent memory or refused it, `WITHIN_S` at most."""
         self.answered.wait(WITHIN_S)
 
     def refuse(self, why: str) -> None:
-        """Record that there is no memory, or that none is of use any more."""
+        """Record that there is no memory, or that it is no longer useful."""
         if not self.refused:
             LOG.warning("the state of this worker is not kept: %s", why)
         self.refused = True

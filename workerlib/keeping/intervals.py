@@ -1,9 +1,9 @@
-"""Decides at which steps state is saved, so that the saves take at most one hundredth of training's time.
+"""Decides at which steps to save state, so that saves take at most one hundredth of the training time.
 
-The interval is a power of two, and steps that it divides are saved. So ranks need not agree on one: if their intervals
-differ, they all save the steps that the largest one divides. The interval begins at `STEPS_FIRST` and at most doubles
-with each save. So whatever ranks measure, all of them save a step that is divisible by a higher power of two than any
-step before it in the round.
+Each rank saves the steps that its interval divides. Intervals are powers of two, so ranks need not agree on one: all of
+them save the steps that the largest interval divides. The interval begins at `STEPS_FIRST` and at most doubles with
+each save. So whatever ranks measure, all of them save the first step of a round that 8 divides, the first that 16
+divides, and so on.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from workerlib.contract.channel_messages import Interval
 
 DISK_SHARE = 0.25
-"""The least time between two saves for a disk, as a share of the time between two steps written to it. A written step
-is at most that much older than it could be."""
+"""The least time between two saves if steps are also written to a disk, as a share of the time between two such writes.
+A written step is older than the newest one by at most that share."""
 
 SHARE_MAX = 0.01
 """The part of training's time that saves may take."""
 
 HEARD_S = 1.5
-"""The least time between two saves where several nodes have to agree on a step, in seconds. A node is heard once a
-second, and a step that was saved over before all were heard is never agreed on."""
+"""The least time between two saves where several nodes have to agree on a step, in seconds. A node reports once a
+second, and nodes cannot agree on a step that one has overwritten before all have reported it."""
 
 STEPS_FIRST = 4
 """The interval at the beginning of a round."""
@@ -41,7 +41,7 @@ class SaveInterval:
         self._save_s = 0.0
         """How long the last save took; 0 before the first one."""
         self._began: tuple[int, float] | None = None
-        """The step before the present one, and when that one began."""
+        """The last step that ended, and when the present one began."""
         self._skipped = 0
         """How many saves were due and could not be made."""
         self._reported = Interval(0, 0.0, 0)
@@ -55,7 +55,7 @@ class SaveInterval:
         self._began = done, now
 
     def end_step(self, step: int, now: float) -> bool:
-        """Record when a step has ended; return whether to save it. A script need not report every number."""
+        """Record when a step has ended; return whether to save it. Scripts may skip numbers of steps."""
         before = step - 1
         if self._began is not None:
             before, began_at = self._began
@@ -64,7 +64,7 @@ class SaveInterval:
         return step // self.steps > before // self.steps
 
     def record_save(self, seconds: float) -> None:
-        """Record how long a save took, and choose the interval anew. The first save, into new memory, is no measure."""
+        """Record how long a save took, and choose a new interval. The first save, into new memory, never raises it."""
         steps_max = 2 * self.steps if self._save_s else self.steps
         least_s = max(seconds / SHARE_MAX, self._least_s)
         self._save_s, self.steps = seconds, 1

@@ -64,7 +64,7 @@ STAND_STILL_S = 60.0
 
 
 class StepKeeper:
-    """Keeps the state of the objects that a script gave to `ctx.keep`."""
+    """Keeps the state of the objects that a script passed to `ctx.keep`."""
 
     def __init__(
         self,
@@ -74,30 +74,30 @@ class StepKeeper:
         small: SmallStateWriter,
         channel: AgentChannel,
     ) -> None:
-        """Take the adapters of the objects; `generations` and `small` write their state."""
+        """Keep the objects of these adapters; `generations` and `small` write their state."""
         self._environment = environment
         self._objects = objects
         self._channel = channel
         self._saver = StepSaver(environment, generations, small, channel.report)
         self._unkept = UnkeptState(objects)
         self._gate = generations.gate
-        """The gate for which optimizers wait; None without a GPU."""
+        """The gate at which optimizers wait; None without a GPU."""
         self.planned_end = PlannedEnd(channel)
         self._lock = StateLock()
         self._has_ended = False
         """Whether nothing is kept any more: the script has left its block, or this process is a forked child."""
         self._hooks = ProcessHooks()
         self.is_reused = False
-        """Whether this process may take part in the next round: then the script does nothing between the two."""
+        """Whether this process may take part in the next round; the script then does nothing between the rounds."""
         self.is_sharded = self._saver.commits.has_sharded
-        """Whether tensors are bound to the process group of this round, as those of a sharded model."""
+        """Whether tensors are bound to the process group of this round, as a sharded model's are."""
 
     # The beginning
 
     def begin(self, modules: Iterable[torch.nn.Module]) -> int:
         """Restore the newest state that was kept; return its step, -1 if there is none.
 
-        Raises `OSError` without nodeclient, and `KeptStateError`. After an error nothing is left in this process.
+        Raises `OSError` without nodeclient, and `KeptStateError`. An error leaves no hooks in this process.
         """
         environment, saver = self._environment, self._saver
         restored: Mapping[str, Any] = {}
@@ -126,7 +126,7 @@ class StepKeeper:
     # Training
 
     def step(self, number: int) -> None:
-        """Record that the present state is that of this step, and save what is due.
+        """Record that the state is now that of this step, and make the saves that are due.
 
         Raises `LeftRoundError` if this process goes on in the next round instead.
         """
@@ -134,17 +134,17 @@ class StepKeeper:
             return
         if not self._lock.is_in_step:
             self._acquire_for_training()
-        counts = True
+        step_counts = True
         try:
             is_new = self._saver.numbers.on_step(number)
             if is_new:
-                counts = self._saver.keep_step()
+                step_counts = self._saver.keep_step()
             may_save = is_new or self._saver.role.saves_small
             if may_save and (request := self._lock.pop_request()) is not None:
                 self._save_for(request)
         finally:
             self._lock.release()
-        if not counts:
+        if not step_counts:
             self._stand_still()
         if is_new:
             self._saver.compare()
@@ -159,18 +159,18 @@ class StepKeeper:
                     self._acquire_for_training()  # blocks until this worker leaves the round, as the state is final
         self._lock.check_in_round()
 
-    def _before_optimizer(self, optimizer: torch.optim.Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record that parameters change: from now on, or after the optimizer's closure has returned."""
         self._unkept.record(optimizer)
-        if (wrapped := after_closure(given, named, self._begin_change)) is None:
+        if (wrapped := after_closure(args, kwargs, self._begin_change)) is None:
             self._begin_change()
         return wrapped
 
     def _begin_change(self) -> None:
         """Record that parameters are about to change, so that the state is no longer that of a whole step.
 
-        Before the first change of a step, a GPU has to be past all collectives; later changes wait for nothing. Raises
-        as `Gate.open` and `_acquire_for_training` do.
+        Before the first change of a step, this waits until the GPU is past all collectives; later changes do not wait.
+        Raises as `Gate.open` and `_acquire_for_training` do.
         """
         if self._has_ended:
             return
@@ -217,7 +217,7 @@ class StepKeeper:
     def _save_last_step(self, halt: HaltAt) -> None:
         """Save the last step of the round, which `halt` names, and release the lock.
 
-        If the script does not report every number, it is a later step, and the same one on all ranks.
+        If the script does not report that number, a later step is saved, the same on all ranks.
         """
         try:
             self._lock.is_final = True
@@ -241,7 +241,7 @@ class StepKeeper:
     def _save_for(self, request: SaveNow) -> None:
         """Answer nodeclient's request at the end of a round. A saved state is final, unless training may go on."""
         saver = self._saver
-        # If a rank has died, its shard is as old as its last save. In a planned stop, ranks may be at the same step.
+        # A dead rank's shard is as old as its last save. In a planned stop, all ranks may have halted after one step.
         same_step = saver.is_whole_between_steps and request.planned
         if saver.has_unique_state and self._environment.world_size > 1 and not same_step:
             why = "each rank has state that no other rank has, and saves it at intervals"
@@ -252,7 +252,7 @@ class StepKeeper:
         self._channel.report(answer)
 
     def close(self, *, failed: bool) -> None:
-        """Save the state, if possible, when training ends: early by an error or a request, or when it is done.
+        """Save the state, if possible, when training ends: when it is done, or early by an error or a request.
 
         The node may still ask for it as long as this process lives, and gets an answer at once.
         """
@@ -328,6 +328,7 @@ class StepKeeper:
                 self._attach(files)
                 self._saver.memory.answered.set()
             case SaveNow(number, planned=True, late=False) if STOP_REQUEST.listening:
+                # The script calls `should_stop`: it ends at a step of its choice, and then saves.
                 self._channel.report(at_own_step(number))
             case SaveNow():
                 # The round has broken: a peer that leaves it may abort its collectives from now on.
@@ -408,7 +409,7 @@ def _prepare(
     """Return the adapters of objects, and the writers of their state. Raises `KeptStateError` if it cannot be kept."""
     adapters = adapt(objects)
     if not adapters:
-        raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
+        raise KeptStateError("keep() was given nothing: pass it the objects of the training, as keep(model=model, ...)")
     generations, small = GenerationWriter(adapters, environment.world_size), SmallStateWriter(adapters)
     generations.bytes_needed(0)
     small.first_snapshot({})

@@ -1,4 +1,4 @@
-"""The adapters for the objects that a script gives to `ctx.keep`, and `adapt`, which chooses them."""
+"""The adapters for the objects that a script passes to `ctx.keep`, and `adapt`, which chooses them."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _adapt(name: str, kept: Any, parameters: Mapping[str, torch.nn.Parameter]) -
         what, hint = repr(kept), f": put it into a dict, such as keep({name}={{{name!r}: {kept!r}}})"
     raise KeptStateError(
         f"{name} is {what}, which cannot be brought back in place{hint}; keep() takes modules, "
-        "optimizers, what has state_dict and load_state_dict, random number generators, tensors, and dicts and lists "
-        "of tensors and numbers"
+        "optimizers, objects with state_dict and load_state_dict, random number generators, tensors, and dicts and "
+        "lists of tensors and numbers"
     )
 
 
@@ -125,7 +125,7 @@ def _keys(module: torch.nn.Module) -> list[str]:
     """Return the keys of a module's parameters and of the buffers of its state dict, submodule by submodule."""
     keys: list[str] = []
     for each in module.modules():
-        keys += each._parameters  # noqa: SLF001 - torch has no public way to those of one module, with None
+        keys += each._parameters  # noqa: SLF001 - no public method lists one module's own, with None
         keys += _buffer_keys(each)
     return keys
 
@@ -147,7 +147,7 @@ class KeptOptimizer(Adapter):
         self._entry_count = 0
         """How many entries its state had when it was last read."""
         self._value_entries: list[tuple[str, str]] = []
-        """The parameter and key of each entry that is no tensor, or whose tensor is in another entry as well."""
+        """The parameter and key of each entry that is not a tensor, or that shares its tensor with another entry."""
         self._nested_tensors: dict[str, torch.Tensor] = {}
         """The tensors within these entries, when they were last read."""
         self._targets: dict[str, torch.Tensor] = {}
@@ -189,7 +189,7 @@ class KeptOptimizer(Adapter):
                 name, _, key = path.removeprefix(self._prefix).rpartition("/")
                 if name not in self._parameters:
                     raise UnfitStateError(f"{self._name} has no parameter {name}, whose state was kept")
-                new = _new(self._parameters[name], path, saved)
+                new = _new_tensor(self._parameters[name], path, saved)
                 self._targets[path] = self._new_state.setdefault(name, {})[key] = new
         for name, entries in values["state"].items():
             find = partial(
@@ -198,7 +198,7 @@ class KeptOptimizer(Adapter):
             self._new_state.setdefault(name, {}).update(from_plain(entries, find))
 
     def _tensor_named(self, saved: SavedTensors, device: torch.device, path: str, kind: str) -> torch.Tensor:
-        """Return the tensor that values name by `path`: a parameter, or one to fill; `kind` is its type of device."""
+        """Return the tensor that values call `path`: a parameter, or a new one to fill, on a device of type `kind`."""
         if path in self._parameters:
             parameter: torch.Tensor = self._parameters[path]
             return parameter.detach()
@@ -215,16 +215,16 @@ class KeptOptimizer(Adapter):
         places = {name: at for at, name in enumerate(self._parameters)}
         groups, at = [], 0
         if len(values["groups"]) != len(self.optimizer.param_groups):
-            raise UnfitStateError(f"{self._name} has another number of parameter groups than was kept")
+            raise UnfitStateError(f"{self._name} has a different number of parameter groups than was kept")
         for group, kept in zip(self.optimizer.param_groups, values["groups"], strict=True):
             count = len(group["params"])
             groups.append({**from_plain(kept), "params": list(range(at, at + count))})
             at += count
-        whole = self._new_state.pop(_NO_PARAMETER, {})
+        global_state = self._new_state.pop(_NO_PARAMETER, {})
         state: dict[Any, Any] = {places[name]: dict(entries) for name, entries in self._new_state.items()}
         options = [set(group) for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict({"state": state | whole, "param_groups": groups})
-        # torch adds the options of later releases by itself.
+        self.optimizer.load_state_dict({"state": state | global_state, "param_groups": groups})
+        # torch fills in the options that its later releases have added.
         for wanted, group in zip(options, self.optimizer.param_groups, strict=True):
             if lacking := ", ".join(sorted(wanted - group.keys())):
                 raise UnfitStateError(f"{self._name} was kept without {lacking}, as an optimizer of another class")
@@ -256,7 +256,7 @@ class KeptOptimizer(Adapter):
         return found
 
     def _state_values(self) -> dict[str, Any]:
-        """Return the state without its big tensors as JSON, by the parameter's name and the key."""
+        """Return the state as JSON, except the big tensors, by the parameter's name and the key."""
         # This is called at each step, so the places of values are searched again only if there is more state.
         if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
             self._name_parameters()
@@ -271,9 +271,9 @@ class KeptOptimizer(Adapter):
         for name, key, value in present:
             found.setdefault(name, {})[key] = to_plain(value, f"{self._name}.within/{name}/{key}", nested)
         state: Mapping[Any, Any] = self.optimizer.state
-        whole = {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
-        if whole:
-            found[_NO_PARAMETER] = to_plain(whole, f"{self._name}.within", nested)
+        global_state = {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
+        if global_state:
+            found[_NO_PARAMETER] = to_plain(global_state, f"{self._name}.within", nested)
         has_grown |= len(nested.tensors) != len(self._nested_tensors)
         self._nested_tensors = nested.tensors
         if has_grown:
@@ -300,7 +300,7 @@ class _GroupOptions:
     """Writes the options of an optimizer's parameter groups as JSON, anew only when one may have changed."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """Take the optimizer at `keep`; `names` maps ids of parameters to their names."""
+        """Begin with the optimizer as of `keep`; `names` maps ids of parameters to their names."""
         self._name = name
         self._optimizer = optimizer
         self._names = names
@@ -434,7 +434,7 @@ def _is_immutable(value: Any) -> bool:
     )
 
 
-def _new(parameter: Any, path: str, saved: SavedTensors) -> torch.Tensor:
+def _new_tensor(parameter: Any, path: str, saved: SavedTensors) -> torch.Tensor:
     """Return a tensor for an optimizer's state of a parameter, sharded like the parameter if it has the same size."""
     if saved.shape(path) != tuple(parameter.shape):
         return saved.new(path, "cpu")

@@ -34,8 +34,8 @@ class ProcessHooks:
         """Have `call` called before each step of any optimizer. In a compiled step, it causes a graph break."""
 
         @_disable_dynamo  # `torch.compiler.disable` would import torch._dynamo at once, which takes a second
-        def hook(*given: Any) -> Any:
-            return call(*given)
+        def hook(*args: Any) -> Any:
+            return call(*args)
 
         self._handles.append(register_optimizer_step_pre_hook(hook))
 
@@ -50,11 +50,11 @@ class ProcessHooks:
 
         `at_exit` takes the argument `failed`: whether an error ends this process.
         """
-        global _present  # noqa: PLW0603 - see the module
-        if _present is None:
+        global _current  # noqa: PLW0603 - see the module
+        if _current is None:
             os.register_at_fork(after_in_child=_call_in_child)  # which cannot be undone
             atexit.register(_call_at_exit)
-        _present = self
+        _current = self
         self.at_exit, self.in_child = at_exit, in_child
         progress.notify(step)
 
@@ -67,18 +67,18 @@ class ProcessHooks:
         progress.notify(None)
 
 
-_present: ProcessHooks | None = None
-"""The hooks of the last keeper of this process; None before the first one."""
+_current: ProcessHooks | None = None
+"""The hooks of this process's newest keeper; None before the first one."""
 
 
 def _call_in_child() -> None:
-    if _present is not None and _present.in_child is not None:
-        _present.in_child()
+    if _current is not None and _current.in_child is not None:
+        _current.in_child()
 
 
 def _call_at_exit() -> None:
-    if _present is not None and _present.at_exit is not None:
-        _present.at_exit(failed=hasattr(sys, "last_value"))
+    if _current is not None and _current.at_exit is not None:
+        _current.at_exit(failed=hasattr(sys, "last_value"))
 
 
 def hooked_module(module: torch.nn.Module) -> torch.nn.Module:
@@ -93,15 +93,15 @@ def _is_compiled(module: torch.nn.Module) -> bool:
 
 
 def after_closure(
-    given: tuple[Any, ...], named: dict[str, Any], call: Callable[[], None]
+    args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], None]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return an optimizer's arguments with a closure that is followed by `call`; None if they have no closure.
+    """Return an optimizer's arguments with a closure that ends with `call`; None if `call` must come before the step.
 
     The closure runs forward and backward. torch's own optimizers change nothing before it first returns; others may,
     such as sharpness-aware ones (SAM).
     """
-    optimizer, *others = given
-    closure = others[0] if others else named.get("closure")
+    optimizer, *others = args
+    closure = others[0] if others else kwargs.get("closure")
     if not callable(closure) or not type(optimizer).__module__.startswith("torch.optim."):
         return None
 
@@ -110,4 +110,4 @@ def after_closure(
         call()
         return result
 
-    return ((optimizer, followed, *others[1:]), named) if others else (given, {**named, "closure": followed})
+    return ((optimizer, followed, *others[1:]), kwargs) if others else (args, {**kwargs, "closure": followed})

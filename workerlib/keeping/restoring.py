@@ -101,7 +101,7 @@ def restore_objects(
 ) -> Mapping[str, Any]:
     """Restore objects and random state; return the values that the objects loaded, by name.
 
-    Raises `KeptStateError`, after which the objects are of no use.
+    Raises `KeptStateError`, after which the objects are unusable.
     """
     tensors = [tensor for kept in objects.values() for _, tensor in kept.big_tensors()]
     try:
@@ -155,7 +155,7 @@ def _read(
 ) -> tuple[SavedTensors, dict[int, SmallState], SmallState | None]:
     """Return the big state, the small states at the end of the step by rank, and the pending one of `rank`.
 
-    The big state is that of all ranks, or `only_own` that of `rank`.
+    The big state is that of all ranks, or if `only_own` only that of `rank`.
     """
     saved = SavedTensors()
     done: dict[int, SmallState] = {}
@@ -175,7 +175,7 @@ def _read(
 
 
 def _check_names(objects: Mapping[str, Adapter], values: Mapping[str, Any], own: SmallState | None) -> None:
-    """Raise `UnfitStateError` unless the script gives the objects that were kept.
+    """Raise `UnfitStateError` unless the script passes the objects that were kept.
 
     Otherwise some objects would be restored and others not, which mixes two steps. A rank may keep an object that other
     ranks do not have, so only its `own` state shows that one is missing.
@@ -198,11 +198,11 @@ def _fitting(name: str) -> Iterator[None]:
     except KeptStateError:
         raise
     except Exception as error:
-        raise UnfitStateError(f"{name} does not take what was kept by that name: {error!r}") from error
+        raise UnfitStateError(f"{name} cannot load the state kept under that name: {error!r}") from error
 
 
 def _fill_buffers(objects: Mapping[str, Adapter], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
-    """Restore the buffers. Raises `UnfitStateError` unless they are those that were kept."""
+    """Restore the buffers. Raises `UnfitStateError` unless the same ones were kept."""
     targets, sources, names = [], [], set(kept)
     for name, mapping, key in (place for adapter in objects.values() for place in adapter.buffer_places()):
         buffer, saved = mapping[key], kept.get(name)

@@ -32,7 +32,7 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
 
     When the round ends, so does the `with` block, and the loop goes on with the next round. After a block that runs to
     its end, the loop is over. Objects of one round, such as a wrapped model or a data loader, are made in the block.
-    Objects that outlive a round are given to `ctx.keep`, which restores the state that all workers of the next round
+    Objects that outlive a round are passed to `ctx.keep`, which restores the state that all workers of the next round
     begin with. So a round has the same result in the same process and in a new one. The same process is only faster;
     docs/rounds-in-place.md has the conditions.
     """

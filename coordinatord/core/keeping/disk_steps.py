@@ -21,7 +21,7 @@ def unusable_to(member: Member) -> str:
 
 
 def find_step(member: Member, point: ResumePoint) -> PersistedStep | None:
-    """Return the step of a resume point as a node finds it on the disk; None if it does not, or for one in memory."""
+    """Return the step of a resume point as a node finds it on the disk; None if it finds none, or for one in memory."""
     disk = point.disk
     if disk is None:
         return None

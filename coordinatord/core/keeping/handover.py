@@ -16,14 +16,14 @@ from coordinatord.core.rounds.state.wings import Wait
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
 HAND_OVER_S = 20.0
-"""How long a departing node stays: for a round to be formed, and again for each round to fetch its state. A host that
-will be taken away has some 30 s, of which its workers need a part. In 20 s, a usual network carries 20 GB."""
+"""How long a departing node stays: until a round is formed, and again while each round fetches its state. A preempted
+host has some 30 s, and its workers need a part of them. A common network carries 20 GB in 20 s."""
 
 
 def may_be_needed(kept: KeptState, member: Member) -> bool:
-    """Whether others may need a node's state, whose workers have ended while those of other nodes have not.
+    """Whether others may need the state of a node whose workers ended before those of other nodes.
 
-    Those may still save the other shards of its step, or fail to save a step that this node has saved.
+    The other nodes may still save the missing shards of a step, or fail to save one that this node has saved.
     """
     has_shards = any(part.shards > 1 for part in _big_parts(kept, member))
     return has_shards or is_needed_by_others(kept, member) or holds_parts(kept, member)
@@ -32,9 +32,8 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
 def is_needed_by_others(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
     """Whether others need a node's state: without it, a step that they resume from would not be whole.
 
-    These steps are the newest one that may be chosen, and the one from which the present round resumes, until it has
-    made a step. The nodes in `gone` are about to leave and do not count: so of two departing nodes with the same shard,
-    one is needed.
+    The next round resumes from the newest step that may be chosen, and the present one from its resume point until it
+    makes a step. Nodes in `gone` are about to leave and do not count: of two with the same shard, one is needed.
     """
     if not any(_big_parts(kept, member)) or all(peer.leaves for peer in kept.run.members.values()):
         return False
@@ -65,8 +64,8 @@ def _newest_to_choose(kept: KeptState) -> KeptStep | None:
 def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> bool:
     """Whether a step is whole without these nodes.
 
-    In a round that resumes from it, nodes that have got parts meanwhile do not count: others may still get the same
-    ones from a node that leaves.
+    In a round that resumes from the step, only the holders in its plan count: nodes may still be fetching from one that
+    leaves, even if another node has fetched the same parts.
     """
     plan = kept.plan if kept.run.durable.state in {State.STARTING, State.RUNNING} else None
     held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
@@ -76,8 +75,8 @@ def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
     """Return which of these nodes have to stay, and record how long. All are outside the round and about to leave.
 
-    A node that was found to be free does not count as a holder for the next one. A restarted coordinator does not know
-    the state of others before it has heard them.
+    Once a node may leave, it does not count as a holder for the nodes after it. A restarted coordinator holds back all
+    nodes with state until it has heard every member.
     """
     holders, held, free = last_holders(kept), set[str](), set[str]()
     for member in members:
@@ -99,17 +98,17 @@ def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool
 
 
 def renew_time(kept: KeptState, now: float) -> None:
-    """Give the nodes that hand over their state their whole time from now on: the round could not fetch before."""
+    """Restart the time of nodes that hand over their state: the round could not fetch it until now."""
     for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
         if is_needed_by_others(kept, member):
             kept.stays_until[member.node] = now + HAND_OVER_S
 
 
 def last_holders(kept: KeptState) -> Collection[str]:
-    """Return the holders of a step that the disk lacks, if without those that leave between two rounds it is not whole.
+    """Return the holders of a step that is not on the disk yet, if the holders that do not leave lack a shard of it.
 
-    Otherwise the step would be lost when several nodes leave one after the other, while an older step is being written,
-    or after a failed attempt.
+    This applies between two rounds. Otherwise the step would be lost when nodes leave one by one while an older step is
+    being written, or after a failed write.
     """
     if kept.run.durable.state is not State.FORMING or kept.disk.every_s is None or not kept.index.all_heard:
         return ()
@@ -117,9 +116,9 @@ def last_holders(kept: KeptState) -> Collection[str]:
 
 
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the step that is to be written, and also the one before if a node could not fetch the first.
+    """Yield the step to write next, and an older one too if no round may resume from the first.
 
-    The first may be damaged, which shows when it is written. Nodes that have only the older one stay until then.
+    The first may be damaged, which shows only when it is written. Nodes that have only the older one stay until then.
     """
     at, done = step_to_write(kept), kept.disk.step
     if at is None:
@@ -140,8 +139,8 @@ def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str
 def waits(kept: KeptState) -> dict[str, Wait]:
     """Return how long each node stays: until the others and the disk have its state, or its time is over.
 
-    The last nodes with a step that the disk lacks wait for the disk. A node that goes no longer counts
-    for the next one.
+    The last holders of a step stay until it is on the disk. Once a node may leave, it does not count as a holder for
+    the nodes after it.
     """
     stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
     if not stay:

@@ -19,19 +19,19 @@ def record_report(kept: KeptState, member: Member, now: float) -> None:
     parts = () if holding is None or observed.run != run.id else holding.parts
     problem, before = holding.copy_problem if holding is not None else "", kept.protection.steps
     has_changed = kept.record_parts(member.node, parts) | kept.copies.record_problem(member.node, problem)
-    protects_others = has_changed and kept.protection.advance()
+    protection_changed = has_changed and kept.protection.advance()
     has_planned = run.durable.state is State.RUNNING and _plan_copies(kept)
     if has_planned or kept.protection.steps != before:
         kept.changes += 1
     if observed.run == run.id and observed.round == run.durable.round and member.durable.in_round:
-        _record_round(kept, member, holding, is_newer=protects_others)
+        _record_round(kept, member, holding, protection_changed=protection_changed)
     _record_disk(kept, member, now)
 
 
-def _record_round(kept: KeptState, member: Member, holding: Holding | None, *, is_newer: bool) -> None:
+def _record_round(kept: KeptState, member: Member, holding: Holding | None, *, protection_changed: bool) -> None:
     """Record what a node of the current round reports about that round."""
     run = kept.run
-    _record_checkpoint(kept, member, holding, is_newer=is_newer)
+    _record_checkpoint(kept, member, holding, protection_changed=protection_changed)
     if holding is not None and kept.first_states.record(member.node, holding.first_states, len(run.durable.order)):
         kept.changes += 1
     if holding is not None and holding.restoring is Restoring.FAILED:
@@ -43,8 +43,8 @@ def _record_round(kept: KeptState, member: Member, holding: Holding | None, *, i
 def _plan_copies(kept: KeptState) -> bool:
     """Plan the copies of the protected steps that have no plan; return whether there were any.
 
-    All copies of a candidate may exist already when its plan is made anew. Then it has to become the whole step at
-    once: nodes may have no place for another step before that, so no later report would do it.
+    All copies of a candidate may exist already when it gets a new plan. Then it has to replace the protected step now:
+    nodes may have no place for a further step until then, so no later report would bring that about.
     """
     kept.copies.are_outdated, has_planned = False, False
     while unplanned := [at for at in kept.protection.steps or () if at not in kept.copies.plans]:
@@ -55,7 +55,7 @@ def _plan_copies(kept: KeptState) -> bool:
     return has_planned
 
 
-def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None, *, is_newer: bool) -> None:
+def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None, *, protection_changed: bool) -> None:
     """Record the newest checkpoint of a node, and whether its report has made a step of this round whole."""
     run, checkpoints, at = kept.run, kept.checkpoints, kept.index.newest_whole
     checkpoints.begin_round(run.durable.round, run.durable.order)
@@ -63,7 +63,7 @@ def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None,
         checkpoints.record_checkpoint(
             member.node, NONE_YET if holding.checkpointed is None else holding.checkpointed, member.lease.heard_at
         )
-    if is_newer and at is not None and at.round == run.durable.round:
+    if protection_changed and at is not None and at.round == run.durable.round:
         checkpoints.record_saved_step(member.lease.heard_at)
     checkpoints.record_heard(member.node)
 

@@ -35,7 +35,7 @@ def resume_point(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None
 
 
 def differing_step(kept: KeptState, point: ResumePoint | None) -> KeptStep | None:
-    """Return the newest step that is not used since ranks have different states of it; None if `point` is newer."""
+    """Return the newest step of which ranks have different states, so it is not used; None if `point` is newer."""
     at = next((at for at in kept.index.steps() if kept.index.differs(at)), None)
     return None if at is None or (point is not None and point.at > at) else at
 
@@ -79,7 +79,7 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | 
         point = _point(kept, at) if may_be_chosen(kept, at) else None
         if point is None:
             continue
-        # Two nodes stand for all, since a look at 10,000 takes long. Another one that cannot resume reports that.
+        # Checking 10,000 nodes takes long: the first and the last stand for all. Another that cannot resume reports it.
         plan, first, last = _make_plan(kept, point), nodes[0], world_size - nodes[-1].offer.workers
         ends = ((first, range(first.offer.workers)), (nodes[-1], range(last, world_size)))
         if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):
@@ -88,9 +88,9 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | 
 
 
 def may_be_chosen(kept: KeptState, at: KeptStep) -> bool:
-    """Whether a step may be resumed from: ranks agree on it, and no round has failed to resume from it or a later one.
+    """Whether a step may be resumed from: ranks agree on it, and no round has failed to resume from it or an older one.
 
-    A step that was made after that failure may be chosen again.
+    A step that was made in that round or later may be chosen.
     """
     spoiled = kept.run.durable.spoiled
     return not kept.index.differs(at) and (spoiled is None or at < spoiled.at or at.round >= spoiled.round)
@@ -120,8 +120,8 @@ def _make_plan(kept: KeptState, point: ResumePoint) -> ResumePlan:
 def plan_of_round(kept: KeptState) -> ResumePlan | None:
     """Return the plan by which nodes of the current round fetch their parts; None if they fetch none.
 
-    A plan stays as it is, so that a node which has begun to fetch is not sent to other holders. A restarted coordinator
-    makes none before it has heard all members: one of them may be the only one with the small state of a rank.
+    A plan is reused, so that a node that has begun to fetch is not sent to other holders. A restarted coordinator makes
+    none before it has heard all members: any of them may be the only holder of a rank's small state.
     """
     point, durable = kept.run.durable.resume, kept.run.durable
     is_in_memory = point is not None and point.disk is None and kept.index.all_heard

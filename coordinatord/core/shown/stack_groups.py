@@ -12,7 +12,7 @@ from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks, unpa
 
 
 def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
-    """Return the groups of workers with equal stacks, or without one for the same reason, the largest first.
+    """Return the groups of workers with equal stacks, or with none for the same reason, the largest first.
 
     Of equally large groups, the one with the lowest rank is first.
     """

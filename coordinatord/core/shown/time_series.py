@@ -13,8 +13,8 @@ from msgspec import Struct
 from coordinatord.core.rounds.values.training_progress import WINDOW_S
 
 POINTS_MAX = 240
-"""The most points; a run that is older than as many seconds has at least half of them. A chart that is 500 pixels wide
-shows no more, and the points of one run take 8 KiB."""
+"""The most points. From the age of 240 s on, a run has at least half of them. A chart that is 500 pixels wide shows no
+more, and the points of one run take 8 KiB."""
 
 SPAN_S = 1.0
 """How long a point is at first. Nodes report their steps once a second."""
@@ -44,7 +44,7 @@ class TimeSeries:
         self.training_s = array("d", [0.0])
         """The training from the beginning of the run to the end of each point."""
         self.restarts = array("l", [0])
-        """The restarts until then."""
+        """The restarts up to the end of each point."""
         self._pace_sums = array("d", [0.0])
         self._pace_counts = array("l", [0])
 
@@ -67,7 +67,7 @@ class TimeSeries:
         self._add_pace(sample.steps_per_s)
 
     def _halve(self) -> None:
-        """Make one point of each two."""
+        """Merge each pair of points."""
         self.span_s *= 2
         if len(self.restarts) % 2:  # the last point is half of a longer one
             self._append(self.training_s[-1], self.restarts[-1])
@@ -78,7 +78,7 @@ class TimeSeries:
             del points[::2]
 
     def _correct(self, training_s: float) -> None:
-        """Subtract time that has proved to be no training, such as after the undetected death of a node."""
+        """Subtract time that proved to be no training, such as that between a node's death and its detection."""
         for index in range(len(self.training_s) - 1, -1, -1):
             if self.training_s[index] <= training_s:
                 return

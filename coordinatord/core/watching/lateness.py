@@ -1,7 +1,7 @@
 """Compares when workers arrived in the same collectives: which worker comes last, and by how much.
 
 A collective ends for all workers at once, so the duration of a step does not show which of them is slow; the time of
-arrival does. To compare hosts, their clocks' offsets are needed. Each is known up to half of the round trip of a
+arrival does. To compare hosts, their clocks' offsets are needed. Each is known to within half of the round trip of a
 question and its answer.
 
 Workers are at rest when none has arrived in a collective for much longer than is usual. If they report no steps, only
@@ -44,7 +44,7 @@ class Offset(Struct, frozen=True):
     error_s: float
     """How far `shift_s` may have been wrong at that answer, to either side."""
     at: float
-    """When the node gave that answer."""
+    """When the node answered."""
 
     def error_at(self, now: float) -> float:
         """Return how far the offset may be wrong by now."""
@@ -54,7 +54,7 @@ class Offset(Struct, frozen=True):
 def better_offset(known: Offset | None, answer: NodeArrivals) -> Offset:
     """Return the more exact offset: the known one with its drift since, or that of a new answer.
 
-    A known offset that the new answer rules out is dropped: the host was started again.
+    A known offset that the new answer rules out is dropped: the host was rebooted.
     """
     new = Offset(answer.answered_at - answer.clock_s, answer.error_s, answer.answered_at)
     if known is None or new.error_s <= known.error_at(new.at):
@@ -68,7 +68,7 @@ class ArrivalTimes(Struct, frozen=True):
     rank: int
     node: str
     error_s: float
-    """How far all of the times may be wrong, since the node's clock is another one."""
+    """How far all of the times may be wrong, by the offset of the node's clock."""
     first: int
     """The number of the first collective."""
     times: Sequence[float]
@@ -95,7 +95,7 @@ class Laggard(Struct, frozen=True):
     """None if the workers of the node take turns."""
     last_share: float
     late_s: float
-    """The lateness of the worker, or of a node: how much later its median worker is than that of the others."""
+    """The lateness of the worker. Of a node: how much later its median worker is than the median of all others."""
 
 
 class Lateness(Struct, frozen=True):
@@ -129,7 +129,7 @@ def arrival_times(answer: NodeArrivals, offset: Offset, now: float) -> Iterator[
 def compare_arrivals(arrivals: Iterable[tuple[str, ArrivalTimes]], step_s: float | None) -> Lateness | None:
     """Return how late workers are, by their arrivals in each process group; None if there is too little to compare.
 
-    Of a worker in several groups, the one counts in which it is the latest.
+    A worker in several groups counts by its lateness in the group where it is latest.
     """
     groups: dict[str, dict[int, ArrivalTimes]] = {}
     for name, arrival in arrivals:
@@ -180,9 +180,9 @@ def _slow_nodes(ranks: Sequence[WorkerLateness]) -> Iterator[Laggard]:
 
 
 def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
-    """Return the median of ordered numbers, except those at some places; both are in ascending order.
+    """Return the median of ordered numbers without those at the places `left_out`, which are in ascending order.
 
-    There may be thousands of nodes: to go through the others of each would delay the coordinator by seconds.
+    There may be thousands of nodes. Copying all other numbers for each of them would delay the coordinator by seconds.
     """
     number = len(ordered) - len(left_out)
     middle = []
@@ -197,7 +197,7 @@ def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
 
 
 def _clock_error_s(members: Iterable[ArrivalTimes]) -> float:
-    """Return the error in seconds with which times of two of these workers are usually compared; 0 on one node."""
+    """Return the usual error in seconds of comparing two workers' times; 0 if all workers are on one node."""
     by_node = {arrival.node: arrival.error_s for arrival in members}
     return 2 * median(by_node.values()) if len(by_node) > 1 else 0.0
 
@@ -205,7 +205,7 @@ def _clock_error_s(members: Iterable[ArrivalTimes]) -> float:
 def _compare_group(members: Sequence[ArrivalTimes], step_s: float | None) -> list[WorkerLateness]:
     """Return how late each worker of a group is; nothing if there is too little to compare.
 
-    Only the collectives count of which all members report their arrivals.
+    A collective counts only if all members report their arrivals in it.
     """
     first = max(arrival.first for arrival in members)
     rows = min(arrival.first + len(arrival.times) for arrival in members) - first

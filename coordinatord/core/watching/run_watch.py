@@ -46,7 +46,7 @@ class RunWatch(WatchingWing):
         self._hang, self.lateness_watch = HangWatch(), LatenessWatch()
         self.notice, self.remark = "", ""
         self._is_recorded = False
-        """Whether a record says that the others wait for a worker, see `BusyWorkerAwaited`."""
+        """Whether a `BusyWorkerAwaited` is recorded for the present wait."""
 
     def follow(self, record: Record) -> None:
         """Forget the looks when workers make progress, or a new round begins."""
@@ -63,11 +63,11 @@ class RunWatch(WatchingWing):
         self.notice, self._is_recorded, self.remark = "", False, ""
 
     def next_at(self) -> float | None:
-        """Return when to begin the next look, or to drop a pending one; None unless training has stalled.
+        """Return when to begin the next look, or to drop a pending one; None if no look is needed.
 
-        A round without a step has not stalled. There are looks at it if `--hang-timeout` limits the time to the first
-        step, or if workers report no steps and are at rest. There is no look while a node is not connected, or while
-        workers are in a section, which has its own limit.
+        Looks begin when training has stalled. Before the first step, they begin if `--hang-timeout` limits the time to
+        it, or if workers report no steps and are at rest. None begins while a node is disconnected, or while workers
+        are in a section, which has its own limit.
         """
         run = self._run
         has_stalled = run.durable.ledger.activity is Activity.STALLED
@@ -82,7 +82,7 @@ class RunWatch(WatchingWing):
         return max((at for at in (self._hang.due_at, _section_end(run), first_at) if at is not None), default=NOW)
 
     def begin_look(self, now: float) -> Look | None:
-        """Begin a look at all workers of the round; return None if one cannot be asked."""
+        """Begin a look at all workers of the round; return None if a node cannot be asked."""
         number = self._hang.begin(now)
         try:
             sources = stack_sources(self._run, (), brief=True)
@@ -150,9 +150,9 @@ class RunWatch(WatchingWing):
         return _failure_of(self._run, verdict, look)
 
     def awaited(self) -> str:
-        """Describe the culprit of a round that goes on, to be recorded; empty if a record says it already.
+        """Describe the worker that the others of a live round wait for, to be recorded; empty if that is recorded.
 
-        There is a second record when the wait is left to torch.
+        It is recorded a second time when only torch's timeout can still end the wait.
         """
         is_new = not self._is_recorded or (self._is_left_to_torch() and not self.remark)
         return self.notice if self._hang.verdict is not None and is_new and not self._is_hung() else ""
@@ -171,9 +171,9 @@ class RunWatch(WatchingWing):
     def _is_left_to_torch(self) -> bool:
         """Whether a round that seems to hang goes on until torch's own timeout of collectives ends it.
 
-        If no restart is left, to stop the round ends the job. So there has to be a proof of the hang: a worker that has
-        ended, or that waits in another collective than the others. One that stands still, or data that does not move,
-        may only be slow, unless `--hang-timeout` says how slow is too slow.
+        If no restart is left, stopping the round ends the job, so the hang must be proved: a worker has ended, or waits
+        in another collective than the others. A worker that stands still, or data that does not move, may only be slow,
+        unless `--hang-timeout` says how slow is too slow.
         """
         run, verdict, look = self._run, self._hang.verdict, self._hang.judged
         if verdict is None or look is None:
@@ -182,7 +182,7 @@ class RunWatch(WatchingWing):
         return verdict.rests_on_pace and is_last and run.spec.hang_timeout_s is None
 
     def laggard(self) -> NodeDrained | None:
-        """Return the drain of the node that several comparisons in a row have found to be late; None without one."""
+        """Return the record that drains the node found late by several comparisons in a row; None if none was."""
         laggard, lateness = laggard_to_drain(self._run, self.lateness_watch), lateness_of(self._run)
         if laggard is None or lateness is None:
             return None
@@ -197,7 +197,7 @@ def _is_timed_without_steps(run: Run) -> bool:
 
 
 def _is_judged_by_rest(run: Run) -> bool:
-    """Whether a round may hang when no worker enters a collective: none reports steps, and there is no time limit."""
+    """Whether only a lack of new collectives can show a hang: workers report no steps, and there is no time limit."""
     return run.durable.state is State.RUNNING and reports_no_steps(run) and run.spec.hang_timeout_s is None
 
 
@@ -209,8 +209,8 @@ def reports_no_steps(run: Run) -> bool:
 def _looks_apart_s(run: Run) -> float:
     """Return the time between the two looks of a pair, in seconds.
 
-    Reported steps show how long workers have stood still. Without them only the looks do, so they are as far apart as
-    `--hang-timeout` allows. All nodes must be heard in between, see `_are_heard_since`.
+    Reported steps show how long workers have stood still. Without steps only the looks show that, so they are
+    `--hang-timeout` apart. All nodes must be heard in between, see `_are_heard_since`.
     """
     if _is_timed_without_steps(run):
         return run.spec.hang_timeout_s or 0.0
@@ -218,10 +218,10 @@ def _looks_apart_s(run: Run) -> float:
 
 
 def _are_heard_since(run: Run, at: float) -> bool:
-    """Whether all nodes of the round have been heard since a time: the answers to the first of two looks.
+    """Whether all nodes of the round have been heard since `at`, when the first of two looks was answered.
 
-    A worker that stands still may be in a section. Only heartbeats show sections, and one from before the first look
-    may have been sent before the section began.
+    A worker that stands still may be in a section. Only heartbeats show sections, and a heartbeat from
+    before the first look may be older than the section.
     """
     return all(member.lease.heard_at > at for member in run.roll.inside)
 

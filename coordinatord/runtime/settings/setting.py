@@ -30,7 +30,7 @@ class InForce(Struct, frozen=True):
     origin: str
     """The source as a text, such as `environment variable X`."""
     value: object
-    """The value as in a file; None without one."""
+    """The value as in a file; None if it has no plain value."""
 
 
 class Setting(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Setting(Struct, frozen=True):
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is on or off."""
+        """Whether it is a flag without a value."""
         return self.action.nargs == 0
 
     @property
@@ -66,7 +66,7 @@ class Setting(Struct, frozen=True):
 
     @property
     def by_default(self) -> InForce:
-        """The default and its source, which is the text of the help if the default is no plain value."""
+        """The default and its source; without a plain value, the source quotes the default from the help."""
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
             return InForce(Rank.DEFAULT, "default", self.default)
         _, marker, words = (self.action.help or "").partition("(default: ")

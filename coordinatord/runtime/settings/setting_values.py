@@ -12,8 +12,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "N": (int,),
     "PORT": (int,),
     "S": (int, float),
-    "FACTOR": (int, float),
-    **dict.fromkeys(("SIZE", "STREAMS", "RANKS"), (int, str)),
+    **dict.fromkeys(("FACTOR", "WEIGHT", "H", "SHARE"), (int, float)),
+    **dict.fromkeys(("SIZE", "STREAMS", "RANKS", "N[/TIME]"), (int, str)),
 }
 """The types in a file, by the name of the value in the help. A file must not quote a number, because `settle = "2"` may
 be a mistake."""

@@ -106,7 +106,7 @@ class _Topic:
     def due_at(self, version: int, store_error: str | None, *, has_seen: bool) -> float:
         """Return when to make the next state for a viewer; infinity if only a record will change the state.
 
-        `has_seen` tells whether the viewer has got a state.
+        `has_seen` tells whether the viewer has a state.
         """
         changed = version > self.version or store_error != self.store_error
         if has_seen and not changed and not self.is_live:
@@ -223,7 +223,7 @@ class LiveUpdates:
             await self._change_signal.wait_after(version)
         if self._change_signal.version > version:
             async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
-                await asyncio.get_running_loop().create_future()
+                await asyncio.get_running_loop().create_future()  # only the limit ends this wait
 
     def _next_due(self, topics: list[_Topic]) -> float:
         return min(self._due_at(topic, has_seen=True) for topic in topics)
@@ -237,7 +237,7 @@ class LiveUpdates:
 
     @contextlib.asynccontextmanager
     async def _within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """Limit a wait within the context to so many seconds, and to the end of the daemon; a timeout is no error."""
+        """Limit a wait within the context to `seconds`, or to the end of the daemon; a timeout is no error."""
         limit = 0.0 if self._closed else max(0.0, seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if limit == math.inf else limit) as wait:
@@ -267,7 +267,7 @@ class LiveUpdates:
         run, rounds = found
         shown = whole_view(run, rounds, self._driver.now, self._driver.machine.store_error)
         nodes = NodeTable(columns=COLUMNS, rows=tuple(map(_row, shown.nodes)))
-        series = _series(self._sampler.series(run, rounds))
+        series = _series(self._sampler.sample_run(run, rounds))
         return PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision), _is_live(run)
 
     async def _find(self, job: str) -> tuple[Run, RoundHistory] | None:

@@ -33,7 +33,7 @@ SECOND_WITHIN_S = 3.0
 """How long the second look waits for a node. Both looks and the pause between them end within nodeclient's timeout of
 10 s."""
 
-SLOW_WORK = "no verdict: one look shows a hang, and another one, a second later, that a worker or its data gets on"
+SLOW_WORK = "no verdict: one look shows a hang, but a second look shows that a worker or its data makes progress"
 """The note if the second look shows slow work instead of a hang."""
 
 
@@ -49,7 +49,7 @@ class StacksApi:
     async def _serve(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
         ranks = _ranks(request)
-        refusal = f"{READERS_MAX} others ask where workers stand already, the limit: try again later"
+        refusal = f"{READERS_MAX} others, the limit, are reading stacks already: try again later"
         with self._readers.admit(READERS_MAX, refusal):
             run = await self._driver.written_run(job)
             if run is None:

@@ -19,7 +19,7 @@ class ChangeSignal:
         self.version = 0
         """The number of changes."""
         self.closed = False
-        """Whether the daemon ends, so that no change will follow."""
+        """Whether the daemon is ending, so that no change will follow."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     def on_records(self, entries: Sequence[Entry]) -> None:

@@ -23,7 +23,7 @@ class RoundsReader:
         self._driver = driver
         self._store = store
         self._cached: dict[str, RoundHistory] = {}
-        """The rounds of ended runs by the run's id, the last requested one last."""
+        """The rounds of ended runs by the run's id, the most recently requested last."""
 
     async def find(self, job: str) -> tuple[Run, RoundHistory] | None:
         """Return the run of a job with all its records durable, and its rounds; None for an unknown job.
@@ -44,7 +44,7 @@ class RoundsReader:
         rounds = self._cached.pop(run.id, None)
         if rounds is None:
             rounds = rounds_of(await self._store.read_rounds(run.job, run.id))
-        if rounds.current is None:  # otherwise the store has failed, and lacks the end of the run
+        if rounds.current is None:  # otherwise the store failed before it had the end of the run
             self._cached[run.id] = rounds
         if len(self._cached) > CACHED_MAX:
             del self._cached[next(iter(self._cached))]

@@ -1,7 +1,7 @@
 """Samples each job over time, for the charts of the page.
 
 A young run is sampled once a second, and an old one every half minute. Samples are not stored: after a restart of the
-daemon, a series begins with what the records say about the rounds.
+daemon, a series begins with samples made from the records of rounds.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ SAMPLE_EVERY_S = 1.0
 """The shortest sampling interval: nodes report once a second."""
 
 SAMPLES_PER_POINT = 4
-"""The samples of each point of a series. The interval is at most that of which the pace is the mean."""
+"""The samples in each point of a series. The interval never exceeds `WINDOW_S`, over which the pace is the mean."""
 
 NODES_AT_ONCE = 1_000
-"""Nodes of jobs that are sampled without a pause: some 25 jobs with their `driver.JOB_COST`, which take a
+"""How many nodes are sampled without a pause: those of some 25 jobs, counted with `driver.JOB_COST`, take a
 millisecond."""
 
 
@@ -37,7 +37,7 @@ class _RunSeries:
 
 
 class SeriesSampler:
-    """Has the time series of live runs, and of ended runs that are viewed."""
+    """Keeps the time series of live runs, and of ended runs that are viewed."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -50,10 +50,10 @@ class SeriesSampler:
             async for run in iterate_jobs(self._driver, NODES_AT_ONCE):
                 sampled = self._series.get(run.id)
                 if not run.durable.state.ended and (sampled is None or sampled.due_at <= self._driver.now):
-                    self.series(run, run.durable.rounds)
+                    self.sample_run(run, run.durable.rounds)
 
-    def series(self, run: Run, rounds: RoundHistory) -> TimeSeries:
-        """Add a sample to the series of a run, and return it; a new one begins with samples of its `rounds`."""
+    def sample_run(self, run: Run, rounds: RoundHistory) -> TimeSeries:
+        """Add a sample to the series of a run; return the series. A new series begins with samples of its `rounds`."""
         sampled = self._series.get(run.id)
         if sampled is None:
             self._drop_old()
@@ -87,7 +87,7 @@ def _pace(run: Run) -> float | None:
 
 
 def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:
-    """Yield samples from the recorded rounds, which have no pace."""
+    """Yield samples, without a pace, from the recorded rounds."""
     restarts = run.durable.restarts_used - sum(round_.charged for round_ in rounds)
     for round_ in rounds:
         before, after = round_.before, round_.after

@@ -70,19 +70,19 @@ class ConnectionLimits(Struct, frozen=True):
         return max(1, int(self.joining * REFUSED_SHARE))
 
     def pending_max(self, sessions: int) -> int:
-        """Return how many connections may be without a request while there are so many sessions.
+        """Return how many connections may be without a request while there are this many sessions.
 
         They may use the free places of sessions, since each node begins as such a connection.
         """
         return min(PENDING_MAX, self.pending + self.joining + self.nodes - sessions)
 
     def joining_max(self, nodes: int) -> int:
-        """Return how many sessions may be without a `Join` while so many nodes have joined."""
+        """Return how many sessions may be without a `Join` while this many nodes have joined."""
         return min(JOINING_MAX, self.joining + self.nodes - nodes)
 
     @classmethod
     def of(cls, descriptors: int) -> ConnectionLimits:
-        """Divide so many descriptors among the kinds; nodes get at least half of them."""
+        """Divide this many descriptors among the kinds; nodes get at least half of them."""
         free = max(8, descriptors - OWN_FILES)
         pending, joining = min(PENDING_MAX, free // 4), min(JOINING_MAX, free // 8)
         requests = min(REQUESTS_MAX, free // 8)
@@ -113,7 +113,7 @@ class PendingConnections(Generic[Connection]):
     """
 
     def __init__(self, within_s: float, most: Callable[[], int], close: Callable[[Connection], None]) -> None:
-        """Give each connection `within_s` seconds, and hold at most `most()`; `close` closes a connection."""
+        """Give each connection `within_s` seconds, and keep at most `most()`; `close` closes a connection."""
         self._most = most
         self._close = close
         self._timeouts = Timeouts[Connection](within_s, self._evict)

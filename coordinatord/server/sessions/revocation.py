@@ -22,7 +22,7 @@ class Revocations:
     """Ends sessions and requests when their token is revoked."""
 
     def __init__(self, security: Security, sessions: NodeSessions, end_requests: Callable[[], None]) -> None:
-        """Watch the tokens of `security`; `end_requests` ends HTTP requests in progress of callers without access."""
+        """Watch the tokens of `security`; `end_requests` ends the HTTP requests of callers that have lost access."""
         self._security = security
         self._tokens = security.token_store.tokens
         """The tokens at the last poll. The gatekeeper may reload them too."""

@@ -208,10 +208,10 @@ class Gateway:
             raise self._away(base, error) from error
 
     async def _lines(self, answer: aiohttp.ClientResponse) -> AsyncIterator[Any]:
-        held = b""
+        rest = b""
         async for piece in answer.content.iter_any():
-            *lines, held = (held + piece).split(b"\n")
-            if len(held) > EVENT_BYTES_MAX:
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > EVENT_BYTES_MAX:
                 raise EtcdAwayError(f"etcd {self._location}: it sends events without an end")
             for line in lines:
                 yield self._decoded(line)

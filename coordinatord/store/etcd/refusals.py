@@ -54,7 +54,7 @@ _TEXTS = (
         "permission denied",
         "this user may not use all keys of the prefix: etcdctl role grant-permission ROLE readwrite {prefix} --prefix",
     ),
-    ("request is too large", "it takes no request of this size: leave its --max-request-bytes at 1.5 MiB or more"),
+    ("request is too large", "it accepts no request of this size: set its --max-request-bytes to 1.5 MiB or more"),
     ("too many requests", "it is overloaded: does somebody else use it heavily, or is its disk slow?"),
     ("client connection is closing", "this member ends"),
     ("no leader", "it has no leader: has it lost its majority?"),
@@ -76,7 +76,7 @@ _IN_THE_CLEAR = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 
 
 def refused(location: EtcdLocation, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
-    """Return the error for an answer with another status than 200."""
+    """Return the error for an answer with a status other than 200."""
     data = answer if isinstance(answer, dict) else {}
     message = str(data.get("message") or data.get("error") or f"HTTP {status}")
     code = data.get("code")

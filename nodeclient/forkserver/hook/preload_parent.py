@@ -28,7 +28,7 @@ SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The variable with the settings of this process as JSON: `socket` (a descriptor), `modules` (null: only report that
 Python runs the hook), `optional` (modules that are imported as well, if they exist), `hook` (our directory on
 PYTHONPATH), `pythonpath` (its value without that directory, or null), `gloo`, `responder` and `recorder` (the paths of
-workerlib's `gloo`, `responder` and `recorders`), and `room`, which only makes room for a worker's environment in /proc.
+workerlib's `gloo`, `responder` and `recorders`), and `room`, padding to make room for a worker's environment in /proc.
 
 Paths, arguments and variables may be invalid text. They come as bytes, each as one character of Latin-1, because the
 node may decode them in another way than the user's interpreter."""
@@ -66,7 +66,7 @@ class PreloadError(Exception):
 
 
 def serve(before: frozenset[str], path: list[str]) -> bool:
-    """Serve requests until the node ends. Return only in a worker, with whether the user has a `sitecustomize`.
+    """Serve requests until the node ends. Return only in a worker: whether the user has a `sitecustomize`.
 
     `before` are the modules that Python had imported before the hook. `path` is the user's `sys.path`.
     """

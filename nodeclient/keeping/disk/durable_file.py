@@ -21,7 +21,7 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OperationalError
 
 CHUNK_BYTES = 4 << 20
-"""How many bytes are written or read at a time. A fast disk takes a few milliseconds, and then progress is counted."""
+"""How many bytes are written or read at a time. A fast disk takes a few milliseconds for them."""
 
 FLUSH_BYTES = 16 << 20
 """How many bytes are flushed at a time. Only flushed bytes count as progress, so a disk that takes minutes to flush a

@@ -14,15 +14,15 @@ from nodeclient.keeping.disk.tensor_file import LENGTH_BYTES, TensorFile, Tensor
 from workerlib.contract.arena import Commit, Place
 
 Room = Callable[[Commit], Place]
-"""Returns the place in memory for a part with these control words."""
+"""Returns the place in memory for the part that a commit describes."""
 
 
 def read_part(
     job: Path, manifest: Manifest, key: tuple[int, Contents], round_number: int, room: Room, progress: Progress
 ) -> Commit:
-    """Read the part with this rank and these contents, its `key`; return its control words, with `round_number`.
+    """Read the part of the rank and the contents in `key` into its place; return its commit, for `round_number`.
 
-    Its place becomes whole only if all bytes are those that were written. Raises `OSError`, `UnusableError`, and the
+    The place becomes whole only if all bytes match the manifest. Raises `OSError`, `UnusableError`, and the
     errors of `room`.
     """
     rank, contents = key
@@ -78,7 +78,7 @@ def _commit(name: StepName, part: PartFile, length: int) -> Commit:
 
 
 def _commit_if_unchanged(place: Place, commit: Commit, part: PartFile, crc: int) -> Commit:
-    """Make a place whole if its bytes, with this crc32, are those that were written. Raises `UnusableError`."""
+    """Make a place whole if the crc32 of its bytes matches the manifest. Raises `UnusableError`."""
     if crc != part.crc32:
         raise UnusableError("its digest does not match: it was changed, or the disk is bad")
     place.commit(commit)

@@ -178,7 +178,7 @@ def small_file(rank: int) -> str:
 
 
 def write_note(folder: Path, note: Note, progress: Progress) -> None:
-    """Write the note beside a file that is written. Raises `OSError` and `GivenUpError`."""
+    """Write the note of a file that has been written. Raises `OSError` and `GivenUpError`."""
     write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], progress)
 
 
@@ -187,8 +187,8 @@ def find_whole(
 ) -> tuple[list[Manifest], list[str]]:
     """Return the whole steps of a job, the newest first, and texts about unusable folders. Raises `OSError`.
 
-    `known` has manifests by folder, for which only the presence of the manifest is checked. `progress` grows with each
-    file that is examined.
+    `known` has manifests by folder; of these steps, only the presence of the manifest is checked. `progress` grows with
+    each file that is examined.
     """
     progress = progress or Progress()
     whole: list[Manifest] = []
@@ -209,7 +209,7 @@ def find_whole(
             problems.append(f"{folder} is of no use: {error}")
             continue
         whole.append(manifest)
-    # Two attempts that end at one moment may give one number twice: all nodes must choose the same step.
+    # Two attempts that end at one moment may get the same number, so the folder decides: all nodes must agree.
     return sorted(whole, key=lambda manifest: (manifest.serial, manifest.of.folder), reverse=True), problems
 
 

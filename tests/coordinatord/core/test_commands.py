@@ -99,7 +99,7 @@ def test_a_node_that_is_gone_keeps_out_no_other_script() -> None:
     ("command", "result", "code", "text"),
     [
         ("script-1a", Result.SUCCEEDED, 0, ""),
-        ("script-1b", Result.FAILED, 75, ", and its command is another one than that of node n1"),
+        ("script-1b", Result.FAILED, 75, ", and its command differs from that of node n1"),
     ],
 )
 def test_a_spare_says_that_it_ran_nothing_and_succeeds_only_if_its_command_was_the_jobs(

@@ -91,7 +91,7 @@ LAUNCHING = [
     Sample(
         "environment lost",
         raised("KeyError: 'LOCAL_RANK'", frames='  File "<frozen os>", line 679, in __getitem__\n'),
-        says="gives LOCAL_RANK",
+        says="sets LOCAL_RANK",
     ),
     Sample(
         "environment lost before init_process_group",
@@ -99,7 +99,7 @@ LAUNCHING = [
             "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
             "expected, but not set"
         ),
-        says="gives RANK",
+        says="sets RANK",
     ),
     Sample(
         "no init_process_group",

@@ -139,7 +139,12 @@ MASTER = ("--nnodes", "2", "--master-addr", "10.0.0.7")
 @pytest.mark.parametrize(
     ("flags", "endpoint", "own", "remark"),
     [
-        ((*AT, "--rdzv-backend", "c10d"), AT[3], True, f"c10d: coordinatord at {AT[3]} does it, the host with that"),
+        (
+            (*AT, "--rdzv-backend", "c10d"),
+            AT[3],
+            True,
+            f"c10d: coordinatord at {AT[3]} takes its place, ",
+        ),
         (("--nnodes", "1:2", "--rdzv-backend", "c10d"), "localhost:29400", True, "c10d: "),
         (
             (*AT, "--rdzv-backend", "etcd"),
@@ -148,7 +153,7 @@ MASTER = ("--nnodes", "2", "--master-addr", "10.0.0.7")
             f"etcd: no etcd is used, but coordinatord, which is expected at {AT[3]}",
         ),
         ((*AT, "--rdzv-backend", "etcd-v2"), AT[3], False, "etcd-v2: no etcd is used, but coordinatord, which is"),
-        (MASTER, "10.0.0.7:29500", True, "static: coordinatord at 10.0.0.7:29500 does it"),
+        (MASTER, "10.0.0.7:29500", True, "static: coordinatord at 10.0.0.7:29500 takes its place"),
         ((*MASTER, "--rdzv-backend", "static", "--master-port", "1234"), "10.0.0.7:1234", True, "static: "),
         (STATIC, "127.0.0.1:29500", True, "static: "),
         ((*STATIC, "--master-addr", "[::1]"), "[::1]:29500", True, "static: "),
@@ -212,7 +217,7 @@ def test_a_node_that_trains_alone_among_the_schedulers_many_says_so() -> None:
                 "read_timeout is not needed"
             ),
         ),
-        ("timeout=5", "here timeout is forgotten, as by torchrun's c10d"),
+        ("timeout=5", "here timeout is ignored, as by torchrun's c10d"),
         ("join_timout=3", "no backend knows the key 'join_timout', it has no effect; did you mean join_timeout?"),
         ("colour=red", "no backend knows the key 'colour', it has no effect"),
     ],

@@ -136,7 +136,7 @@ def test_folders_that_are_no_folders_of_dumps_are_one_line(tmp_path: Path, monke
     with pytest.raises(UnreadableDumpError, match="2 files, and at most 1 are read"):
         dumps_in(tmp_path)
     (tmp_path / "b_0").unlink()
-    with pytest.raises(UnreadableDumpError, match="speak of 2 ranks, and at most 1 are judged"):
+    with pytest.raises(UnreadableDumpError, match="name 2 ranks, and at most 1 are judged"):
         samples_in(dumps_in(tmp_path)[0])
 
 

@@ -9,6 +9,9 @@ from tests.nodeclient.forkserver.support import LIBRARY, Stage, assert_same, pyt
 
 pytestmark = pytest.mark.slow
 
+ALWAYS = "--max-futile-rounds", "0"
+"""Another round follows though the script fails of the same error again."""
+
 CHANGES = '''"""Leaves itself and its neighbours changed for the next round."""
 import os, pathlib, sys, report
 import neighbour
@@ -42,7 +45,7 @@ def test_what_is_not_preloaded_is_read_afresh(stage: Stage) -> None:
     cold, warm = stage.both(
         *python(script),
         prepare=prepare,
-        flags=("--max-restarts", "2"),
+        flags=("--max-restarts", "2", *ALWAYS),
         environ={"PYTHONPATH": f"{LIBRARY}:{stage.folder}/later"},
     )
     new = {"number": 22, "neighbour": 22, "known": 22, "late": True}
@@ -53,7 +56,11 @@ def test_what_is_not_preloaded_is_read_afresh(stage: Stage) -> None:
 def test_what_is_preloaded_is_loaded_once(stage: Stage) -> None:
     text = "import beacon, os, sys, report\nreport.report(pid=os.getpid())\nsys.exit(3)"
     script = stage.write("train.py", text)
-    job = stage.run(*python(script), preload="beacon", flags=("--max-restarts", "3", "--nproc-per-node", "2"))
+    job = stage.run(
+        *python(script),
+        preload="beacon",
+        flags=("--max-restarts", "3", *ALWAYS, "--nproc-per-node", "2"),
+    )
     assert job.code == 3
     assert {report.round for report in job.reports} == {1, 2, 3, 4}
     assert all(report.warm for report in job.reports)
@@ -87,7 +94,11 @@ sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] 
 def test_each_worker_of_each_round_is_one_process(stage: Stage) -> None:
     """A fork that has closed its socket to the node may be the worker all the same."""
     script = stage.write("train.py", "import report, sys\nreport.report()\nsys.exit(3)")
-    job = stage.run(*python(script), preload="beacon", flags=("--max-restarts", "39", "--nproc-per-node", "2"))
+    job = stage.run(
+        *python(script),
+        preload="beacon",
+        flags=("--max-restarts", "39", *ALWAYS, "--nproc-per-node", "2"),
+    )
     started = Counter((report.round, report.rank) for report in job.reports)
     assert {round_number for round_number, _ in started} == set(range(1, 41))
     assert set(started.values()) == {1}, started

@@ -173,7 +173,7 @@ def test_who_waits_for_a_server_is_seen_unless_it_is_the_store_of_the_job(
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
         pid = starter.start(f"socket.create_connection(({host!r}, {port}), timeout={timeout}).recv(1)")
-        assert await_word(pid, "an answer ") == f"an answer of {shown}:{port}"
+        assert await_word(pid, "an answer ") == f"an answer from {shown}:{port}"
         assert awaited(pid, store_port=port) == ""
 
 

@@ -254,7 +254,7 @@ async def test_a_coordinator_with_another_key_gets_the_token_that_is_for_it(tmp_
         (None, "token cannot be read: No such file or directory"),
         ("no token", "this is no access token"),
         ("revoked", "the token first-join was revoked"),
-        ("foreign", "its key is none that the tokens in .*token are for"),
+        ("foreign", "its key matches no token in .*token"),
     ],
 )
 async def test_a_token_that_is_wrong_for_some_time_is_wrong_for_good(
@@ -315,4 +315,4 @@ async def test_a_node_that_was_given_a_token_joins_nobody_in_the_clear(tmp_path:
             await until(lambda: len(heard) >= 2)
             assert joins == []
             [reason, *_] = [event.reason for event in heard if isinstance(event, SessionClosed)]
-            assert "speaks in the clear, and there is a token here" in reason
+            assert "uses no TLS, and there is a token here" in reason

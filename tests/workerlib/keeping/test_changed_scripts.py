@@ -87,7 +87,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a list for a dict": (with_object("notes", [torch.zeros(2), 0]), "notes is a list, and was kept as another kind"),
     "a scheduler for an optimizer": (
         lambda objects: {**objects, "optimizer": objects["scheduler"], "scheduler": objects["optimizer"]},
-        "scheduler does not take what was kept by that name: KeyError('groups')",
+        "scheduler cannot load the state kept under that name: KeyError('groups')",
     ),
 }
 

@@ -61,7 +61,7 @@ def test_a_group_of_parameters_that_no_module_names_is_not_made_by_guess() -> No
     fresh = adapt(last_layer())["optimizer"]
     fresh.make_missing(before.values(), nothing, torch.device("cpu"))
     assert fresh.targets() == {}
-    with pytest.raises(UnfitStateError, match="optimizer has another number of parameter groups than was kept"):
+    with pytest.raises(UnfitStateError, match="optimizer has a different number of parameter groups than was kept"):
         fresh.load_values(before.values())
 
 

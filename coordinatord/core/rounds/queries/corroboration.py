@@ -1,8 +1,8 @@
-"""Finds a node that is gone although its time to reconnect is not over: two signs together prove it.
+"""Finds a node that is gone before its time to reconnect is over: two signs together prove it.
 
 A closed session may be a fault of the network, so a node has a second to reconnect. A worker that failed because a peer
-closed a connection shows that some process has ended, but not which. When all other nodes have ended their workers, and
-nothing on them explains that failure, it was a process of the node whose session is closed.
+closed a connection shows that some process has ended, but not which. If all other nodes have ended their workers, and
+none of these explains that failure, the process was on the node whose session is closed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from coordinatord.protocol.messages import Failure
 def node_gone(run: Run) -> Member | None:
     """Return the node of the round whose workers are proved to be gone; None if none is.
 
-    It is the only node that may have workers, and the only one whose session is closed. The check costs O(nodes), and
-    only when the round waits for nothing else.
+    It is the only node that may have workers, and the only one whose session is closed. The check costs O(nodes), but
+    only runs when the round waits for nothing else.
     """
     if run.roll.with_workers != 1 or run.roll.round_size != len(run.durable.order) or not run.evidence.failures:
         return None
@@ -28,8 +28,8 @@ def node_gone(run: Run) -> Member | None:
         return None
     first_at = min(failure.at for failure in run.evidence.failures.values())
     stopped_at = run.evidence.consequences_from
-    failed_of_the_stop = stopped_at is not None and first_at >= stopped_at
-    if failed_of_the_stop or suspect.silent_since > first_at + run.policy.collateral_s:
+    failed_after_stop = stopped_at is not None and first_at >= stopped_at
+    if failed_after_stop or suspect.silent_since > first_at + run.policy.collateral_s:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
     for member in run.roll.inside:

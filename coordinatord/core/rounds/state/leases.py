@@ -24,14 +24,14 @@ class Leases(DeadlineHeap[tuple[str, str]]):
         self.set((run.id, member.node), now + _lease_s(run, member, heartbeat_s))
 
     def renew_all(self, run: Run, heartbeat_s: float, now: float) -> None:
-        """Give every silent member a full lease, when the first one is heard after all were silent."""
+        """Grant every silent member a full lease, when the first one is heard after all were silent."""
         for member in list(run.roll.in_state(MemberState.SILENT)):
             member.lease.expired, member.lease.spared_at = False, now
             self.renew(run, member, heartbeat_s, now)
             run.roll.place(member)
 
     def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
-        """Leave a member whose connection has closed only a short grace; one on a bad network keeps its lease."""
+        """Shorten the lease of a member whose connection has closed, unless its network is bad."""
         lease = self.get((run.id, member.node))
         if lease is not None and member.lease.is_punctual(heartbeat_s, now):
             member.session.vanished = not member.session.revoked
@@ -45,9 +45,9 @@ class Leases(DeadlineHeap[tuple[str, str]]):
                 self.discard((run.id, record.node))
 
     def extend_after_outage(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
-        """Leave each node at least one lease, or a grace to reconnect, after `degraded_s` without a decision.
+        """Grant each node at least one lease, or a grace to reconnect, after `degraded_s` without a decision.
 
-        All leases have been moved by that time. One of which more was left before gets back to what was left.
+        All deadlines were put off by `degraded_s` before. One that was later than this even so gets its old time back.
         """
         for member in run.members.values():
             moved = self.get((run.id, member.node))

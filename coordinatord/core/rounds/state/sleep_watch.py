@@ -10,17 +10,17 @@ from coordinatord.core.rounds.policy import Policy
 class SleepWatch:
     """Notices that the coordinator was asleep: stopped, swapped out, or too busy to read messages.
 
-    The coordinator looks at the clock at regular times. A look that comes late shows a sleep. Messages that came during
-    the sleep are read only after it, so deadlines of silent nodes are put off by its length.
+    The coordinator checks the clock at regular times. A late check shows a sleep. Messages that came during the sleep
+    are read only after it, so deadlines of silent nodes are put off by its length.
     """
 
     def __init__(self) -> None:
         self.awake_at = -math.inf
         """The last time at which the coordinator was awake for sure: that of the last event handled on time."""
         self.woke_at = -math.inf
-        """When the last sleep ended, or the last time in which nothing could be recorded."""
+        """When the last sleep ended, or the last outage of the store."""
         self.look_at = -math.inf
-        """When to look at the clock again."""
+        """When to check the clock again."""
         self._returns_until = -math.inf
         """The time up to which a node whose connection has closed may reconnect."""
 
@@ -30,12 +30,12 @@ class SleepWatch:
         self.schedule_look(policy, now)
 
     def schedule_look(self, policy: Policy, now: float) -> None:
-        """Schedule the next look a heartbeat later, or sooner while a node has only a short time to reconnect."""
+        """Schedule the next check a heartbeat later, or sooner while a node has only a short time to reconnect."""
         is_short = now < self._returns_until
         self.look_at = now + (policy.reconnect_grace_s / 4 if is_short else policy.heartbeat_s)
 
     def expect_return(self, policy: Policy, now: float) -> None:
-        """Look more often while a node may reconnect: a sleep of less than a heartbeat may take most of that time."""
+        """Check more often while a node may reconnect: a sleep of less than a heartbeat may take most of that time."""
         self._returns_until = now + policy.reconnect_grace_s
         self.look_at = min(self.look_at, now + policy.reconnect_grace_s / 4)
 

@@ -1,4 +1,4 @@
-"""The actions of the table: each does what a row stands for, and records the row's reason if it records anything."""
+"""The actions of the table: each carries out one row, and records the row's reason if it records anything."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from coordinatord.protocol.text import clip
 
 
 def form_round(run: Run, reason: Reason, decision: Decision) -> None:
-    """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
+    """Assign ranks to the ready nodes; nodes beyond the maximum remain as spares."""
     nodes = run.candidates
     point = run.keeping.resume_point(nodes)
     decision.record(
@@ -75,7 +75,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def enlist_quarantined(run: Run, reason: Reason, decision: Decision) -> None:
-    """Take as many quarantined nodes as a round lacks, those first that came first."""
+    """Enlist as many quarantined nodes as a round lacks, in the order of their arrival."""
     del reason
     lacking = run.spec.nodes_min - run.roll.count(MemberState.READY)
     by_arrival = sorted(run.roll.in_state(MemberState.QUARANTINED), key=lambda each: each.readiness.arrived_at)
@@ -155,13 +155,13 @@ def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def advance_keeping(run: Run, _: Reason, decision: Decision) -> None:
-    """Let the keeping wing do what is due, which it does not record."""
+    """Let the keeping wing do the work that is due; it records nothing."""
     for member in run.keeping.act(decision.now):
         decision.notify(run, member)
 
 
 def end_round(run: Run, reason: Reason, decision: Decision) -> None:
-    """Judge the round, charge the budget if a worker failed by itself, and let nodes leave that were asked to."""
+    """Judge the round, charge the budget if a worker failed by itself, and release the nodes that are to leave."""
     report = report_on(run, decision.now)
     judge(run, report, decision)
     is_gone = report is not None and run.can_spare(report.node)
@@ -196,7 +196,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def _charged_at(run: Run, *, charged: bool) -> tuple[float, ...]:
-    """Return when restarts were charged within the window, with the one of the round that is over."""
+    """Return when restarts were charged within the window, including the round that is over."""
     if run.spec.restart_window_s is None:
         return ()
     known = run.restarts_within(run.over_at)
@@ -267,7 +267,7 @@ def end_as_succeeded(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
-    """Record that a node is lost: evidence of why the round ends, unless all workers of the node have succeeded."""
+    """Record that a node is lost; unless its workers have all succeeded, that is evidence of why the round ends."""
     decision.close(member)
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
     if member.durable.in_round and not member.durable.succeeded:

@@ -1,4 +1,4 @@
-"""Collects what follows from one event: records, sessions to end, and the nodes to send a message."""
+"""Collects the consequences of one event: records, sessions to end, and the nodes to send a message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordinatord.core.rounds.values.records import Record
 
 
 class Decision:
-    """What follows from one event, at `now`; the machine makes a `Batch` of it at the end."""
+    """The consequences of one event, at `now`; the machine makes a `Batch` of it at the end."""
 
     __slots__ = ("_policy", "answers", "cluster", "endings", "looks", "notified", "now", "records")
 
@@ -28,7 +28,7 @@ class Decision:
         self.answers: dict[int, tuple[Run, Member]] = {}
         """The nodes that are sent their desired state even if it is unchanged, keyed by session."""
         self.notified: dict[int, tuple[Run, Member]] = {}
-        """The nodes that are sent their desired state only if `knows_goal` is false, keyed by session."""
+        """The nodes that are sent their desired state only if it has urgent news (`knows_goal`), keyed by session."""
 
     def record(self, record: Record) -> None:
         """Add a record, and apply it at once to the durable and to the live state."""
@@ -57,7 +57,7 @@ class Decision:
             self.notify(run, member)
 
     def messages(self, heartbeat_s: float) -> Iterator[Send]:
-        """Yield the messages to nodes, with this heartbeat."""
+        """Yield the messages to nodes, with this heartbeat interval."""
         for session, (run, member) in (self.notified | self.answers).items():
             # A silent node is sent its goal when it is heard.
             has_goal = run.durable.state.ended or member.state is not MemberState.SILENT
@@ -66,8 +66,8 @@ class Decision:
 
 
 def send_desired(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
-    """Return the effect that sends a node its desired state, with this heartbeat; keep it as the last message."""
-    run.keeping.choose_sources()
+    """Return the effect that sends a node its desired state, with this heartbeat; record it as the last message."""
+    run.keeping.choose_sources()  # the message names them
     message = message_to(run, member, heartbeat_s, now)
     member.session.sent, member.session.sent_revision = message, run.revision
     return Send(session, message)

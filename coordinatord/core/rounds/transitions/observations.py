@@ -27,7 +27,7 @@ from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
 from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
-"""The highest round number that is believed of a node, half of the protocol's limit: at a round a second, 34 years. A
+"""The highest round number that a node is believed, half of the protocol's limit: at a round a second, 34 years. A
 wrong higher number would leave none for the next round."""
 
 
@@ -68,7 +68,7 @@ def add_member(run: Run, member: Member, join: Join, decision: Decision) -> Memb
 
 
 def begin_session(run: Run, member: Member, event: Connected, now: float) -> None:
-    """Give a member its new session, and a warning for its user if something looks like a mistake."""
+    """Set a member's new session, and a remark for its user if something looks like a mistake."""
     join = event.join
     other = other_command(run, join)
     member.session = Session(
@@ -87,15 +87,15 @@ def begin_session(run: Run, member: Member, event: Connected, now: float) -> Non
     before = join.observed.run
     anew = f"this coordinator does not know run {before}, in which this node was: the job begins anew"
     is_strange = bool(before) and not run.durable.knows(before)
-    follows = "" if run.durable.last_end_reason else run.remark
-    remarks = (follows, anew if is_strange else "", advice if other is not None else "")
+    run_remark = "" if run.durable.last_end_reason else run.remark
+    remarks = (run_remark, anew if is_strange else "", advice if other is not None else "")
     member.remark = clip("; ".join(filter(None, remarks)), MESSAGE_MAX)
 
 
 def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
-    """Whether a report can change nothing but how long the member is heard and how far its workers are.
+    """Whether a report can change only the member's lease and the progress of its workers.
 
-    Most heartbeats are such reports. They cost no check of the table, since time brings about the rest by itself.
+    Most heartbeats are such reports. They need no check of the table, since ticks bring about the rest.
     """
     return (
         _news_in(observed) == _news_in(member.observed)

@@ -18,7 +18,7 @@ from coordinatord.protocol.messages import Outcome, Result
 from coordinatord.protocol.text import clip
 
 LOOK_AGAIN_S = 1.0
-"""Seconds between two checks whether the write to the disk is over for which a node is held back."""
+"""While a write to the disk holds back a node, the seconds between two checks whether it is over."""
 
 
 def release(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
@@ -64,14 +64,15 @@ def release_spare(run: Run, member: Member, reason: str, decision: Decision) -> 
     result, code, text = Result.SUCCEEDED, ExitCode.OK, f"{reason}; this node was a spare and ran no worker"
     if member.session.differs_from:
         result, code = Result.FAILED, ExitCode.TEMPFAIL
-        text = f"{text}, and its command is another one than that of node {member.session.differs_from}"
+        text = f"{text}, and its command differs from that of node {member.session.differs_from}"
     release(run, member, Outcome(result, code, clip(text)), decision)
 
 
 def release_timed_out(run: Run, member: Member, decision: Decision) -> None:
     """Release a node whose `--join-timeout` has expired.
 
-    One that writes a step to the disk stays until the write is over. So do all nodes of a run that an operator stops.
+    A node that writes a step to the disk stays until the write is over. If an operator stops the run, all nodes stay
+    until then.
     """
     wait = run.keeping.wait_at_timeout(member)
     if wait.until is not None and wait.until > decision.now:

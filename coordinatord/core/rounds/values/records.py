@@ -41,7 +41,7 @@ Seen = Annotated[str, printable(253, least=1)]
 """An address as a connection showed it."""
 AGE_MAX = SPAN_MAX
 Age = Annotated[float, Meta(ge=0, le=AGE_MAX)]
-"""An age in seconds before the record was made."""
+"""Seconds before the record was made."""
 
 TokenName = Annotated[str, printable(128)]
 
@@ -122,7 +122,7 @@ class NodeSucceeded(NodeRecord, frozen=True):
 
 
 class NodeLeftBehind(NodeRecord, frozen=True):
-    """A node could not end its workers in time: it stays a member, but the round ends without it."""
+    """A node could not end its workers in time: it remains a member, but the round ends without it."""
 
     round: Counter
     silent_s: Age
@@ -239,7 +239,7 @@ class RoundStopped(Record, frozen=True):
     planned: bool
     """Whether all is well, so that the workers get the time to save their state."""
     first_failure: FirstFailure | None
-    """The earliest failure, as its node may be lost before it can report it again; nodes repeat other failures."""
+    """The earliest failure, because its node may be lost before it reports it again; nodes repeat other failures."""
     spent: Spent
     condition: Condition
 
@@ -302,7 +302,7 @@ class NodeUndrained(ClusterRecord, frozen=True):
 
 
 class HostJudged(ClusterRecord, frozen=True):
-    """The charges against a host have changed, or whether rounds do without it; all that is on record about it."""
+    """A host's charges have changed, or whether rounds do without it; the record replaces the host's last one."""
 
     charges: Annotated[tuple[Charge, ...], Meta(max_length=CHARGES_MAX)] = ()
     quarantined: Sentence = ""

@@ -24,14 +24,14 @@ from coordinatord.protocol.messages import WorkerStarts
 from coordinatord.protocol.text import clip
 
 ROUNDS_KEPT = 50
-"""How many rounds of each run are kept, here and in the store. A person who looks for the reason of restarts looks at
-the last few. 50 rounds of 10,000 nodes are 60 MB."""
+"""How many rounds of each run are kept, here and in the store. The last few explain
+restarts to a person. 50 rounds of 10,000 nodes are 60 MB."""
 
 REASON_MAX = 512
 """The most characters of a reason here: a few lines. The events and the log have all of it."""
 
 ROUND_RECORDS: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)
-"""The kinds of records that concern rounds; all others leave the history as it is."""
+"""The stored kinds of records that concern rounds; a `RoundFormed` may be read as a `RoundRemembered`."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Round:
     formed: str
     """Why it was formed."""
     before: Spent
-    """What the run had spent when the round before it ended."""
+    """The time spent until the round before it ended."""
     formed_at: float
     running_at: float | None = None
     """When all its workers were started."""
@@ -59,7 +59,7 @@ class Round:
     ended_at: float | None = None
     charged: bool = False
     after: Spent | None = None
-    """What the run had spent when the round ended; None before that."""
+    """The time spent until the round ended; None before that."""
 
 
 @dataclass(slots=True)
@@ -68,14 +68,14 @@ class RoundHistory:
 
     _rounds: list[Round] = field(default_factory=list)
     _spent: Spent = field(default_factory=Spent)
-    """What the run had spent when its last round ended."""
+    """The time spent until its last round ended."""
 
     def __iter__(self) -> Iterator[Round]:
         """Iterate over the rounds that are kept."""
         return iter(self._rounds)
 
     def follow(self, record: Record) -> None:
-        """Bring the history up to date with a record; one of another kind than `ROUND_RECORDS` changes nothing."""
+        """Bring the history up to date with a record; one that does not concern rounds changes nothing."""
         match record:
             case RoundFormed():
                 self._form(_without_ranks(record))

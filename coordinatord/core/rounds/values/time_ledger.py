@@ -3,8 +3,8 @@
 This module has the arithmetic. `transitions/apply` says which activity a record begins, and `queries/time_attribution`
 where the time between two records has to be split. `round_history` has the times of single rounds.
 
-Time is counted from the first record of a run, and records have the sums so far. So earlier counts do not change when a
-clock is set, the coordinator is away, or old rounds are deleted.
+Time is counted from the first record of a run, and records carry the sums so far. So earlier counts do not change when
+a clock is set, the coordinator is away, or old rounds are deleted.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ async def test_answers_are_json_and_on_demand_msgpack(start: Start, accept: str,
     async with start() as server:
         health = {"status": "ok", "reason": "", "version": __version__, "jobs": 0, "sessions": 0, "insecure": True}
         assert await get(f"{server.url}/healthz", accept) == (200, kind, health)
-        nothing = {"jobs": [], "drained": [], "insecure": True, "shared": None}
+        nothing = {"jobs": [], "drained": [], "charged": [], "insecure": True, "shared": None}
         assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, nothing)
 
 

@@ -167,6 +167,9 @@ async def _requests(client: Client) -> None:
     await client.ask("post", "/v1/jobs/{job}/forget", 409, at="/v1/jobs/job/forget", json=ALICE)
     await client.ask("post", "/v1/nodes/{node}/drain", 200, at="/v1/nodes/no/drain", json=ALICE | {"ahead": True})
     await client.ask("post", "/v1/nodes/{node}/undrain", 200, at="/v1/nodes/no/undrain", json=ALICE)
+    for verb in ("quarantine", "pardon"):
+        await client.ask("post", f"/v1/nodes/{{node}}/{verb}", 404, at=f"/v1/nodes/no/{verb}", json=ALICE)
+        await client.ask("post", f"/v1/nodes/{{node}}/{verb}", 200, at=f"/v1/nodes/a/{verb}", json=ALICE)
     await client.ask("post", "/v1/page/link", 200, json={})
     await client.ask("post", "/v1/page/session", 200, json={"code": "x"})
     for verb in ("restart", "stop"):

@@ -43,7 +43,7 @@ async def test_a_job_that_nobody_looks_at_is_sampled_all_the_same(
 ) -> None:
     monkeypatch.setattr(series_sampler, "SAMPLE_EVERY_S", 0.01)
     looked = asyncio.Event()
-    monkeypatch.setattr(SeriesSampler, "series", lambda *_: looked.set())
+    monkeypatch.setattr(SeriesSampler, "sample_run", lambda *_: looked.set())
     async with start() as server, connect(server.url, join("a")), asyncio.timeout(TIMEOUT_S):
         await looked.wait()
 
@@ -52,7 +52,7 @@ async def test_a_sampler_that_begins_late_begins_with_the_rounds(start: Start) -
     async with start() as server:
         await fail_once(server)
         [run] = server.driver.machine.jobs.values()
-        series = SeriesSampler(server.driver).series(run, run.durable.rounds)
+        series = SeriesSampler(server.driver).sample_run(run, run.durable.rounds)
         [ended, _] = run.durable.rounds
         assert ended.after is not None
         assert series.upto_s >= ended.after.total

@@ -181,7 +181,7 @@ async def test_one_that_cannot_keep_what_is_durable_stands_by_and_makes_no_secon
     async with space.led(gateway) as (store, _):
         await store.append(made_at(1.0, an_opening()))
         store._replica.database._connection.set_authorizer(denies_commits)
-        with pytest.raises(LeadershipLostError, match="cannot be kept here"):
+        with pytest.raises(LeadershipLostError, match="not in the replica"):
             await store.append(made_at(2.0, a_join_of("n1")))
         store._replica.database._connection.set_authorizer(None)
     async with space.life() as later:
