@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, TypeVar, Union, overload
+from typing import Any, TypeVar, overload
 
 from msgspec import Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from coordinatord.protocol.messages import FRAME_BYTES_MAX, PROTOCOL_VERSION, Join, Message
-from coordinatord.protocol.schema import ERRORS, SchemaError, Without, plain_without, schema_error
+from coordinatord.protocol.schema import ERRORS, SchemaError, Without, decoder, plain_without, schema_error
 from coordinatord.protocol.versions import SUPPORTED, later_than, version_mismatch
 
 Expected = TypeVar("Expected", bound=Message)
@@ -62,13 +61,8 @@ def decode(frame: bytes, *expected: type[Any]) -> Any:
             claim = _claims.decode(frame)
             if claim.type == Join.__name__ and claim.version not in SUPPORTED:
                 raise VersionError(version_mismatch(claim.version))
-        return _decoder(expected).decode(frame)
+        return decoder(expected).decode(frame)
     except ValidationError as error:
         raise schema_error(error, " or ".join(message.__name__ for message in expected)) from None
     except ERRORS as error:
         raise SchemaError(f"the frame is not msgpack: {error}") from None
-
-
-@cache
-def _decoder(expected: tuple[type[Any], ...]) -> Decoder[Any]:
-    return Decoder(Union[expected])  # noqa: UP007 - the classes are no expression

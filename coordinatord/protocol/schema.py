@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from functools import cache
+from threading import Lock
+from typing import Any, TypeVar, Union
 
 from msgspec import Meta, Struct, convert
+from msgspec.msgpack import Decoder
 from msgspec.structs import asdict
 
 from coordinatord.protocol.errors import OperationalError
@@ -64,8 +67,23 @@ def printable(most: int, least: int = 0) -> Meta:
     return Meta(min_length=least, max_length=most, pattern=PRINTABLE)
 
 
+_first_use = Lock()
+
+
+@cache
+def decoder(kinds: tuple[type[Any], ...]) -> Decoder[Any]:
+    """Return the decoder of messages of these classes.
+
+    `msgspec` describes a class and those of its fields at the first use, and another thread that uses one of them
+    meanwhile crashes. So each class is first used here, by one thread at a time.
+    """
+    with _first_use:
+        return Decoder(Union[kinds])  # noqa: UP007 - the classes are no expression
+
+
 def check(data: object, kind: type[Made], place: str) -> Made:
     """Convert a decoded map to a struct; `place` names the map in errors. Raises `SchemaError`."""
+    decoder((kind,))
     try:
         return convert(data, kind)
     except ERRORS as error:

@@ -1,11 +1,14 @@
-"""Tuples in a schema: a list of data becomes a tuple of what its items are, within bounds."""
+"""Tuples in a schema: a list of data becomes a tuple of its checked items, within bounds; threads may check at once."""
 
+import subprocess
+import sys
 from typing import Annotated
 
 import pytest
 from msgspec import Meta
 
 from coordinatord.protocol.schema import SchemaError, Strict, check, printable
+from tests.support.programs import TIMEOUT_S
 
 Small = Annotated[int, Meta(ge=0, le=9)]
 
@@ -63,3 +66,42 @@ def test_anything_else_is_refused_by_its_place(field: str, value: object, error:
 def test_a_list_is_measured_before_its_items_are_looked_at() -> None:
     with pytest.raises(SchemaError, match="of length <= 3"):
         check({"sizes": ["wrong"] * 1_000_000, "points": [{"x": 1}], "more": None, "gaps": []}, Drawing, "drawing")
+
+
+FIRST_USES = """
+import sys
+import threading
+from typing import Annotated
+
+from msgspec import defstruct
+
+from coordinatord.protocol.schema import check, printable
+
+THREADS = 8
+kinds = []
+for _ in range(200):
+    inner = defstruct("Inner", [("text", Annotated[str, printable(8)])])
+    kinds.append(defstruct("Outer", [("inner", inner), ("more", tuple[inner, ...])]))
+together = threading.Barrier(THREADS)
+
+
+def use():
+    for kind in kinds:
+        together.wait()
+        check({"inner": {"text": "a"}, "more": [{"text": "b"}]}, kind, "map")
+
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=use) for _ in range(THREADS)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+"""Threads that use new classes for the first time, each class all at the same moment."""
+
+
+def test_threads_that_use_a_class_for_the_first_time_at_once_do_not_crash() -> None:
+    command = [sys.executable, "-c", FIRST_USES]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert (ended.returncode, ended.stderr) == (0, "")
