@@ -1,10 +1,15 @@
-"""The simulated memory of kept state: what a worker writes that dies is not whole, as in life."""
+"""The simulated memory of kept state: a dead worker's save is not whole, as in life, and each round has a place."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from coordinatord.core.keeping.known import kept_of
+from tests.sim.coincidences import has_steps
 from tests.sim.kept_copies import COPY_S, Keeps
+from tests.sim.kept_disk import DiskFault
 from tests.sim.kept_memory import KeptMemory
 from tests.sim.scenario import Scenario, Workers
 from tests.sim.world import World
@@ -40,3 +45,19 @@ def test_a_save_becomes_whole_unless_its_node_has_other_workers_by_then(others: 
     world.go_on(COPY_S)
     now = memory.places[place]
     assert (now is stored) is others
+
+
+@pytest.mark.parametrize("seed", [6, 7, 14, 15])
+def test_a_break_after_the_first_step_of_a_round_finds_a_place_while_an_older_step_is_written(seed: int) -> None:
+    trio = replace(PAIR, hosts=3, nodes_min=3, nodes_max=3, max_restarts=9, keeps=Keeps.SHARED, persist_every_s=2)
+    world = World(seed, trio)
+    world.boot()
+    world.until(lambda: world.is_running() and kept_of(world.run).disk.pinned is not None, within=30)
+    world.disks.break_down(DiskFault.HANGS)
+    world.until(lambda: kept_of(world.run).protection.whole != kept_of(world.run).disk.pinned, within=30)
+    world.hosts["n1"].workers.fail()
+    world.until(lambda: world.run.durable.round == 2, within=10)
+    world.hosts["n3"].slow_s = 2.0  # its report would make the step whole from which the round resumes
+    world.until(lambda: has_steps(world), within=10)
+    world.hosts["n1"].workers.fail()
+    world.until(lambda: world.run.durable.round == 3, within=20)

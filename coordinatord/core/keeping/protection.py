@@ -84,11 +84,20 @@ class Protection:
         self.newest_proposed = at if self.newest_proposed is None else max(self.newest_proposed, at)
 
     def begin_round(self, at: KeptStep | None) -> None:
-        """Protect the step that the round resumes from, and an older whole one until this one has its copies."""
-        stays = self.whole is not None and at is not None and self.whole < at and self.index.is_whole(self.whole)
+        """Protect the step that the round resumes from, and an older whole one until this one has its copies.
+
+        The older one goes at once if nodes have no place for it.
+        """
+        self.is_stopping = False
+        stays = (
+            self.whole is not None
+            and at is not None
+            and self.whole < at
+            and self.index.is_whole(self.whole)
+            and not _leaves_no_place(self, at)
+        )
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
         self.newest_proposed = max((step for step in (self.newest_proposed, at) if step is not None), default=None)
-        self.is_stopping = False
 
     def clear(self) -> None:
         """Protect nothing: the run is over."""
@@ -145,7 +154,7 @@ def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
     """
     is_replicated = any(part.shards == 1 for parts in protection.index.holders(at).values() for part in parts)
     needs_place = is_replicated or protection.is_stopping
-    return needs_place and protection.pinned is not None and protection.pinned != protection.whole
+    return needs_place and protection.pinned not in {None, protection.whole, at}
 
 
 class ProtectionRow(Struct, frozen=True):

@@ -173,3 +173,12 @@ def test_the_last_place_of_a_round_that_ends_is_not_taken() -> None:
     kept.disk.drop()
     keep(kept, 8, protected=True)
     assert named(kept) == [8]
+
+
+def test_a_round_begins_with_a_place_for_its_last_step_though_an_older_one_is_being_written() -> None:
+    kept = a_kept()
+    kept.disk.begin(a_write(KeptStep(1, 4)))
+    kept.protection.whole = KeptStep(1, 8)
+    kept.record_parts("n0", (kept_parts(1, 8), kept_parts(1, 16)))
+    kept.begin_round(KeptStep(1, 16))
+    assert named(kept) == [16, 4]
