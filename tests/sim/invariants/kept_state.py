@@ -14,7 +14,7 @@ from coordinatord.core.rounds.events import Connected, Event, Reported
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.records import NodeReleased, Record, RoundFormed, RoundStopped, RunEnded
+from coordinatord.core.rounds.values.records import NodeLost, NodeReleased, Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
 from coordinatord.protocol.messages import Observed, Phase, Result
 from tests.sim.invariants.checkpoint_waits import CheckpointWaitLaws
@@ -132,6 +132,8 @@ class KeptStateLaws(Laws):
             self.check(can_fail, "round %d cannot resume from nothing", record.round)
             self.persisted.stops(record)
             self._judge_planned_end(run, record)
+        if isinstance(record, NodeLost):
+            self.persisted.unheard.get(run.id, {}).pop(record.node, None)  # a run that ends waits for it no longer
         writes = self.world.scenario.persist_every_s is not None
         if writes and isinstance(record, RunEnded) and record.condition in {"stop_asked", "all_left", "exhausted"}:
             members = [
