@@ -134,8 +134,9 @@ def test_a_broken_gpu_is_enough_by_itself_and_a_fault_of_the_program_is_none() -
         {"error": "ValueError: bad data"},
         {"error": "torch.OutOfMemoryError: CUDA out of memory"},
         {"exit_code": -9},
+        {"exit_code": -6, "error": "[Rank 3] Watchdog caught collective operation timeout: Work(OpType=ALLREDUCE)"},
     ],
-    ids=["script", "memory", "signal"],
+    ids=["script", "memory", "signal", "a worker that waited for others"],
 )
 def test_what_may_be_no_fault_of_a_host_charges_none(failed: dict[str, Any]) -> None:
     job = Job()

@@ -75,7 +75,8 @@ def _record(
 def _failed_host(report: Report) -> tuple[str, Charge] | None:
     """Return the host of the first failed worker with its charge; None if the failure may be no fault of a host."""
     failure, fault = report.failure, FAULT_OF.get(report.cause)
-    names_no_worker = failure.hang is HangKind.NETWORK or bool(failure.hang_ranks)
+    waited = fault is Fault.HANG and failure.hang is None  # until a timeout, for a worker that nobody names
+    names_no_worker = waited or failure.hang is HangKind.NETWORK or bool(failure.hang_ranks)
     fail_alike = [other for other in report.consequences if other.same_error and other.node != report.node]
     are_all_named = report.consequences_count == len(report.consequences)
     exits_by_itself = fault is Fault.CRASH and signal_behind(failure.exit_code) is None
