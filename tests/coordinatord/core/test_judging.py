@@ -153,6 +153,17 @@ def test_a_script_that_fails_on_each_host_it_visits_quarantines_none() -> None:
     assert job.quarantined == set()
 
 
+@pytest.mark.parametrize("own", [device(), crash(1)], ids=["broken GPU", "other crashes"])
+def test_a_quarantine_stays_that_does_not_rest_on_the_dropped_charges(own: dict[str, Any]) -> None:
+    job = Job()
+    job.fail("n3", **crash())
+    job.fail("n3", **own)
+    job.fail("n3", **own)
+    job.wait(30 * HOUR)
+    job.fail("n5", **crash())
+    assert job.quarantined == {"host-n3"}
+
+
 def test_at_most_a_quarter_of_the_hosts_is_quarantined() -> None:
     job = Job(nodes=8)
     for number in range(4):

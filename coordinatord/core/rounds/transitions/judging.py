@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.charges import (
@@ -39,14 +42,12 @@ def judge(run: Run, report: Report | None, decision: Decision) -> None:
     host, charge = found
     others = shared_by_others(charge, host, hosts)
     if others:
-        _drop_charges(charge, [host, *others], decision)
+        _drop_charges(charge, [host, *others], run.policy, decision)
         return
     known = hosts.get(host, HostCharges())
     charges = (*known.as_of(decision.now), charge)[-CHARGES_MAX:]
     text, why = f"host {host} is charged: {_describe(charge)}", known.quarantined
-    policy = run.policy
-    is_enough = weight(charges, policy.charge_half_life_s, policy.quarantine_at) >= policy.quarantine_at > 0
-    if is_enough and not why:
+    if _are_enough(charges, run.policy) and not why:
         if _may_lose_one(run, host, decision):
             why = clip(f"quarantined for {_count(charges)}, the last one {_describe(charge)}", MESSAGE_MAX)
             text = f"host {host} is {why}"
@@ -105,14 +106,19 @@ def _may_lose_one(run: Run, host: str, decision: Decision) -> bool:
     return quarantined < max(1, int(len(hosts) * run.policy.quarantine_share))
 
 
-def _drop_charges(charge: Charge, hosts: Sequence[str], decision: Decision) -> None:
+def _are_enough(charges: Sequence[Charge], policy: Policy) -> bool:
+    return weight(charges, policy.charge_half_life_s, policy.quarantine_at) >= policy.quarantine_at > 0
+
+
+def _drop_charges(charge: Charge, hosts: Sequence[str], policy: Policy, decision: Decision) -> None:
     """Drop all charges for an error that has come on several hosts, and quarantines that rest on them."""
     for host in hosts:
         known = decision.cluster.durable.hosts.get(host)
         if known is None or not any(is_same_charge(each, charge) for each in known.charges):
             continue
         left = [each for each in known.as_of(decision.now) if not is_same_charge(each, charge)]
-        why = known.quarantined if known.by_operator else ""
+        at_last = [replace(each, age_s=each.age_s - left[-1].age_s) for each in left]  # as the last of them was made
+        why = known.quarantined if known.by_operator or _are_enough(at_last, policy) else ""
         text = f"host {host} is no longer charged with an error that came on other hosts too: {_describe(charge)}"
         _record(host, left, why, text, decision, by_operator=known.by_operator)
 
