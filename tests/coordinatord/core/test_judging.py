@@ -10,6 +10,7 @@ from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, Reported
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import PardonNode, QuarantineNode
 from coordinatord.core.rounds.values.charges import Charge, Fault, weight
@@ -43,9 +44,9 @@ class Job:
         """Give the coordinator an event, and keep what it recorded."""
         self.past += ((self.now, record) for record in self.coordinator.handle(event, self.now).records)
 
-    def join(self, name: str) -> None:
+    def join(self, name: str, **observed: Any) -> None:
         """Connect a node, whose host is named after it."""
-        join = a_join(name, spec=self.spec)
+        join = a_join(name, observed=an_observed(**observed), spec=self.spec)
         join = replace(join, offer=replace(join.offer, host=f"host-{name}", host_id=name))
         self.handle(Connected(int(name[1:]) + 1, join, f"10.0.0.{name[1:]}", "10.0.1.1"))
 
@@ -176,6 +177,36 @@ def test_a_round_that_lacks_nodes_takes_quarantined_ones() -> None:
     job.fail("n1", **device())
     assert job.quarantined == {"host-n1"}
     assert job.inside == ["n0", "n1", "n2"]
+
+
+def test_a_quarantined_node_that_is_the_first_to_come_waits_for_others() -> None:
+    job = Job(nodes=2, nodes_min=2)
+    job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by_operator=True))]
+    job.names = []
+    job.next_life()
+    for name in ("n0", "n1", "n2"):
+        job.join(name)
+        assert name != "n0" or Reasons(job.run).waiting_for == "waiting for nodes: 1 of 2 joined (node n0)"
+        job.wait(1.0)
+    assert job.inside == ["n1", "n2"]
+
+
+def test_no_more_quarantined_nodes_are_taken_than_are_needed_beside_one_that_prepares() -> None:
+    job = Job(nodes=4, nodes_min=3)
+    job.past = [
+        (0.0, HostJudged("", "", f"host {host} is slow", host, quarantined="slow", by_operator=True))
+        for host in ("host-n0", "host-n1")
+    ]
+    job.names = []
+    job.next_life()
+    for name in ("n0", "n1", "n2"):
+        job.join(name)
+    job.join("n3", phase=Phase.PREPARING)
+    job.wait(12.0)
+    assert job.inside == []
+    job.report("n3", Phase.IDLE)
+    job.wait(3.0)
+    assert job.inside == ["n0", "n2", "n3"]
 
 
 def test_several_hosts_that_are_lost_at_once_are_not_charged() -> None:

@@ -68,11 +68,9 @@ def settled(run: Run) -> float | None:
 
 
 def short_of_nodes(run: Run) -> float | None:
-    """Too few nodes are there for a round without quarantined ones, and none has arrived for a while."""
-    others = run.roll.count(MemberState.READY, MemberState.PREPARING, MemberState.DISCONNECTED)
-    if others >= run.spec.nodes_min or not run.roll.count(MemberState.QUARANTINED):
-        return None
-    return _settle_end(run)
+    """Too few nodes are there for a round without quarantined ones, enough with them, and none has come for a while."""
+    lacking = run.lacking
+    return _settle_end(run) if 0 < lacking <= run.roll.count(MemberState.QUARANTINED) else None
 
 
 def arrived(run: Run) -> float | None:

@@ -170,7 +170,7 @@ class Reasons:
         """What a run without a round waits for."""
         run, least = self._run, self._run.spec.nodes_min
         ready, preparing = run.roll.count(MemberState.READY), run.roll.count(MemberState.PREPARING)
-        joined = ready + preparing
+        joined = ready + preparing + run.roll.count(MemberState.QUARANTINED)
         if run.durable.stop_asked:
             return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.wait_at_end().why)))
         if ready >= least and run.pause_s:
@@ -183,7 +183,8 @@ class Reasons:
         if joined >= least:
             return f"{joined} joined, at least {least} needed{still}"
         text = f"waiting for nodes: {joined} of {least} joined"
-        present = f" ({self._names(MemberState.READY, MemberState.PREPARING)})" if joined else ""
+        there = (MemberState.READY, MemberState.PREPARING, MemberState.QUARANTINED)
+        present = f" ({self._names(*there)})" if joined else ""
         missing = f"; missing: {name_some(run.roll.missing, len(run.roll.missing))}" if run.roll.missing else ""
         return text + present + still + missing
 

@@ -167,6 +167,11 @@ class Run:
         self.keeping.after_restart()
 
     @property
+    def lacking(self) -> int:
+        """How many quarantined nodes the next round has to take; 0 or less if it needs none."""
+        return self.spec.nodes_min - self.roll.count(MemberState.READY, MemberState.PREPARING, MemberState.DISCONNECTED)
+
+    @property
     def candidates(self) -> list[Member]:
         """The members to form a round of now, by group rank.
 

@@ -77,9 +77,8 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
 def enlist_quarantined(run: Run, reason: Reason, decision: Decision) -> None:
     """Enlist as many quarantined nodes as a round lacks, in the order of their arrival."""
     del reason
-    lacking = run.spec.nodes_min - run.roll.count(MemberState.READY)
     by_arrival = sorted(run.roll.in_state(MemberState.QUARANTINED), key=lambda each: each.readiness.arrived_at)
-    for member in by_arrival[:lacking]:
+    for member in by_arrival[: run.lacking]:
         member.readiness.enlisted = True
         run.roll.place(member)
         run.gathering.begin_wait(member, decision.now)
