@@ -72,6 +72,18 @@ def test_nodes_wait_for_the_next_checkpoint_that_all_nodes_have_written() -> Non
     assert stage.coordinator.cluster.jobs["default"].roll.round_size == 4
 
 
+def test_a_pardoned_node_waits_for_the_next_checkpoint_as_one_that_arrives() -> None:
+    stage = train("at-checkpoint", keeps="halts=yes written=10")
+    stage.play("join n3 job=other", "ask quarantine n3")
+    arrive(stage, "at-checkpoint", 3)
+    stage.play("advance 60s")
+    assert words(stage, "n3") == "spare: its host is quarantined by alice"
+    stage.play("ask pardon n3", "advance 1s")
+    assert state_of(stage) is State.RUNNING, "the checkpoint of step 10 was written before it was pardoned"
+    stage.play("keep n1 halts=yes written=20", "keep n2 halts=yes written=20", "advance 1s")
+    assert state_of(stage) is State.STOPPING
+
+
 def test_a_checkpoint_that_was_announced_is_waited_for() -> None:
     stage = train("at-checkpoint", keeps="halts=yes written=no")
     arrive(stage, "at-checkpoint", 3)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.charges import (
@@ -70,7 +71,12 @@ def quarantine(host: str, text: str, decision: Decision) -> None:
 def _record(
     host: str, charges: Sequence[Charge], why: str, text: str, decision: Decision, *, by_operator: bool = False
 ) -> None:
+    cluster = decision.cluster
+    spared = [(run, member) for run in cluster.live for member in run.roll.in_state(MemberState.QUARANTINED)]
     decision.record(HostJudged("", "", text, host, tuple(charges), why, by_operator))
+    for run, member in spared:
+        if member.state is MemberState.READY:
+            run.gathering.record_arrival(member, decision.now)  # it did not count as ready before
 
 
 def _failed_host(report: Report) -> tuple[str, Charge] | None:
