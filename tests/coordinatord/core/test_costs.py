@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import observations, table
+from coordinatord.core.rounds.values.charges import HostCharges
 from coordinatord.core.rounds.values.records import (
     Record,
     RoundEnded,
@@ -185,6 +187,21 @@ def test_a_report_looks_once_at_the_rows_and_moves_one_member(size: int, monkeyp
     looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"))
     cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=False)))
     assert dict(looks) == {"next_row": 1, "place": 1}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_node_that_joins_has_only_its_own_host_looked_up(size: int) -> None:
+    cluster = Cluster(size)
+    looked_up: list[str] = []
+
+    class Hosts(dict[str, HostCharges]):
+        def get(self, host: str, default: Any = None) -> Any:
+            looked_up.append(host)
+            return super().get(host, default)
+
+    cluster.machine.cluster.durable.hosts = Hosts()
+    cluster.handle(Connected(size + 1, a_join("late", spec=cluster.run.spec), "10.0.1.1", "10.0.0.254"))
+    assert looked_up == ["host-late"]
 
 
 @pytest.mark.parametrize("size", SIZES)

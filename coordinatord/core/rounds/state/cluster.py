@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coordinatord.core.rounds.state.durable import DurableCluster
+from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run, Wings
 
 DRAINED_MAX = 20_000
@@ -42,18 +43,19 @@ def is_cut_off(cluster: Cluster) -> bool:
     return silent
 
 
-def apply_quarantines(cluster: Cluster) -> list[Run]:
-    """Mark the members on quarantined hosts, and unmark others; return the runs in which a member changed."""
-    touched = []
+def apply_quarantines(cluster: Cluster) -> None:
+    """Mark the members on quarantined hosts, and unmark others."""
     for run in cluster.live:
         for member in run.members.values():
-            why = cluster.durable.why_quarantined(member.offer.host)
-            if why != member.readiness.quarantined:
-                member.readiness.quarantined = why
-                run.roll.place(member)
-                if run not in touched:
-                    touched.append(run)
-    return touched
+            apply_quarantine(cluster, run, member)
+
+
+def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:
+    """Mark a member if its host is quarantined, and unmark it otherwise."""
+    why = cluster.durable.why_quarantined(member.offer.host)
+    if why != member.readiness.quarantined:
+        member.readiness.quarantined = why
+        run.roll.place(member)
 
 
 def apply_drains(cluster: Cluster) -> list[Run]:

@@ -7,7 +7,7 @@ durable state, so nothing here may decide anything that has to outlive it.
 from __future__ import annotations
 
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.state.cluster import Cluster, apply_quarantines
+from coordinatord.core.rounds.state.cluster import Cluster, apply_quarantine, apply_quarantines
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values import records
@@ -32,7 +32,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
                 run.watching.follow(record)
                 _follow(run, record)
                 if isinstance(record, records.NodeJoined):
-                    apply_quarantines(cluster)
+                    apply_quarantine(cluster, run, run.members[record.node])
                 run.keeping.follow(record)
 
 
