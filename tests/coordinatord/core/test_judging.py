@@ -146,11 +146,12 @@ def test_what_may_be_no_fault_of_a_host_charges_none(failed: dict[str, Any]) -> 
     assert job.coordinator.cluster.durable.hosts == {}
 
 
-def test_a_script_that_fails_on_each_host_it_visits_quarantines_none() -> None:
+@pytest.mark.parametrize("xids", [(), (31,)], ids=["", "with an Xid of the program"])
+def test_a_script_that_fails_on_each_host_it_visits_quarantines_none(xids: tuple[int, ...]) -> None:
     job = Job(nodes=64)
     for number in range(6):
-        job.fail(f"n{number}", **crash())
-        job.fail(f"n{number}", **crash())
+        job.fail(f"n{number}", **crash(), xids=xids)
+        job.fail(f"n{number}", **crash(), xids=xids)
     assert job.quarantined == set()
 
 

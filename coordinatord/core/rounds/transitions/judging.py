@@ -25,6 +25,7 @@ from coordinatord.core.rounds.values.charges import (
     weight,
 )
 from coordinatord.core.rounds.values.records import HostJudged
+from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import HangKind, Report
@@ -90,7 +91,8 @@ def _failed_host(report: Report) -> tuple[str, Charge] | None:
     if fault is None or exits_by_itself or names_no_worker or fail_alike or not are_all_named:
         return None
     error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
-    return report.host, Charge(fault, "" if failure.xids else clip(error, MESSAGE_MAX), 0.0)
+    is_certain = not OF_THE_NODE.keys().isdisjoint(failure.xids)
+    return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), 0.0)
 
 
 def _lost_host(run: Run) -> tuple[str, Charge] | None:
