@@ -287,6 +287,15 @@ def test_a_new_step_begins_the_count_of_futile_rounds_anew() -> None:
         assert isinstance(job.fail(f"OSError: {step}", steps=(step // 2,)), RoundEnded)
 
 
+def test_a_script_that_counts_the_steps_of_each_epoch_gets_somewhere() -> None:
+    job = Job(spec={"max_futile_rounds": 2}, retry_pause_s=0.0)
+    for epoch in range(4):
+        for step in (0, 500, 999, 0):
+            job.report(Phase.RUNNING, steps=(step,))
+            job.pass_by(100.0)
+        assert isinstance(job.fail(f"OSError: epoch {epoch}", steps=(3,)), RoundEnded)
+
+
 def test_a_broken_gpu_costs_no_restart() -> None:
     job = Job(spec={"max_restarts": 0, "max_futile_rounds": 3}, retry_pause_s=0.0)
     for _ in range(2):

@@ -314,10 +314,12 @@ class Run:
     def futile(self) -> int:
         """How many rounds in a row, up to the one that is over, a failure has ended without a new step.
 
-        Where no steps are reported, a round that went on for a while counts as one that got somewhere.
+        Where no steps are reported, a round that went on for a while counts as one that got somewhere. So does one in
+        which the script has counted its steps anew, as for each epoch: how far it came is not known then.
         """
         here, before = self.furthest, self.durable.reached
-        got_somewhere = here != before if self.durable.reports_steps else not self._is_short
+        has_new_steps = here != before or self.progress.counts_anew
+        got_somewhere = has_new_steps if self.durable.reports_steps else not self._is_short
         return 0 if got_somewhere else self.durable.futile + (self.verdict.charged is not None)
 
     @property

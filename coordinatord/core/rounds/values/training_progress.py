@@ -122,7 +122,7 @@ class TrainingProgress:
         """The seconds of the first step of the round; None after the second one."""
         self.furthest: int | None = None
         """The furthest step that a pacer, or a node that is no longer a member, has reported."""
-        self._counts_anew = False
+        self.counts_anew = False
         """Whether the script has restarted its count of steps within the round."""
         self.sections = Sections()
 
@@ -195,7 +195,7 @@ class TrainingProgress:
         samples = self._samples
         if samples and step < samples[-1][1]:
             samples.clear()
-            self._counts_anew = True
+            self.counts_anew = True
         if self.furthest is None or step > self.furthest:
             self.furthest = step
         if samples:
@@ -209,7 +209,7 @@ class TrainingProgress:
 
         For a script that counts its steps anew it is the time of the newest step.
         """
-        if self._counts_anew:
+        if self.counts_anew:
             return self._samples[-1][0]
         after: tuple[float, int] | None = None
         for at, known in reversed(self._samples):
