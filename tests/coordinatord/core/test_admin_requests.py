@@ -11,6 +11,8 @@ from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
     ForgetJob,
+    PardonNode,
+    QuarantineNode,
     Request,
     RestartJob,
     StopJob,
@@ -43,9 +45,14 @@ def _asked(life: Life, request: Request) -> Batch:
         DrainNode("n7", "alice", "", ahead=True),
         UndrainNode("host-n1", "alice", ""),
         UndrainNode("n2", "alice", ""),
+        QuarantineNode("n2", "alice", ""),
+        PardonNode("host-n1", "alice", ""),
     ],
 )
-@pytest.mark.parametrize("prepare", [[], [DrainNode("host-n1", "alice", "")], [StopJob(JOB, "alice", "")]])
+@pytest.mark.parametrize(
+    "prepare",
+    [[], [QuarantineNode("n1", "alice", "")], [DrainNode("host-n1", "alice", "")], [StopJob(JOB, "alice", "")]],
+)
 @pytest.mark.parametrize("deserted", [False, True])
 def test_a_dry_run_says_what_the_request_then_does_and_changes_nothing(
     request_: Request, prepare: list[Request], *, deserted: bool

@@ -12,7 +12,7 @@ from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnec
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.values.admin_requests import PardonNode, QuarantineNode
+from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode, QuarantineNode
 from coordinatord.core.rounds.values.charges import Charge, Fault, weight
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.protocol.messages import Phase
@@ -250,6 +250,13 @@ def test_a_quarantine_by_an_operator_ends_only_with_a_pardon() -> None:
     assert job.quarantined == {"host-n3"}
     *_, last = (record for record in judgements(job) if record.node == "host-n3")
     assert last.by_operator
+
+
+def test_a_drain_counts_on_the_quarantined_nodes_that_stay() -> None:
+    job = Job(nodes=2, nodes_min=1)
+    job.fail("n1", **device())
+    [answer] = job.coordinator.handle(AdminRequested(-1, DrainNode("n0", "alice", "", dry_run=True)), job.now).effects
+    assert answer.text.endswith("round 2 is being stopped, its workers save their state")
 
 
 def test_nothing_is_quarantined_where_that_is_switched_off() -> None:

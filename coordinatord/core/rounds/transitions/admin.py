@@ -201,8 +201,8 @@ def _how_it_goes_on(run: Run, name: str, after: Sequence[str]) -> str:
         if member.node not in leaving and not member.leaves and member.durable.outcome is None
     ]
     spares = sum(member.state is MemberState.READY for member in staying)
-    preparing = sum(member.state is MemberState.PREPARING for member in staying)
-    left = sum(member.durable.in_round for member in staying) + spares + preparing
+    others = sum(member.state in {MemberState.PREPARING, MemberState.QUARANTINED} for member in staying)
+    left = sum(member.durable.in_round for member in staying) + spares + others
     after = "; a spare takes over" if working and spares else ""
     if not left:
         after = "; no node is left then, so the job ends"
