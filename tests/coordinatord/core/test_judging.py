@@ -192,6 +192,18 @@ def test_a_quarantined_node_that_is_the_first_to_come_waits_for_others() -> None
     assert job.inside == ["n1", "n2"]
 
 
+def test_a_quarantined_node_waits_a_moment_before_it_is_a_round_by_itself() -> None:
+    job = Job(nodes=2, nodes_min=1)
+    job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by_operator=True))]
+    job.names = []
+    job.next_life()
+    job.join("n0")
+    job.wait(1.9)
+    assert job.inside == []
+    job.wait(0.1)
+    assert job.inside == ["n0"]
+
+
 def test_no_more_quarantined_nodes_are_taken_than_are_needed_beside_one_that_prepares() -> None:
     job = Job(nodes=4, nodes_min=3)
     job.past = [

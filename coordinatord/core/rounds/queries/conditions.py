@@ -69,8 +69,10 @@ def settled(run: Run) -> float | None:
 
 def short_of_nodes(run: Run) -> float | None:
     """Too few nodes are there for a round without quarantined ones, enough with them, and none has come for a while."""
-    lacking = run.lacking
-    return _settle_end(run) if 0 < lacking <= run.roll.count(MemberState.QUARANTINED) else None
+    reserves = run.reserves
+    if not reserves:
+        return None
+    return max(_settle_end(run), reserves[-1].readiness.arrived_at + run.policy.settle_s)
 
 
 def arrived(run: Run) -> float | None:

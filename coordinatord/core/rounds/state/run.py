@@ -167,9 +167,14 @@ class Run:
         self.keeping.after_restart()
 
     @property
-    def lacking(self) -> int:
-        """How many quarantined nodes the next round has to take; 0 or less if it needs none."""
-        return self.spec.nodes_min - self.roll.count(MemberState.READY, MemberState.PREPARING, MemberState.DISCONNECTED)
+    def reserves(self) -> list[Member]:
+        """The quarantined members that the next round has to take, by arrival; none if it needs none, or lacks more."""
+        others = self.roll.count(MemberState.READY, MemberState.PREPARING, MemberState.DISCONNECTED)
+        lacking = self.spec.nodes_min - others
+        if not 0 < lacking <= self.roll.count(MemberState.QUARANTINED):
+            return []
+        quarantined = self.roll.in_state(MemberState.QUARANTINED)
+        return sorted(quarantined, key=lambda member: member.readiness.arrived_at)[:lacking]
 
     @property
     def candidates(self) -> list[Member]:

@@ -77,8 +77,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
 def enlist_quarantined(run: Run, reason: Reason, decision: Decision) -> None:
     """Enlist as many quarantined nodes as a round lacks, in the order of their arrival."""
     del reason
-    by_arrival = sorted(run.roll.in_state(MemberState.QUARANTINED), key=lambda each: each.readiness.arrived_at)
-    for member in by_arrival[: run.lacking]:
+    for member in run.reserves:
         member.readiness.enlisted = True
         run.roll.place(member)
         run.gathering.begin_wait(member, decision.now)
