@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
@@ -76,8 +77,8 @@ def _record(
     spared = [(run, member) for run in cluster.live for member in run.roll.in_state(MemberState.QUARANTINED)]
     decision.record(HostJudged("", "", text, host, tuple(charges), why, by_operator))
     for run, member in spared:
-        if member.state is MemberState.READY:
-            run.gathering.record_arrival(member, decision.now)  # it did not count as ready before
+        if member.state is MemberState.READY and run.durable.state is not State.FORMING:
+            run.gathering.record_arrival(member, decision.now)  # the round at work may end for it
 
 
 def _failed_host(report: Report) -> tuple[str, Charge] | None:
