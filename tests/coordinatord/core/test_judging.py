@@ -120,6 +120,14 @@ def test_charges_decay() -> None:
     assert job.quarantined == set()
 
 
+def test_charges_that_weigh_almost_nothing_are_forgotten() -> None:
+    job = Job()
+    job.fail("n3", **crash())
+    job.fail("n4", **device())
+    job.fail("n5", after_s=100 * 24 * HOUR, **crash(1))
+    assert list(job.coordinator.cluster.durable.hosts) == ["host-n4", "host-n5"]
+
+
 def test_a_broken_gpu_is_enough_by_itself_and_a_fault_of_the_program_is_none() -> None:
     job = Job()
     job.fail("n3", **device(13))

@@ -50,8 +50,8 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
             return
         case records.HostJudged():
             cluster.hosts.pop(record.node, None)
-            if record.charges or record.quarantined:
-                cluster.hosts[record.node] = HostCharges(record.charges, record.quarantined, record.by_operator, at)
+            cluster.hosts[record.node] = HostCharges(record.charges, record.quarantined, record.by_operator, at)
+            cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.counts(at)}
             return
         case records.RunOpened():
             earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one

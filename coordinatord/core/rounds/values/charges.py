@@ -26,6 +26,11 @@ AGE_MAX = 10**9
 """The limit in seconds: some 30 years, in place of no limit."""
 
 
+KEPT_S = 90 * 86_400.0
+"""The seconds after which a charge is forgotten: it weighs at most an eighth then, whatever the half-life. Hosts come
+and go, and many have new names."""
+
+
 class Fault(StrEnum):
     """What a host is charged with."""
 
@@ -69,6 +74,10 @@ class HostCharges(Struct, frozen=True):
     """Whether an operator wants the quarantine: no other host's failure ends it."""
     at: float = 0.0
     """When it was recorded, by the coordinator's clock."""
+
+    def counts(self, now: float) -> bool:
+        """Whether the host is quarantined, or has a charge that is not too old at `now`."""
+        return bool(self.quarantined) or any(each.age_s <= KEPT_S for each in self.as_of(now))
 
     def as_of(self, now: float) -> tuple[Charge, ...]:
         """Return the charges with their ages as of `now`."""
