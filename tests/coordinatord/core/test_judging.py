@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, Reported
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.reasons import Reasons
@@ -276,6 +277,7 @@ def test_a_drain_counts_on_the_quarantined_nodes_that_stay() -> None:
     job = Job(nodes=2, nodes_min=1)
     job.fail("n1", **device())
     [answer] = job.coordinator.handle(AdminRequested(-1, DrainNode("n0", "alice", "", dry_run=True)), job.now).effects
+    assert isinstance(answer, Answer)
     assert answer.text.endswith("round 2 is being stopped, its workers save their state")
 
 
