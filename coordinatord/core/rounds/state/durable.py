@@ -256,7 +256,8 @@ class DurableCluster:
 
     def why_quarantined(self, host: str) -> str:
         """Return why rounds do without a host if they can; empty if they do not."""
-        return self.hosts[host].quarantined if host in self.hosts else ""
+        known = self.hosts.get(host)
+        return "" if known is None else known.quarantined
 
     def why_drained(self, *names: str) -> str | None:
         """Return why the first of these names that is drained is so; None if none is."""
