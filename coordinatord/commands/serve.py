@@ -27,14 +27,14 @@ def run(settings: ServeConfig) -> int:
 
     Raises `StoreError` and `ListenError`.
     """
-    gc.disable()  # collections would take a tenth of a start, which makes no garbage
+    gc.disable()  # until `daemon` enables it: it would take a tenth of a start
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:
         log.info("settings from %s", settings.file.absolute(), extra=fields("settings_read", file=settings.file))
     for remark in settings.remarks:
         log.warning("%s", remark, extra=fields("remark"))
     allow_many_files()  # each connection needs one
-    load_thread_end()
+    load_thread_end()  # while a file is free to open
     store = _open_store(settings) if settings.shared is None else None
     with without_system_authorities():
         from coordinatord.commands import daemon  # noqa: PLC0415 - see above

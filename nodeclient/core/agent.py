@@ -143,12 +143,13 @@ class Agent:
         self._leaving.on_undecided(now)
 
     def _on_turned_away(self, event: events.TurnedAway, now: float) -> None:
-        refused = event.refused
-        if refused.retry or (refused.code in TEMPORARY and self._desired is not None):
-            self._connection.record_refusal(refused, now + event.patience_s if self._desired is None else math.inf)
+        refused, let_in = event.refused, self._desired is not None
+        if refused.retry or (let_in and refused.code in TEMPORARY):
+            final_at = math.inf if let_in else now + event.patience_s
+            self._connection.record_refusal(refused, final_at)
             self._on_session_closed(events.SessionClosed(refused.message), now)
         else:
-            hurry = refused.code is RefusalCode.SUPERSEDED  # the node's new process waits until these workers end
+            hurry = refused.code is RefusalCode.SUPERSEDED  # the new process waits until these workers end
             self._end_with(effects.Exit(ExitCode.REFUSED, notices.refused(refused)), now, hurry=hurry)
 
     def _on_probed(self, event: events.Reached | events.Unreached, now: float) -> None:

@@ -63,7 +63,7 @@ class Reserved:
     disk_every_s: float = 0.0
     """How often a step is written to a disk, 0 for never. If it is, shared state is also saved at intervals."""
     lent: bool = False
-    """The arena is that of a worker that has ended: this worker saves its big state into it, but no small state."""
+    """The arena is that of an ended worker with the same shard, which this one saves there, but no small state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Saved:
     length: int
     """The bytes that were written; 0 if the step was saved before."""
     asked: int = 0
-    """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
+    """The number of the request that this answers; 0 for a save that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class NotSaved:
     why: str
     """The reason, for people; empty if there is nothing to save."""
     asked: int = 0
-    """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
+    """The number of the request that this answers; 0 for a save that nobody asked for."""
     put_off: bool = False
     """The script saves later, at a step of its choice. If it does not reach that in time, nodeclient asks again."""
 

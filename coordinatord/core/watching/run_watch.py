@@ -160,8 +160,8 @@ class RunWatch(WatchingWing):
     def _is_hung(self) -> bool:
         """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
-        A worker that waits for something outside the job has some minutes. `--hang-timeout` is a time between steps:
-        before the first one, a worker may compute for any time.
+        A worker that waits for something outside the job has some minutes. Looks begin `--hang-timeout` after a step;
+        before the first, a worker may compute for any time.
         """
         verdict = self._hang.verdict
         is_timed_out = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped

@@ -381,7 +381,7 @@ def size_in_words(number: int) -> str:
 
 
 def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterator[KeptParts]:
-    """Yield the parts to report, each of one rank.
+    """Yield the parts to report, each of one rank; unprotected small ones only `with_small`.
 
     A shared part is reported once it has the digest by which it is compared with those of other ranks.
     """
