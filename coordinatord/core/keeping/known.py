@@ -10,7 +10,6 @@ from coordinatord.core.keeping.kept_index import KeptIndex, Parts
 from coordinatord.core.keeping.persisting import Persisting
 from coordinatord.core.keeping.protection import Protection
 from coordinatord.core.keeping.resume_plan import ResumePlan
-from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.kept_state import KeptStep
 
@@ -26,7 +25,7 @@ class KeptState:
         self.index = KeptIndex(run.durable)
         self.copies = CopyPlans()
         self.disk = Persisting()
-        self.protection = Protection(self.index, self.copies, self.disk, _resumed(run.durable))
+        self.protection = Protection(self.index, self.copies, self.disk, run.durable)
         self.plan: ResumePlan | None = None
         """The sources of the parts that each node of the current round needs. None if it has to be made, or made anew:
         parts are gone, or missing ones may have been found."""
@@ -83,13 +82,6 @@ class KeptState:
             if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.index.holders(at), only=node):
                 return taker, at
         return None
-
-
-def _resumed(durable: DurableRun) -> KeptStep | None:
-    """Return the step in memory that the round resumes from, if it has made no step yet."""
-    resume = durable.resume
-    is_protected = resume is not None and resume.disk is None and not durable.stepped and not durable.state.ended
-    return resume.at if resume is not None and is_protected else None
 
 
 def kept_of(run: Run) -> KeptState:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from coordinatord.core.keeping.copy_plan import CopyPlans
 from coordinatord.core.keeping.kept_index import KeptIndex
 from coordinatord.core.keeping.persisting import Persisting
+from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.protocol.kept_state import KeptStep
 
 
@@ -36,14 +37,14 @@ class StepState(StrEnum):
 class Protection:
     """The agreement of the nodes of one run on the steps that they protect."""
 
-    def __init__(self, index: KeptIndex, copies: CopyPlans, disk: Persisting, resumed: KeptStep | None) -> None:
+    def __init__(self, index: KeptIndex, copies: CopyPlans, disk: Persisting, durable: DurableRun) -> None:
         """Begin with the step that the round resumed from, if that is still to be protected."""
-        self.index, self.copies, self._disk = index, copies, disk
-        self.whole = resumed
+        self.index, self.copies, self._disk, self._durable = index, copies, disk, durable
+        self.whole = _resumed(durable)
         """The newest step that is whole and protected; it stays until a newer step replaces it."""
         self.candidate: KeptStep | None = None
         """A newer step that is whole, but not yet protected by all its holders."""
-        self.newest_proposed = resumed
+        self.newest_proposed = self.whole
         """The highest step that was ever the candidate. A rejected one may be gone on some node, so it is not proposed
         again."""
         self.is_stopping = False
@@ -60,6 +61,10 @@ class Protection:
         named = (self.whole, self.candidate, self.pinned)
         steps = tuple(dict.fromkeys(step for step in named if step is not None))
         return steps if steps or self.index.all_heard else None
+
+    def is_useful(self, at: KeptStep) -> bool:
+        """Whether a step is whole, and the next round may resume from it."""
+        return self.index.is_whole(at) and not self._durable.has_spoiled(at)
 
     def advance(self) -> bool:
         """Apply the rows of the table to the steps; return whether the steps to protect have changed."""
@@ -104,6 +109,13 @@ class Protection:
         self.whole = self.candidate = self.newest_proposed = None
 
 
+def _resumed(durable: DurableRun) -> KeptStep | None:
+    """Return the step in memory that the round resumes from, if it has made no step yet."""
+    resume = durable.resume
+    is_protected = resume is not None and resume.disk is None and not durable.stepped and not durable.state.ended
+    return resume.at if resume is not None and is_protected else None
+
+
 # Conditions: each returns the step for which it holds, or None
 
 
@@ -119,9 +131,9 @@ def safe_candidate(protection: Protection) -> KeptStep | None:
 
 
 def broken_candidate(protection: Protection) -> KeptStep | None:
-    """Return the candidate if a part of it is gone."""
+    """Return the candidate if a part of it is gone, or a round could not resume from it."""
     at = protection.candidate
-    return None if at is None or protection.index.is_whole(at) else at
+    return None if at is None or protection.is_useful(at) else at
 
 
 def protected_before_restart(protection: Protection) -> KeptStep | None:
@@ -138,13 +150,16 @@ def protected_before_restart(protection: Protection) -> KeptStep | None:
 
 
 def new_candidate(protection: Protection) -> KeptStep | None:
-    """Return the newest whole step if there is no candidate, it was never one, and nodes have a place for it."""
+    """Return the newest whole step if there is no candidate, it was never one, and nodes have a place for it.
+
+    A step from which no round resumes is none: it would replace one that is of use.
+    """
     if protection.candidate is not None or (protection.whole is None and not protection.index.all_heard):
         return None
     newest, proposed = protection.index.newest_whole, protection.newest_proposed
-    if newest is None or (proposed is not None and newest <= proposed) or _leaves_no_place(protection, newest):
+    if newest is None or not protection.is_useful(newest) or (proposed is not None and newest <= proposed):
         return None
-    return newest
+    return None if _leaves_no_place(protection, newest) else newest
 
 
 def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
@@ -166,8 +181,8 @@ class ProtectionRow(Struct, frozen=True):
 
 
 ROWS = (
-    ProtectionRow(StepState.PROPOSED, safe_candidate, StepState.PROTECTED),
     ProtectionRow(StepState.PROPOSED, broken_candidate, StepState.NONE),
+    ProtectionRow(StepState.PROPOSED, safe_candidate, StepState.PROTECTED),
     ProtectionRow(StepState.NONE, protected_before_restart, StepState.PROTECTED),
     ProtectionRow(StepState.NONE, new_candidate, StepState.PROPOSED),
 )

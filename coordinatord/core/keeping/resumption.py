@@ -92,8 +92,7 @@ def may_be_chosen(kept: KeptState, at: KeptStep) -> bool:
 
     A step that was made in that round or later may be chosen.
     """
-    spoiled = kept.run.durable.spoiled
-    return not kept.index.differs(at) and (spoiled is None or at < spoiled.at or at.round >= spoiled.round)
+    return not kept.index.differs(at) and not kept.run.durable.has_spoiled(at)
 
 
 def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:

@@ -226,6 +226,10 @@ class DurableRun:
         awaited = self.state is State.STARTING or self.reports_steps
         return Activity.STARTING if awaited else Activity.RUNNING
 
+    def has_spoiled(self, at: KeptStep) -> bool:
+        """Whether no round resumes from a step any more: `spoiled` is it, or an older one, and its round came later."""
+        return self.spoiled is not None and self.spoiled.at <= at and at.round < self.spoiled.round
+
     def knows(self, run: str) -> bool:
         """Whether this is the id of the run, or of an earlier run of the job that is kept."""
         return run == self.id or any(run == earlier.run for earlier in self.earlier)

@@ -8,7 +8,7 @@ from msgspec import structs
 from coordinatord.core.keeping.copy_plan import CopyPlan
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.protection import ROWS, StepState
-from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.durable import SpoiledStep, State
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 from tests.support.kept_runs import NODES, a_kept, a_write, keep, note, shard
@@ -182,3 +182,14 @@ def test_a_round_begins_with_a_place_for_its_last_step_though_an_older_one_is_be
     kept.record_parts("n0", (kept_parts(1, 8), kept_parts(1, 16)))
     kept.begin_round(KeptStep(1, 16))
     assert named(kept) == [16, 4]
+
+
+def test_a_step_from_which_a_round_could_not_resume_does_not_replace_the_older_whole_one() -> None:
+    kept = a_kept()
+    keep(kept, 8, protected=True)
+    keep(kept, 16)
+    assert named(kept) == [8, 16]
+    kept.run.durable.spoiled = SpoiledStep(KeptStep(1, 16), 2)
+    keep(kept, 16, protected=True)
+    keep(kept, 24)
+    assert named(kept) == [8]
