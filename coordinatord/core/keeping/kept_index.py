@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -171,11 +171,7 @@ class KeptIndex:
     @property
     def newest_whole(self) -> KeptStep | None:
         """The newest step that is whole, whether it is protected yet or not."""
-        return self.newest(lambda holders: holders.is_whole)
-
-    def newest(self, holds: Callable[[StepHolders], bool]) -> KeptStep | None:
-        """Return the newest step whose holders meet a condition; None if none do."""
-        return max((at for at, holders in self._of_step.items() if holds(holders)), default=None)
+        return max((at for at, holders in self._of_step.items() if holders.is_whole), default=None)
 
     def steps(self) -> list[KeptStep]:
         """Return the steps of which any node has a part, the newest first."""

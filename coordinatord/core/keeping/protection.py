@@ -137,16 +137,17 @@ def broken_candidate(protection: Protection) -> KeptStep | None:
 
 
 def protected_before_restart(protection: Protection) -> KeptStep | None:
-    """Return the newest step that nodes protect already, after a restart of the coordinator.
+    """Return the newest useful step that nodes protect already, after a restart of the coordinator.
 
     A step with copies comes first: a newer one may not have its copies yet. It counts before all nodes are heard.
     """
     if protection.whole is not None or protection.newest_proposed is not None:
         return None
     index = protection.index
-    return index.newest(lambda holders: holders.is_protected_twice) or (
-        index.newest(lambda holders: holders.is_protected) if index.all_heard else None
-    )
+    useful = [at for at in index.steps() if protection.is_useful(at)]
+    twice = (at for at in useful if index.step_holders(at).is_protected_twice)
+    once = (at for at in useful if index.all_heard and index.step_holders(at).is_protected)
+    return next(twice, None) or next(once, None)
 
 
 def new_candidate(protection: Protection) -> KeptStep | None:

@@ -193,3 +193,9 @@ def test_a_step_from_which_a_round_could_not_resume_does_not_replace_the_older_w
     keep(kept, 16, protected=True)
     keep(kept, 24)
     assert named(kept) == [8]
+
+
+def test_a_step_from_which_a_round_could_not_resume_is_not_the_whole_one_after_a_restart() -> None:
+    kept = a_kept(members=1, spoiled=SpoiledStep(KeptStep(1, 16), 2))
+    note(kept, 0, *(kept_parts(1, step, protected=True) for step in (8, 16)))
+    assert kept.protection.whole == KeptStep(1, 8)
