@@ -387,7 +387,7 @@ def _reason(member: Member, now: float) -> str:
     if member.drained:
         return f"leaving: {member.drained}"
     if member.observed.leaving or member.state is MemberState.QUARANTINED:
-        return member.readiness.quarantined or "leaving"
+        return "leaving" if member.observed.leaving else member.readiness.quarantined
     if member.session.id is None:
         return "disconnected"
     if member.state is MemberState.ASSIGNED:

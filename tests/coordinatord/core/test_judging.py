@@ -16,6 +16,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode, QuarantineNode
 from coordinatord.core.rounds.values.charges import Charge, Fault, weight
 from coordinatord.core.rounds.values.records import HostJudged
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
@@ -271,6 +272,15 @@ def test_a_quarantine_by_an_operator_ends_only_with_a_pardon() -> None:
     assert job.quarantined == {"host-n3"}
     *_, last = (record for record in judgements(job) if record.node == "host-n3")
     assert last.by_operator
+
+
+def test_a_node_of_a_quarantined_host_that_leaves_is_shown_as_leaving() -> None:
+    job = Job()
+    job.handle(AdminRequested(-1, QuarantineNode("n3", "alice", "slow")))
+    sent = an_observed(run=job.run.id, round=1, phase=Phase.RUNNING, leaving=True)
+    job.handle(Reported(4, sent))
+    shown = {node.node: node.reason for node in job_view(job.run, job.now, None).nodes}
+    assert shown["n3"] == "leaving"
 
 
 def test_a_drain_counts_on_the_quarantined_nodes_that_stay() -> None:
