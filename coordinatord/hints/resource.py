@@ -98,6 +98,13 @@ LIMITS = (
         r"No space left on device|Disk quota exceeded",
     ),
     HintRule(
+        "file system fails",
+        Cause.DISK,
+        "a disk of {host} fails, or a network file system was away: `dmesg` there says more. If it is back, the next "
+        "round may find it; a stale mount has to be mounted again",
+        r"Input/output error|Stale file handle|Transport endpoint is not connected: '",
+    ),
+    HintRule(
         "too many open files on the host",
         Cause.UNKNOWN,
         "all programs of {host} together have as many files open as its kernel allows: `lsof` shows who has them, and "

@@ -179,6 +179,9 @@ LAUNCHING = [
 
 LIMITS = [
     Sample("disk full", raised("OSError: [Errno 28] No space left on device: '/checkpoints/step_100.pt'")),
+    Sample("file system fails", raised("OSError: [Errno 5] Input/output error: '/data/shard-00017'")),
+    Sample("file system fails", raised("OSError: [Errno 116] Stale file handle")),
+    Sample("file system fails", raised("OSError: [Errno 107] Transport endpoint is not connected: '/bucket/train'")),
     Sample("too many open files", raised("OSError: [Errno 24] Too many open files: '/data/shard-00017'")),
     Sample("too many open files", raised("RuntimeError: received 0 items of ancdata")),
     Sample("too many open files on the host", raised("OSError: [Errno 23] Too many open files in system: '/data/1'")),
