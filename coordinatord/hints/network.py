@@ -194,6 +194,13 @@ NETWORK = (
         r"EADDRINUSE|[Aa]ddress already in use",
     ),
     HintRule(
+        "server not reached",
+        Cause.NETWORK,
+        "the script's connection to a server, or to another process of {host}, broke or could not be made: is it up, "
+        "and can {host} reach it?",
+        r"(?m:^)Connection(?:Refused|Reset|Aborted)Error: |\[Errno (?:101|104|110|111|113)\]",
+    ),
+    HintRule(
         "collective timed out",
         Cause.HANG,
         "not all workers came to the same {operation} in time: they disagree on what comes next (uneven batches, a "

@@ -248,6 +248,8 @@ NETWORK = [
         says="has port 29500",
     ),
     Sample("port in use", raised("OSError: [Errno 98] Address already in use")),
+    Sample("server not reached", raised("ConnectionResetError: [Errno 104] Connection reset by peer")),
+    Sample("server not reached", raised("TimeoutError: [Errno 110] Connection timed out")),
     Sample("collective timed out", WATCHDOG, -6, "the same ALLREDUCE in time"),
     Sample(
         "gloo timed out", raised(f"{GLOO}unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation to complete")

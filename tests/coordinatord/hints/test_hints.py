@@ -140,6 +140,7 @@ def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
         (Cause.DEVICE, {"error": "RuntimeError: No CUDA GPUs are available"}),
         (Cause.USER_CODE, {"error": "torch.AcceleratorError: CUDA error: an illegal memory access", "xids": (31,)}),
         (Cause.NETWORK, {"error": f"RuntimeError: [{GLOO}pair.cc:537] Connection closed by peer [10.0.0.2]:4711"}),
+        (Cause.NETWORK, {"error": "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>"}),
         (Cause.DISK, {"error": "OSError: [Errno 28] No space left on device"}),
         (Cause.DISK, {"error": "OSError: [Errno 116] Stale file handle"}),
         (Cause.UNKNOWN, {"exit_code": 3}),
