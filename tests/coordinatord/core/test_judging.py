@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
-from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, Reported
+from coordinatord.core.rounds.events import AdminRequested, Reported
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
@@ -18,55 +17,19 @@ from coordinatord.core.rounds.values.charges import Charge, Fault, weight
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Phase
-from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
+from tests.support.builders import a_failure, a_spec, an_observed
+from tests.support.host_job import HostJob
 
 HOUR = 3_600.0
 
 
-class Job:
+class Job(HostJob):
     """A job of several hosts with a node each, of which a test makes some fail."""
 
     def __init__(self, nodes: int = 8, nodes_min: int = 2, **policy: Any) -> None:
-        self.policy = replace(Policy(), retry_pause_s=0.0, heartbeat_s=1_000.0, **policy)
-        self.coordinator = a_coordinator(**{name: getattr(self.policy, name) for name in self.policy.__struct_fields__})
-        self.spec = replace(a_spec(nodes_min, nodes, max_restarts=1_000))
-        self.past: list[Decided] = []
-        self.now = 0.0
-        self.names = [f"n{number}" for number in range(nodes)]
-        for name in self.names:
-            self.join(name)
+        policy = {"retry_pause_s": 0.0, "heartbeat_s": 1_000.0} | policy
+        super().__init__(nodes, a_spec(nodes_min, nodes, max_restarts=1_000), replace(Policy(), **policy))
         self.wait(3.0)
-
-    @property
-    def run(self) -> Any:
-        """Return the run of the job."""
-        return self.coordinator.jobs["default"]
-
-    def handle(self, event: Any) -> None:
-        """Give the coordinator an event, and keep what it recorded."""
-        self.past += ((self.now, record) for record in self.coordinator.handle(event, self.now).records)
-
-    def join(self, name: str, **observed: Any) -> None:
-        """Connect a node, whose host is named after it."""
-        join = a_join(name, observed=an_observed(**observed), spec=self.spec)
-        join = replace(join, offer=replace(join.offer, host=f"host-{name}", host_id=name))
-        self.handle(Connected(int(name[1:]) + 1, join, f"10.0.0.{name[1:]}", "10.0.1.1"))
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
-        self.past += ((self.now, record) for record in let_pass(self.coordinator, self.now))
-
-    def report(self, name: str, phase: Phase, failure: Any = None) -> None:
-        """Have a node report on the present round."""
-        number = self.run.durable.round
-        sent = an_observed(run=self.run.id, round=number, phase=phase, failure=failure, beat=True)
-        self.handle(Reported(int(name[1:]) + 1, sent))
-
-    @property
-    def inside(self) -> list[str]:
-        """The nodes of the round."""
-        return sorted(member.node for member in self.run.roll.inside)
 
     def fail(self, name: str, after_s: float = HOUR, **failed: Any) -> None:
         """Have a worker of this node fail, after the round went on for a while; the next round forms."""
@@ -80,11 +43,6 @@ class Job:
                 each, Phase.FAILED if each == name else Phase.STOPPED, a_failure(**failed) if each == name else None
             )
         self.wait(3.0)
-
-    @property
-    def quarantined(self) -> set[str]:
-        """The hosts that are quarantined."""
-        return {host for host, known in self.coordinator.cluster.durable.hosts.items() if known.quarantined}
 
     def next_life(self) -> None:
         """Start another coordinator with the records of this one; all nodes come back."""
@@ -176,6 +134,31 @@ def test_a_quarantine_stays_that_does_not_rest_on_the_dropped_charges(own: dict[
     assert job.quarantined == {"host-n3"}
 
 
+def test_bad_hosts_that_crash_alike_are_quarantined_as_long_as_they_are_few() -> None:
+    job = Job(nodes=64)
+    for name in ("n3", "n4", "n5", "n3", "n4", "n5"):
+        job.fail(name, **crash())
+    assert job.quarantined == {"host-n3", "host-n4", "host-n5"}
+    job.fail("n6", **crash())
+    assert job.quarantined == set()
+
+
+def test_a_quarantine_that_other_charges_would_have_brought_about_stays() -> None:
+    job = Job()
+    job.fail("n3", **crash())
+    job.fail("n3", **device())
+    job.fail("n4", **crash())
+    assert job.quarantined == {"host-n3"}
+
+
+def test_an_error_that_came_on_other_hosts_long_ago_counts() -> None:
+    job = Job(nodes=4)
+    job.fail("n3", **crash())
+    job.fail("n2", after_s=5 * 24 * HOUR, **crash())
+    job.fail("n2", **crash())
+    assert job.quarantined == {"host-n2"}
+
+
 def test_at_most_a_quarter_of_the_hosts_is_quarantined() -> None:
     job = Job(nodes=8)
     for number in range(4):
@@ -236,8 +219,8 @@ def test_several_hosts_that_are_lost_at_once_are_not_charged() -> None:
     job = Job()
     for each in job.inside:
         job.report(each, Phase.RUNNING)
-    job.handle(Disconnected(3))
-    job.handle(Disconnected(4))
+    job.leave("n2")
+    job.leave("n3")
     job.wait(3.0)
     for each in job.inside:
         job.report(each, Phase.STOPPED)

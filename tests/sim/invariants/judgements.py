@@ -40,6 +40,9 @@ class JudgementLaws(Laws):
         self.check(not grown or record.node in self._causes, "%s is charged without a cause", record.node)
         if "pardoned" in record.reason:
             self.check(not record.charges and not record.quarantined, "%s is pardoned, and still charged", record.node)
+        elif known is not None and known.quarantined and not record.quarantined:
+            charged = sum(bool(each.charges) for each in hosts.values())
+            self.check(charged > 1, "%s is let in, and no other host was charged", record.node)
         was_wanted = known is not None and known.by_operator
         ends = bool(was_wanted and not record.quarantined)
         self.check(not ends or "pardoned" in record.reason, "%s is let in against the operator's word", record.node)

@@ -1,7 +1,7 @@
 """Judges hosts when a round is over: which one is charged with its end, and whether rounds do without it from now on.
 
 `values/charges` says what a charge is. A quarantined host stays connected as a spare, and is in a round only if too few
-other nodes are there. It is let in again by an operator, or when its errors turn out to be those of other hosts too.
+other nodes are there. It is let in again by an operator, or when its errors turn out to be those of many hosts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.charges import (
     CHARGES_MAX,
     FAULT_OF,
+    SPREAD_HALF_LIVES,
+    SPREAD_SHARE,
     Charge,
     Fault,
     HostCharges,
-    is_same_charge,
-    shared_by_others,
+    hosts_with,
     weight,
 )
 from coordinatord.core.rounds.values.records import HostJudged
@@ -43,20 +44,21 @@ def judge(run: Run, report: Report | None, decision: Decision) -> None:
     if found is None or len(_hosts_of(run) | {found[0]}) == 1 or len(hosts) >= HOSTS_MAX:
         return
     host, charge = found
-    others = shared_by_others(charge, host, hosts)
-    if others:
-        _drop_charges(charge, [host, *others], run.policy, decision)
-        return
     known = hosts.get(host, HostCharges())
     charges = (*known.as_of(decision.now), charge)[-CHARGES_MAX:]
     text, why = f"host {host} is charged: {_describe(charge)}", known.quarantined
-    if _are_enough(charges, run.policy) and not why:
+    held = [each for each in charges if not _is_spread(each, host, run, decision)]
+    if charge not in held:
+        text += "; it does not count, since the same error came on other hosts too"
+    elif _is_enough(held, run.policy) and not why:
         if _may_lose_one(run, host, decision):
-            why = clip(f"quarantined for {_count(charges)}, the last one {_describe(charge)}", MESSAGE_MAX)
+            why = clip(f"quarantined for {_count(held)}, the last one {_describe(charge)}", MESSAGE_MAX)
             text = f"host {host} is {why}"
         else:
             text += "; it is not quarantined, since as many hosts are as may be (--quarantine-share)"
     _record(host, charges, why, text, decision, by_operator=known.by_operator)
+    if charge not in held:
+        _lift_quarantines(charge, run, decision)
 
 
 def pardon(host: str, text: str, decision: Decision) -> None:
@@ -115,21 +117,30 @@ def _may_lose_one(run: Run, host: str, decision: Decision) -> bool:
     return quarantined < max(1, int(len(hosts) * run.policy.quarantine_share))
 
 
-def _are_enough(charges: Sequence[Charge], policy: Policy) -> bool:
+def _hosts_with(charge: Charge, run: Run, decision: Decision) -> set[str]:
+    """Return the hosts on which this error has come lately, of those on record."""
+    since = decision.now - SPREAD_HALF_LIVES * run.policy.charge_half_life_s
+    return hosts_with(charge, decision.cluster.durable.hosts, since)
+
+
+def _is_spread(charge: Charge, host: str, run: Run, decision: Decision) -> bool:
+    """Whether the error of a charge against this host has come on so many that it is the fault of none."""
+    return len(_hosts_with(charge, run, decision) | {host}) > max(1, SPREAD_SHARE * len(_hosts_of(run) | {host}))
+
+
+def _lift_quarantines(charge: Charge, run: Run, decision: Decision) -> None:
+    """End quarantines for which charges would not have been enough without an error that has come on many hosts."""
+    for host in sorted(_hosts_with(charge, run, decision)):
+        known = decision.cluster.durable.hosts[host]
+        left = [each for each in known.charges if not _is_spread(each, host, run, decision)]
+        at_last = [replace(each, age_s=each.age_s - known.charges[-1].age_s) for each in left]
+        if known.quarantined and not known.by_operator and not _is_enough(at_last, run.policy):
+            text = f"host {host} is no longer quarantined, since an error came on other hosts too: {_describe(charge)}"
+            _record(host, known.as_of(decision.now), "", text, decision)
+
+
+def _is_enough(charges: Sequence[Charge], policy: Policy) -> bool:
     return weight(charges, policy.charge_half_life_s, policy.quarantine_at) >= policy.quarantine_at > 0
-
-
-def _drop_charges(charge: Charge, hosts: Sequence[str], policy: Policy, decision: Decision) -> None:
-    """Drop all charges for an error that has come on several hosts, and quarantines that rest on them."""
-    for host in hosts:
-        known = decision.cluster.durable.hosts.get(host)
-        if known is None or not any(is_same_charge(each, charge) for each in known.charges):
-            continue
-        left = [each for each in known.as_of(decision.now) if not is_same_charge(each, charge)]
-        at_last = [replace(each, age_s=each.age_s - left[-1].age_s) for each in left]  # as the last of them was made
-        why = known.quarantined if known.by_operator or _are_enough(at_last, policy) else ""
-        text = f"host {host} is no longer charged with an error that came on other hosts too: {_describe(charge)}"
-        _record(host, left, why, text, decision, by_operator=known.by_operator)
 
 
 def _describe(charge: Charge) -> str:
