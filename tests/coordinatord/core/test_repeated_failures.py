@@ -15,6 +15,7 @@ from coordinatord.core.rounds.values.records import RoundEnded, RoundFormed, Run
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Failure, Goal, Phase, Result
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
+from tests.support.host_job import HostJob
 
 ERROR = "RuntimeError: ZeRO was saved by 4 workers"
 
@@ -59,9 +60,9 @@ class Job:
             self.note(let_pass(self.coordinator, self.now))
             self.note(self.coordinator.handle(Reported(1, self.run.members["a"].observed), self.now).records)
 
-    def report(self, phase: Phase, failure: Failure | None = None, steps: tuple[int, ...] = ()) -> list[Any]:
+    def report(self, phase: Phase, failure: Failure | None = None, steps: tuple[int | None, ...] = ()) -> list[Any]:
         """Have the node report how its part of the round stands."""
-        age_s = 0.0 if steps else None
+        age_s = 0.0 if any(steps) else None
         sends = an_observed(
             run="e-1", round=self.number, phase=phase, failure=failure, steps=steps, step_age_s=age_s, beat=True
         )
@@ -69,7 +70,9 @@ class Job:
         self.note(records)
         return list(records)
 
-    def fail(self, error: str = ERROR, *, steps: tuple[int, ...] = (), after_s: float = 1.0, **facts: Any) -> Any:
+    def fail(
+        self, error: str = ERROR, *, steps: tuple[int | None, ...] = (), after_s: float = 1.0, **facts: Any
+    ) -> Any:
         """Let the round's workers run, and one of them fail; return the end of the round, or of the run with it."""
         self.report(Phase.RUNNING, steps=steps)
         self.pass_by(after_s)
@@ -245,8 +248,15 @@ def test_the_same_error_of_the_script_at_the_same_place_ends_the_job() -> None:
     assert isinstance(ended, RunEnded)
     assert (ended.outcome.result, ended.outcome.exit_code) == (Result.FAILED, ExitCode.NO_PROGRESS)
     assert ended.reason.endswith(
-        "(the script failed of the same error at the same place in two rounds, without a step in between)"
+        "(the script failed of the same error at the same place in two rounds, without a new step in between)"
     )
+
+
+def test_the_same_error_at_the_same_step_ends_the_job_though_earlier_steps_were_done_again() -> None:
+    job = Job(spec={"max_futile_rounds": 3})
+    job.fail("ValueError: bad shape 3", last_lines=TRACEBACK, steps=(7,))
+    assert isinstance(job.fail("ValueError: bad shape 3", last_lines=TRACEBACK, steps=(6,)), RoundEnded)
+    assert isinstance(job.fail("ValueError: bad shape 3", last_lines=TRACEBACK, steps=(7,)), RunEnded)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +289,26 @@ def test_rounds_that_fail_without_a_new_step_end_the_job() -> None:
     assert isinstance(ended, RunEnded)
     assert ended.outcome.exit_code == ExitCode.NO_PROGRESS
     assert ended.reason.endswith("(3 rounds in a row have failed without a new step, see --max-futile-rounds)")
+
+
+def test_long_rounds_of_a_script_that_announced_steps_and_did_none_get_nowhere() -> None:
+    job = Job(spec={"max_futile_rounds": 2}, retry_pause_s=0.0)
+    assert isinstance(job.fail("OSError: one", steps=(None,), after_s=100.0), RoundEnded)
+    assert isinstance(job.fail("OSError: two", steps=(None,), after_s=100.0), RunEnded)
+
+
+def test_rounds_that_preemptions_end_are_not_futile() -> None:
+    spec = replace(a_spec(1, 4, max_restarts=0), max_futile_rounds=2)
+    job = HostJob(4, spec, Policy(heartbeat_s=1_000.0))
+    for node in ("n0", "n1", "n2"):
+        for each in job.inside:
+            job.report(each, Phase.RUNNING, steps=(7,), step_age_s=0.0)
+        others = [each for each in job.inside if each != node]
+        job.report(node, Phase.FAILED, a_failure(exit_code=-15), leaving=True)
+        for each in others:
+            job.report(each, Phase.STOPPED)
+        job.wait(3.0)
+    assert job.inside == ["n3"]
 
 
 def test_a_new_step_begins_the_count_of_futile_rounds_anew() -> None:

@@ -27,7 +27,7 @@ from coordinatord.core.rounds.values.training_progress import (
     furthest_step,
     least_step,
 )
-from coordinatord.protocol.messages import Cause
+from coordinatord.protocol.messages import Cause, Failure
 
 
 class Health(StrEnum):
@@ -45,7 +45,7 @@ class NoRestart(StrEnum):
 
     FINAL = "no restart mends this error"
     SPENT = "restarts used: {used}"
-    SAME_ERROR = "the script failed of the same error at the same place in two rounds, without a step in between"
+    SAME_ERROR = "the script failed of the same error at the same place in two rounds, without a new step in between"
     NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
 
 
@@ -319,19 +319,33 @@ class Run:
     def futile(self) -> int:
         """How many rounds in a row, up to the one that is over, a failure has ended without a new step.
 
-        Where no steps are reported, a round that went on for a while counts as one that got somewhere. So does one in
-        which the script has counted its steps anew, as for each epoch: how far it came is not known then.
+        Where no steps are reported or announced, a round that went on for a while counts as one that got somewhere. So
+        does one in which the script has counted its steps anew, as for each epoch: how far it came is not known then. A
+        round that a preemption ended counts neither way.
         """
-        here, before = self.furthest, self.durable.reached
+        here, before, charged = self.furthest, self.durable.reached, self.verdict.charged
+        tells_steps = self.durable.reports_steps or self.steps_announced
         has_new_steps = here != before or self.progress.counts_anew
-        got_somewhere = has_new_steps if self.durable.reports_steps else not self._is_short
-        return 0 if got_somewhere else self.durable.futile + (self.verdict.charged is not None)
+        got_somewhere = has_new_steps if tells_steps else not self._is_short
+        is_failed = charged is not None and charged.cause is not Cause.PREEMPTED
+        return 0 if got_somewhere else self.durable.futile + is_failed
 
     @property
     def _is_short(self) -> bool:
         """Whether the round that is over had ended before it could count as progress by its length."""
         current = self.durable.rounds.current
         return current is not None and self.over_at - current.formed_at <= self.policy.repeat_within_s
+
+    def _fails_as_before(self, failure: Failure) -> bool:
+        """Whether the round before failed of the same error at the same place, and this one at no earlier step.
+
+        A round that starts from a checkpoint does steps again, and then meets the same error.
+        """
+        last = self.durable.report
+        if last is None or last.round != self.durable.round - 1:
+            return False
+        is_at_step = self.furthest_here in {None, self.durable.reached}
+        return is_at_step and is_same(failure, last.failure) and is_same_place(failure, last.failure)
 
     @property
     def no_restart(self) -> NoRestart | None:
@@ -345,8 +359,7 @@ class Run:
             return NoRestart.SPENT
         if not limit:
             return None
-        last = self.durable.report
-        if charged.cause is Cause.USER_CODE and self.repeats and last and is_same_place(charged.failure, last.failure):
+        if charged.cause is Cause.USER_CODE and self.futile and self._fails_as_before(charged.failure):
             return NoRestart.SAME_ERROR
         return NoRestart.NO_PROGRESS if self.futile >= limit else None
 
