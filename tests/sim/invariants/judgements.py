@@ -15,6 +15,8 @@ class JudgementLaws(Laws):
         super().__init__(facts)
         self.quarantined = 0
         """How many hosts were quarantined by the coordinator itself."""
+        self._charged: set[str] = set()
+        """The hosts that were ever charged."""
         self._causes: set[str] = set()
         """The hosts of the failure that ended the last round, and of the nodes that it had lost."""
 
@@ -35,14 +37,15 @@ class JudgementLaws(Laws):
     def _check_judgement(self, record: HostJudged) -> None:
         hosts = self.facts.replica.cluster.hosts
         known = hosts.get(record.node)
+        if record.charges:
+            self._charged.add(record.node)
         before = 0 if known is None else len(known.charges)
         grown = len(record.charges) > before
         self.check(not grown or record.node in self._causes, "%s is charged without a cause", record.node)
         if "pardoned" in record.reason:
             self.check(not record.charges and not record.quarantined, "%s is pardoned, and still charged", record.node)
         elif known is not None and known.quarantined and not record.quarantined:
-            charged = sum(bool(each.charges) for each in hosts.values())
-            self.check(charged > 1, "%s is let in, and no other host was charged", record.node)
+            self.check(len(self._charged) > 1, "%s is let in, and no other host was charged", record.node)
         was_wanted = known is not None and known.by_operator
         ends = bool(was_wanted and not record.quarantined)
         self.check(not ends or "pardoned" in record.reason, "%s is let in against the operator's word", record.node)
