@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0+cpu
 CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick format lint types tests long bench sim fuzz mutants compat integrations lock audit gpu chaos clean
+.PHONY: help setup demo test quick format lint types tests long bench policy sim fuzz mutants compat integrations lock audit gpu chaos clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -105,6 +105,10 @@ bench: setup  ## time everything beside torchrun, in sizes that take half an hou
 	$(BENCH).kept --repeat 1 --json $(REPORTS)/kept.json
 	$(BENCH).kept_step --json $(REPORTS)/kept_step.json
 	$(BENCH).summary $(REPORTS)
+
+policy: setup  ## play drawn faults under this policy for failures and three others, in simulated time
+	mkdir -p $(REPORTS)
+	$(BENCH).policy --json $(REPORTS)/policy.json
 
 SECONDS ?= 60
 

@@ -132,6 +132,16 @@ def test_a_heartbeat_costs_no_more_than_a_few_bare_messages(tmp_path: Path) -> N
     assert median(ours / bare for ours, bare in costs) < HEARTBEAT_COST_MOST
 
 
+def test_policies_for_failures_are_compared_on_drawn_faults(tmp_path: Path) -> None:
+    printed, runs = run("policy", tmp_path, "--days", "2")
+    assert "time that makes progress" in printed
+    ours = {each["family"]: each for each in runs if each["rules"] == "coordinatord"}
+    assert len(runs) == 4 * len(ours)
+    assert ours["poison script"]["quarantined"] == 0
+    assert ours["bug at the start"]["bug_rounds"] == ours["bug after a day"]["bug_rounds"] == 2
+    assert [each for each in runs if each["ettr"] > ours[each["family"]]["ettr"] + 0.001] == []
+
+
 @pytest.mark.long
 def test_nobody_is_lost_while_others_join(tmp_path: Path) -> None:
     flags = ("--members", "8", "--nodes", "100", "--within", "1", "--quiet", "1")
