@@ -135,6 +135,8 @@ class Play:
         """The run and the number of the round whose start is planned, or that trains."""
         self.bug_at_s = family.bug_at_s
         """The training after which the script fails; None if it does not, or no longer."""
+        self.bug_is_known = False
+        """Whether the job has ended since the bug was met."""
         self.broken: set[str] = set()
         """Nodes whose GPU is of no use."""
         self.away: set[str] = set()
@@ -169,11 +171,9 @@ class Play:
         passed_s = to - self.job.now
         if passed_s <= 0:
             return
-        good = (node for node in self.job.names[self.family.lemons :] if node not in self.broken)
-        kept_out = self.job.quarantined
-        self.result.kept_out_h += (
-            passed_s / HOUR_S * sum(f"host-{node}" in kept_out for node in good) if kept_out else 0
-        )
+        if kept_out := self.job.quarantined:
+            good = set(self.job.names[self.family.lemons :]) - self.broken
+            self.result.kept_out_h += passed_s / HOUR_S * sum(f"host-{node}" in kept_out for node in good)
         self.job.now = to
         self.job.handle(Tick())
 
@@ -226,7 +226,7 @@ class Play:
     def meet_bug(self, number: tuple[str, int]) -> None:
         """Fail of the script's bug, if the round is still on and nobody has mended it."""
         if number == self.round and self.began_at is not None and self.bug_at_s is not None:
-            self.result.bug_rounds += self.person_at < 0
+            self.result.bug_rounds += not self.bug_is_known
             self.fail(self.job.inside[0], Kind.SCRIPT, 90)
 
     def end_training(self, *, saved: bool) -> None:
@@ -313,7 +313,7 @@ class Play:
 
     def mend(self) -> None:
         """Mend all that is broken: a person was called."""
-        self.bug_at_s = None
+        self.bug_at_s = None if self.bug_is_known else self.bug_at_s
         self.repair(list(self.broken))
 
     def end_job(self) -> None:
@@ -321,6 +321,7 @@ class Play:
         now, outcome = self.job.now, self.job.run.durable.outcome
         self.end_training(saved=False)
         self.result.ends += 1
+        self.bug_is_known |= self.result.bug_rounds > 0
         for node in list(self.job.sessions):
             self.job.leave(node)
         if self.person_at < now:
