@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.rounds.values.records import HostJudged, NodeLost, Record, RoundEnded, RoundFormed, RunEnded
+from coordinatord.core.rounds.values.records import (
+    HostJudged,
+    NodeJoined,
+    NodeLost,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+)
 from tests.sim.invariants.laws import Facts, Laws
 
 
@@ -17,14 +25,20 @@ class JudgementLaws(Laws):
         """How many hosts were quarantined by the coordinator itself."""
         self._charged: set[str] = set()
         """The hosts that were ever charged."""
+        self._host_of: dict[tuple[str, int], str] = {}
+        """The host of each process of a node: two hosts may claim one name."""
         self._causes: set[str] = set()
         """The hosts of the failure that ended the last round, and of the nodes that it had lost."""
+        self._before: set[str] = set()
+        """Those of the round before: a coordinator that dies may judge it once more in its next life."""
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check each judgement by the records before it, and each round by the judgements."""
         for record in records:  # those of a run that ends come after the judgement
-            if isinstance(record, NodeLost):
-                self._causes.add(f"host-{record.node}")
+            if isinstance(record, NodeJoined):
+                self._host_of[record.node, record.incarnation] = record.offer.host
+            elif isinstance(record, NodeLost):
+                self._causes.add(self._host_of[record.node, record.incarnation])
             elif isinstance(record, RoundEnded | RunEnded) and record.report is not None:
                 self._causes.add(record.report.host)
         for record in records:
@@ -32,7 +46,7 @@ class JudgementLaws(Laws):
                 self._check_judgement(record)
             elif isinstance(record, RoundFormed):
                 self._check_round(record)
-                self._causes.clear()
+                self._before, self._causes = self._causes, set()
 
     def _check_judgement(self, record: HostJudged) -> None:
         hosts = self.facts.replica.cluster.hosts
@@ -41,7 +55,9 @@ class JudgementLaws(Laws):
             self._charged.add(record.node)
         before = 0 if known is None else len(known.charges)
         grown = len(record.charges) > before
-        self.check(not grown or record.node in self._causes, "%s is charged without a cause", record.node)
+        self.check(
+            not grown or record.node in self._causes | self._before, "%s is charged without a cause", record.node
+        )
         if "pardoned" in record.reason:
             self.check(not record.charges and not record.quarantined, "%s is pardoned, and still charged", record.node)
         elif known is not None and known.quarantined and not record.quarantined:
