@@ -53,6 +53,12 @@ def test_the_last_judgement_of_a_host_is_kept_and_earlier_ones_do_not_pile_up() 
     assert len(kept) == MARKS_KEPT + 1
 
 
+def test_a_host_with_the_longest_name_can_be_judged() -> None:
+    database = Database.in_memory()
+    database.append(made_at(0.0, HostJudged("", "", "charged", "h" * 253)))  # the limit of `NodeOffer.host`
+    assert database.count() == len([*database.load()]) == 1
+
+
 async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "state")
     await store.append(made_at(0.0, an_opening()))

@@ -289,7 +289,7 @@ class ClusterRecord(Record, frozen=True):
 
     job: Annotated[str, printable(0)]
     run: Annotated[str, printable(0)]
-    node: Name
+    node: Address
     """A node id or a host name."""
 
 
