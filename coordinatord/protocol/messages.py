@@ -416,6 +416,39 @@ class WorkerStarts(Strict, frozen=True):
     """Why some are cold in spite of `--preload`; None if none is."""
 
 
+class CheckResult(StrEnum):
+    """What a health check found."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+    UNKNOWN = "unknown"
+    """The command could not be started, did not end in time or ended in another way."""
+
+
+_CHECK_SAYS = {
+    CheckResult.GOOD: "passes",
+    CheckResult.WARNING: "warns",
+    CheckResult.BAD: "failed",
+    CheckResult.UNKNOWN: "gave no answer",
+}
+
+
+class HealthCheck(Strict, frozen=True):
+    """The last health check of a node: a run of the command of `--health-check`."""
+
+    number: Counter
+    """How many the node has made, so that each is news."""
+    result: CheckResult
+    text: Sentence = ""
+    """The last line of the command's output, or why there is no answer."""
+
+    @property
+    def says(self) -> str:
+        """What it found, for a person: `failed: GPU 3 has fallen off the bus`."""
+        return _CHECK_SAYS[self.result] + (f": {self.text}" if self.text else "")
+
+
 class Observed(Strict, frozen=True, tag=True):
     """The whole observed state of a node."""
 
@@ -459,6 +492,8 @@ class Observed(Strict, frozen=True, tag=True):
     change alone triggers no message."""
     held_up: Sentence = ""
     """What delays the end of the round on this node although its workers are dead; empty if nothing does."""
+    check: HealthCheck | None = None
+    """The last health check; None before the first one has ended, and without a command for it."""
 
 
 QUIET = frozenset({"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import shlex
 import signal
 import socket
 from collections.abc import Sequence
@@ -256,6 +257,17 @@ def modules(text: str) -> tuple[str, ...]:
         if not all(word.isidentifier() for word in module.split(".")):
             raise argparse.ArgumentTypeError(f"{module!r} is no module name, such as torch or my.package")
     return found
+
+
+def command(text: str) -> tuple[str, ...]:
+    """Parse a command line by the rules of a shell, which does not run it: `/opt/check --gpus 'all of them'`."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no command line: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("expected a command, such as '/opt/check --all'")
+    return words
 
 
 def signals(text: str) -> tuple[signal.Signals, ...]:

@@ -6,6 +6,7 @@ Other flags take it from `NODECLIENT_*` everywhere.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 
@@ -225,6 +226,13 @@ def add_node_flags(parser: SettingsParser) -> None:
         "nodes with neighbouring keys (rack, switch) get neighbouring ranks, and copies lie under another key",
         flag_values.topology,
         default="",
+    )
+    add(
+        "--health-check COMMAND",
+        "checks this host when it joins and after a failure; exit code 0: good, 1: a warning, 2: rounds do without it",
+        flag_values.command,
+        array=shlex.join,
+        default=(),
     )
     parser.add_heading("nodeclient's own log")
     add("--log-level LEVEL", "debug, info, warning, error", str.lower, choices=LEVELS, default="info")

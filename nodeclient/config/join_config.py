@@ -83,6 +83,7 @@ class JoinConfig(Struct, frozen=True):
     numa: str | None = None
     virtual_local_rank: bool = False
     preload: tuple[str, ...] = ()
+    health_check: tuple[str, ...] = ()
     keep_bytes: int = 0
     """The memory for kept state; 0 for none."""
     keep_rate: float = KEEP_RATE
@@ -115,4 +116,5 @@ class JoinConfig(Struct, frozen=True):
             preloads=bool(self.preload),
             keeps=self.keep_bytes > 0,
             coordinator_forgets=self.own_coordinator,
+            checks_health=bool(self.health_check),
         )

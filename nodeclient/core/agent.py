@@ -21,6 +21,7 @@ from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import TEMPORARY, ConnectionState
 from nodeclient.core.effects import Level, Notice, Park
 from nodeclient.core.ending import Terms
+from nodeclient.core.health_checks import HealthChecks
 from nodeclient.core.kept_goals import KeptGoals
 from nodeclient.core.leaving import Leaving, unreported_success
 from nodeclient.core.reuse import Reuse
@@ -43,8 +44,8 @@ class Agent:
         self._desired: Desired | None = None
         self._group = WorkerGroup()
         self._reuse = Reuse(settings.nccl_abort_timeout_s)
-        self._sweeping = Sweeping(settings.stop_timeout_s, port)
-        self._without_workers_since = now
+        self._sweeping = Sweeping(settings.stop_timeout_s, port, now)
+        self._checks = HealthChecks(wanted=settings.checks_health)
         self._connection = ConnectionState(now)
         self._kept = KeptGoals()
         self._leaving = Leaving()
@@ -90,12 +91,13 @@ class Agent:
             failure=self._group.exits.failure(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,
-            idle_s=0.0 if self.phase.has_workers else min(now - self._without_workers_since, DURATION_S_MAX),
+            idle_s=0.0 if self.phase.has_workers else min(now - self._sweeping.over_at, DURATION_S_MAX),
             ended=self._group.exits.ended(now),
             killed=self._group.ending.killed,
             begun=self._reuse.begun,
             pids=self._group.living,
             held_up=self._sweeping.held_up,
+            check=self._checks.last,
         )
 
     def awaits_own(self, now: float) -> bool:
@@ -109,6 +111,10 @@ class Agent:
         return bool(self.run) and (insists or self.phase is Phase.SUCCEEDED)
 
     # Events
+
+    def _on_search_began(self, _: events.SearchBegan, now: float) -> None:
+        self._connection.begin_search(now)
+        self._effects += self._checks.begin()
 
     def _on_session_opened(self, event: events.SessionOpened, now: float) -> None:
         self._connection.open(event.coordinator, self.observed(now, beat=False), now)
@@ -174,7 +180,7 @@ class Agent:
             self._apply(Stimulus.SAVED, now)
 
     def _on_swept(self, event: events.Swept, now: float) -> None:
-        self._sweeping.end(event.port)
+        self._sweeping.end(event.port, now)
         self._apply(Stimulus.SWEPT, now)
 
     def _on_sweep_failed(self, event: events.SweepFailed, now: float) -> None:
@@ -263,6 +269,8 @@ class Agent:
             dues.append((self._reuse.parked_until, lambda _: self._effects.extend(self._reuse.dismiss())))
         if self._sweeping.again_at is not None:
             dues.append((self._sweeping.again_at, self._sweep))
+        if self._checks.again_at is not None and not self.phase.has_workers:
+            dues.append((self._checks.again_at, lambda _: self._effects.extend(self._checks.begin())))
         connection = self._connection
         dues += self._leaving.deadlines(self.phase, connection, self._abandon)
         if connection.connected:
@@ -278,7 +286,7 @@ class Agent:
         patience_s = self._settings.join_timeout_s
         if self._knows_of_success:
             patience_s = min(patience_s, REPORT_WITHIN_S)
-        return self._connection.search_deadline(self.phase, self._without_workers_since, patience_s)
+        return self._connection.search_deadline(self.phase, self._sweeping.over_at, patience_s)
 
     # The goal
 
@@ -354,12 +362,18 @@ class Agent:
     def _kill(self) -> None:
         self._effects += self._group.ending.kill([self._group.exits.rank(rank) for rank in sorted(self._group.alive)])
 
+    def _end_group(self, now: float) -> None:
+        """Begin to sweep, since no worker of the round lives; a failure makes this host suspect if it may go on."""
+        terms = self._terms
+        if self._group.result is not Phase.SUCCEEDED and not terms.planned and terms.leave_within_s is not None:
+            self._effects += self._checks.begin()
+        self._sweep(now)
+
     def _sweep(self, now: float) -> None:
         self._effects.append(self._sweeping.begin(self._group, self._reuse, self._leaving, now))
 
-    def _settle(self, now: float) -> None:
+    def _settle(self) -> None:
         self.phase, self._group.ending.stage = self._group.result, None
-        self._without_workers_since = now
         if self.phase is Phase.SUCCEEDED:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 
@@ -393,7 +407,7 @@ class Agent:
 
     _HANDLERS = Table[type, Callable[[Any, Any, float], object]]("events of a node")
     _HANDLERS |= {
-        events.SearchBegan: lambda self, _, now: self._connection.begin_search(now),
+        events.SearchBegan: _on_search_began,
         events.Prepared: lambda self, _, now: self._apply(Stimulus.PREPARED, now),
         events.SessionOpened: _on_session_opened,
         events.SessionClosed: _on_session_closed,
@@ -416,6 +430,7 @@ class Agent:
         events.Swept: _on_swept,
         events.SweepFailed: _on_sweep_failed,
         events.GpusInUse: _on_gpus_in_use,
+        events.HealthChecked: lambda self, event, now: self._effects.extend(self._checks.end(event, now)),
         events.EmbeddedCoordinatorEnded: _on_embedded_coordinator_end,
         events.LeaveRequested: _on_leave_requested,
         events.Tick: _on_tick,
@@ -428,8 +443,8 @@ class Agent:
         Act.STOP: _stop,
         Act.SAVE_LATE: lambda self, *_: self._effects.extend(self._group.ending.save_late()),
         Act.KILL: lambda self, *_: self._kill(),
-        Act.SWEEP: lambda self, _, now: self._sweep(now),
-        Act.SETTLE: lambda self, _, now: self._settle(now),
+        Act.SWEEP: lambda self, _, now: self._end_group(now),
+        Act.SETTLE: lambda self, *_: self._settle(),
         Act.ENTER: lambda self, *_: self._enter_round(),
         Act.LEAVE: lambda self, *_: self._leave_as_directed(),
     }

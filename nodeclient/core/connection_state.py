@@ -241,6 +241,7 @@ def _is_change(before: Observed, observed: Observed) -> bool:
         or (before.phase is Phase.PREPARING and observed.phase is not Phase.PREPARING)
         or before.port != observed.port
         or before.leaving is not observed.leaving
+        or before.check != observed.check
         or (observed.killed is not None and before.killed != observed.killed)
         or (observed.failure is not None and _failed(before) != _failed(observed))
     )

@@ -146,6 +146,13 @@ class Sweep(Effect, frozen=True):
     """Whether memory of GPUs that is still in use holds the sweep up; then `GpusInUse` is the answer."""
 
 
+class CheckHealth(Effect, frozen=True):
+    """Run the command of `--health-check` beside everything else; answered by `HealthChecked`."""
+
+    within_s: float
+    """How long it may run."""
+
+
 class SendObserved(Effect, frozen=True):
     """Send this to the coordinator if it is connected. The next report makes up for a lost one."""
 

@@ -228,6 +228,15 @@ class GpusInUse(Event, frozen=True):
     gpus: tuple[GpuUse, ...]
 
 
+class HealthChecked(Event, frozen=True):
+    """The command of `--health-check` has ended, or was given up."""
+
+    exit_code: int | None
+    """The exit code as in `subprocess`; None if it could not be started or did not end in time."""
+    text: str
+    """The last line of its output, or why there is no exit code; any characters."""
+
+
 class EmbeddedCoordinatorEnded(Event, frozen=True):
     """The coordinator that this node started for its host only has ended, and nothing starts another one."""
 

@@ -38,13 +38,15 @@ class Sweeping:
     living process has it that no worker has started.
     """
 
-    def __init__(self, stop_timeout_s: float, port: int) -> None:
+    def __init__(self, stop_timeout_s: float, port: int, now: float) -> None:
         """Begin without a sweep.
 
         `stop_timeout_s` is how long workers get to end in a planned stop; `port` is reserved for the first round.
         """
         self.port = port
         """The port that is reserved for the next round."""
+        self.over_at = now
+        """When the last sweep was over, or the node began: it has had no workers since."""
         self._stop_timeout_s = stop_timeout_s
         self.held_up = ""
         """What holds the sweep up, for the coordinator's report; empty if nothing does."""
@@ -92,7 +94,7 @@ class Sweeping:
         complaint = [Notice(Level.WARNING, text, "gpu_memory_in_use")] if taken else []
         return [*complaint, Sweep(looks_at_gpus=False)]
 
-    def end(self, port: int) -> None:
+    def end(self, port: int, now: float) -> None:
         """Record that the sweep is over. `port` is reserved for the next round."""
-        self.port = port
+        self.port, self.over_at = port, now
         self.held_up, self._until = "", None

@@ -18,6 +18,7 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.join_config import JoinConfig, command_digest
 from nodeclient.core import leftover_stages, notices
 from nodeclient.core.effects import (
+    CheckHealth,
     Effect,
     Exit,
     KeptOrder,
@@ -59,6 +60,7 @@ from nodeclient.output.output import Output
 from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import Answer, CoordinatorConnection, Request
 from nodeclient.shell.embedded_coordinator import NO_COORDINATOR, EmbeddedCoordinator
+from nodeclient.shell.health_command import HealthCommand
 from nodeclient.shell.log_service import LogService
 from nodeclient.shell.master_probe import ProbeListener, probe_master
 from nodeclient.shell.participation import Participation
@@ -88,7 +90,8 @@ class Node:
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, config.log_format, self._log_fields, self._output.terminal)
         guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
-        self._setup = RoundSetup(config, launcher, guard, stacks, remark=self._remark, complain=self._complain)
+        health = HealthCommand(config.health_check, mark, self.submit)
+        self._setup = RoundSetup(config, launcher, guard, stacks, health, remark=self._remark, complain=self._complain)
         self._workers = LocalWorkers(mark, self._record_exit, self._leftovers.watch, self._setup.starter.spawn)
         address = listening_address(config.advertise_address, standalone=config.standalone)
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
@@ -211,7 +214,7 @@ class Node:
     def _children(self, embedded: EmbeddedCoordinator) -> frozenset[int]:
         """Return the child processes that are no orphans, since parts of this node reap them."""
         others = {pid for pid in (self._setup.guard.pid, embedded.pid) if pid is not None}
-        return self._workers.pids | self._setup.starter.pids | others
+        return self._workers.pids | self._setup.starter.pids | self._setup.health.pids | others
 
     # Events in
 
@@ -250,6 +253,8 @@ class Node:
                 self._workers.kill()
             case Sweep(looks_at_gpus):
                 self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")
+            case CheckHealth(within_s):
+                self._tasks.spawn(self._setup.health.run(within_s), name="health check")
             case SendObserved(observed):
                 self._send(self._completed(observed))
                 self._kill_lingering()

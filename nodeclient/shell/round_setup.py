@@ -14,6 +14,7 @@ from nodeclient.core.leftover_stages import Lingering
 from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.output.output import WorkerStreams
+from nodeclient.shell.health_command import HealthCommand
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.guard import Guard
 from nodeclient.workers.spawn import WorkerCommand
@@ -29,6 +30,7 @@ class RoundSetup:
         launcher: CommandBuilder,
         guard: Guard,
         stacks: StackService,
+        health: HealthCommand,
         *,
         remark: Callable[[Level, str], None],
         complain: Callable[[str], None],
@@ -43,6 +45,7 @@ class RoundSetup:
         command = launcher.common_command()
         self.starter = WorkerStarter(config.preload, command, LOCAL_RANK_MACRO, remark, workers=config.workers)
         self.guard = guard
+        self.health = health
         self.slots = Slots(config.workers, complain)
         self.assigned: tuple[int, Assignment] | None = None
         """The last round in which this node had ranks, with its assignment."""

@@ -171,14 +171,14 @@ class LocalWorkers:
         for worker in self._workers.values():
             if worker.local_rank == local_rank and worker.exit_code() is None:
                 worker.ended_as = exit_code
-                _signal_group(worker.pid, signal.SIGKILL)
+                signal_group(worker.pid, signal.SIGKILL)
                 return True
         return False
 
     def kill(self) -> None:
         """Kill the process group of every worker in the round."""
         for worker in self._in_round():
-            _signal_group(worker.pid, signal.SIGKILL)
+            signal_group(worker.pid, signal.SIGKILL)
 
     def _in_round(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if not (worker.parked or worker.reported)]
@@ -197,7 +197,7 @@ class LocalWorkers:
         for worker in killed:
             for pidfd in list(worker.watched):
                 self._unwatch(worker, pidfd)
-            _signal_group(worker.pid, signal.SIGKILL)
+            signal_group(worker.pid, signal.SIGKILL)
         self._ended = [worker for worker in self._ended if worker not in killed]
         try:
             # In a thread, because reading all of /proc takes milliseconds, and a large process takes seconds to die.
@@ -235,7 +235,7 @@ class LocalWorkers:
         for worker in ended:
             is_killed_shell = worker.pid in shells and (worker.exit_code() or 0) < 0
             if is_killed_shell and not self._signalled:
-                _signal_group(worker.pid, signal.SIGKILL)
+                signal_group(worker.pid, signal.SIGKILL)
             for pid in left[worker.pid] if is_killed_shell or self._signalled else ():
                 self._watch(worker, pid)
             if not worker.watched:
@@ -268,7 +268,8 @@ class LocalWorkers:
         os.close(pidfd)
 
 
-def _signal_group(group: int, signum: signal.Signals) -> None:
+def signal_group(group: int, signum: signal.Signals) -> None:
+    """Send a signal to a process group, unless it is gone or belongs to another user by now."""
     try:
         os.killpg(group, signum)
     except (ProcessLookupError, PermissionError):

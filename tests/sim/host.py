@@ -76,6 +76,8 @@ class Host:
         """Whether its last nodeclient was killed, and no other one is planned."""
         self.prepared = False
         """Whether its nodeclient has imported all that its workers need."""
+        self.health: int | None = 0
+        """The exit code of its health checks from now on; None if they do not end."""
         self._offer = world.scenario.offer_of(name)
         self._number = number
         """No two processes begin in the same nanosecond."""
@@ -112,6 +114,7 @@ class Host:
         self._spec = world.spec
         if within_s:
             self._queue.after(world.chance.random() * within_s, self._prepare, agent)
+        self.submit(events.SearchBegan())
         self._dial(agent)
 
     def kill(self) -> None:
@@ -310,6 +313,15 @@ class Host:
             self.prepared = True
             self.submit(events.Prepared())
 
+    def fall_ill(self, health: int | None) -> None:
+        """Have its health checks end with this exit code from now on."""
+        self._world.trace.note("%s: its health checks end with %s", self.name, health)
+        self.health = health
+
+    def _end_check(self, agent: Agent) -> None:
+        if self.agent is agent:
+            self.submit(events.HealthChecked(self.health, ""))
+
     def _ring(self, agent: Agent) -> None:
         if self.agent is agent and self._unread is None:
             self.submit(events.Tick())
@@ -317,6 +329,9 @@ class Host:
     def _carry_out(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one effect a case
         self._world.tell(Laws.does, self, effect)
         match effect:
+            case effects.CheckHealth(within_s):
+                takes_s = within_s * (1.0 if self.health is None else self._world.chance.random())
+                self._queue.after(takes_s, self._end_check, self.agent)
             case effects.SendObserved(observed):
                 if self.session is not None:
                     self._world.wires.send(self.session, UP, self._completed(observed))

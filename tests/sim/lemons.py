@@ -1,4 +1,4 @@
-"""Jobs with a bad host, or a bad script: workers crash again and again, while operators quarantine and pardon hosts.
+"""Jobs with a bad host, or a bad script: workers crash again and again, health checks fail, and operators judge hosts.
 
 These are histories of their own, so that the seeds of others play what they have always played.
 """
@@ -37,6 +37,7 @@ def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
         nodes_min=chance.choice([1, 2, hosts]),
         nodes_max=hosts,
         max_restarts=100,
+        checks_health=True,
         workers=replace(drawn.workers, work_s=600.0),
     )
     world = World(seed, scenario, loud=loud, digested=digested)
@@ -51,6 +52,10 @@ def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
         world.queue.plan(chance.uniform(5.0, LASTS_S), world.daemon.ask, kind(host.node, "operator", ""))
     for _ in range(chance.choice([0, 0, 1, 2])):
         world.queue.plan(chance.uniform(5.0, LASTS_S), strike, world, chance.choice(BESIDE))
+    for _ in range(chance.randint(0, 4)):
+        world.queue.plan(chance.uniform(0.0, LASTS_S), chance.choice(every).fall_ill, chance.choice([0, 1, 2, 2, None]))
     world.go_on(LASTS_S)
+    for host in every:
+        host.fall_ill(0)
     come_to_rest(world)
     return world

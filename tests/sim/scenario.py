@@ -130,6 +130,8 @@ class Scenario:
     """How many coordinators stand by beside the one that leads; with any, their records are in etcd."""
     has_foreign_coordinator: bool = False
     """Whether nodes also look for their coordinator at an address where one of another history answers."""
+    checks_health: bool = False
+    """Whether nodes check their hosts; `Host.health` is what the checks find."""
     policy: Policy = POLICY
     network: Network = field(default_factory=Network)
     workers: Workers = field(default_factory=Workers)
@@ -170,6 +172,7 @@ class Scenario:
             self.stop_timeout_s,
             preloads=self.prepares_within_s > 0,
             keeps=keeps,
+            checks_health=self.checks_health,
         )
 
 

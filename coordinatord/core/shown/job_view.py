@@ -28,7 +28,7 @@ from coordinatord.core.watching.run_watch import lateness_of
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.http import api
 from coordinatord.protocol.http.page_events import JobSummary
-from coordinatord.protocol.messages import Launcher, Observed, Phase, Report, ScaleUp
+from coordinatord.protocol.messages import CheckResult, Launcher, Observed, Phase, Report, ScaleUp
 from coordinatord.protocol.text import NAMES_MAX
 
 SPARE = "spare"
@@ -395,7 +395,9 @@ def _reason(member: Member, now: float) -> str:
     since = member.readiness.preparing_since if member.state is MemberState.PREPARING else None
     so_far = "" if since is None else f", for {lasted(now - since)} so far"
     held_up = f": {member.observed.held_up}" if member.observed.held_up else ""
-    return _BY_PHASE[member.observed.phase] + so_far + held_up
+    check = member.observed.check
+    checked = f"; its health check {check.says}" if check is not None and check.result is not CheckResult.GOOD else ""
+    return _BY_PHASE[member.observed.phase] + so_far + held_up + checked
 
 
 _BY_PHASE = {

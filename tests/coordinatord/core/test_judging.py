@@ -13,10 +13,10 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode, QuarantineNode
-from coordinatord.core.rounds.values.charges import Charge, Fault, weight
+from coordinatord.core.rounds.values.charges import Charge, Fault, Judge, weight
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.shown.job_view import job_view
-from coordinatord.protocol.messages import Phase
+from coordinatord.protocol.messages import CheckResult, Failure, HealthCheck, Phase
 from tests.support.builders import a_failure, a_spec, an_observed
 from tests.support.host_job import HostJob
 
@@ -27,9 +27,26 @@ class Job(HostJob):
     """A job of several hosts with a node each, of which a test makes some fail."""
 
     def __init__(self, nodes: int = 8, nodes_min: int = 2, **policy: Any) -> None:
+        self.checks: dict[str, HealthCheck] = {}
+        """The last health check of each node."""
         policy = {"retry_pause_s": 0.0, "heartbeat_s": 1_000.0} | policy
         super().__init__(nodes, a_spec(nodes_min, nodes, max_restarts=1_000), replace(Policy(), **policy))
         self.wait(3.0)
+
+    def join(self, name: str, **observed: Any) -> None:
+        """Connect a node, with its last health check."""
+        super().join(name, **{"check": self.checks.get(name)} | observed)
+
+    def report(self, name: str, phase: Phase, failure: Failure | None = None, **observed: Any) -> None:
+        """Have a node report on the present round, with its last health check."""
+        super().report(name, phase, failure, **{"check": self.checks.get(name)} | observed)
+
+    def check(self, name: str, result: CheckResult, text: str = "GPU 3") -> None:
+        """Have a node report the end of a health check."""
+        before, observed = self.checks.get(name), self.run.members[name].observed
+        check = self.checks[name] = HealthCheck(1 if before is None else before.number + 1, result, text)
+        for _ in range(2):  # a heartbeat follows
+            self.handle(Reported(self.sessions[name], replace(observed, beat=True, check=check)))
 
     def fail(self, name: str, after_s: float = HOUR, **failed: Any) -> None:
         """Have a worker of this node fail, after the round went on for a while; the next round forms."""
@@ -175,7 +192,7 @@ def test_a_round_that_lacks_nodes_takes_quarantined_ones() -> None:
 
 def test_a_quarantined_node_that_is_the_first_to_come_waits_for_others() -> None:
     job = Job(nodes=2, nodes_min=2)
-    job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by_operator=True))]
+    job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by=Judge.OPERATOR))]
     job.names = []
     job.next_life()
     for name in ("n0", "n1", "n2"):
@@ -187,7 +204,7 @@ def test_a_quarantined_node_that_is_the_first_to_come_waits_for_others() -> None
 
 def test_a_quarantined_node_waits_a_moment_before_it_is_a_round_by_itself() -> None:
     job = Job(nodes=2, nodes_min=1)
-    job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by_operator=True))]
+    job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by=Judge.OPERATOR))]
     job.names = []
     job.next_life()
     job.join("n0")
@@ -200,7 +217,7 @@ def test_a_quarantined_node_waits_a_moment_before_it_is_a_round_by_itself() -> N
 def test_no_more_quarantined_nodes_are_taken_than_are_needed_beside_one_that_prepares() -> None:
     job = Job(nodes=4, nodes_min=3)
     job.past = [
-        (0.0, HostJudged("", "", f"host {host} is slow", host, quarantined="slow", by_operator=True))
+        (0.0, HostJudged("", "", f"host {host} is slow", host, quarantined="slow", by=Judge.OPERATOR))
         for host in ("host-n0", "host-n1")
     ]
     job.names = []
@@ -254,7 +271,70 @@ def test_a_quarantine_by_an_operator_ends_only_with_a_pardon() -> None:
     job.fail("n4", **crash())
     assert job.quarantined == {"host-n3"}
     *_, last = (record for record in judgements(job) if record.node == "host-n3")
-    assert last.by_operator
+    assert last.by is Judge.OPERATOR
+
+
+def test_a_failed_health_check_quarantines_a_host_at_once_and_one_that_passes_lets_it_in() -> None:
+    job = Job()
+    job.check("n3", CheckResult.BAD)
+    assert job.quarantined == {"host-n3"}
+    assert job.run.durable.state is not State.STOPPING, "the round goes on"
+    job.fail("n4")
+    assert "n3" not in job.inside
+    job.next_life()
+    job.check("n3", CheckResult.UNKNOWN)
+    assert job.quarantined == {"host-n3"}
+    job.check("n3", CheckResult.WARNING, "hot")
+    assert [record.reason for record in judgements(job)] == [
+        "host host-n3 is quarantined: its health check failed: GPU 3",
+        "host host-n3 is let in again: its health check warns: hot",
+    ]
+    assert job.coordinator.cluster.durable.hosts == {}
+
+
+@pytest.mark.parametrize("result", [CheckResult.GOOD, CheckResult.WARNING, CheckResult.UNKNOWN])
+def test_a_check_that_has_not_failed_changes_nothing(result: CheckResult) -> None:
+    job = Job()
+    job.check("n3", result)
+    assert not [*judgements(job)]
+
+
+def test_a_check_that_passes_ends_no_quarantine_for_charges_or_by_an_operator() -> None:
+    job = Job()
+    job.handle(AdminRequested(-1, QuarantineNode("n3", "alice", "slow")))
+    job.check("n4", CheckResult.BAD)
+    job.fail("n4", **device())
+    for name in ("n3", "n4"):
+        job.check(name, CheckResult.BAD)
+        job.check(name, CheckResult.GOOD)
+    assert job.quarantined == {"host-n3", "host-n4"}
+
+
+def test_failed_checks_quarantine_at_most_a_quarter_of_the_hosts_and_each_is_judged_anew() -> None:
+    job = Job(nodes=8)
+    for number in range(4):
+        job.check(f"n{number}", CheckResult.BAD)
+    assert job.quarantined == {"host-n0", "host-n1"}
+    job.check("n0", CheckResult.GOOD)
+    job.check("n3", CheckResult.BAD)
+    assert job.quarantined == {"host-n1", "host-n3"}
+
+
+def test_a_round_that_lacks_nodes_takes_those_whose_check_failed() -> None:
+    job = Job(nodes=3, nodes_min=3)
+    job.check("n1", CheckResult.BAD)
+    job.fail("n2")
+    assert job.inside == ["n0", "n1", "n2"]
+
+
+def test_a_pardon_counts_until_the_next_check() -> None:
+    job = Job()
+    job.check("n3", CheckResult.BAD)
+    job.handle(AdminRequested(-1, PardonNode("n3", "alice", "it is the check")))
+    job.report("n3", Phase.RUNNING)
+    assert job.quarantined == set()
+    job.check("n3", CheckResult.BAD)
+    assert job.quarantined == {"host-n3"}
 
 
 def test_a_node_of_a_quarantined_host_that_leaves_is_shown_as_leaving() -> None:
@@ -276,6 +356,7 @@ def test_a_drain_counts_on_the_quarantined_nodes_that_stay() -> None:
 
 def test_nothing_is_quarantined_where_that_is_switched_off() -> None:
     job = Job(quarantine_at=0.0)
+    job.check("n3", CheckResult.BAD)
     for _ in range(3):
         job.fail("n3", **device())
     assert job.quarantined == set()

@@ -183,7 +183,7 @@ class AgentLaws(Laws):
                 host.name,
                 alone,
             )
-            waited = now - max(conduct.searching_since, agent._without_workers_since)
+            waited = now - max(conduct.searching_since, agent._sweeping.over_at)
             most = self.world.scenario.join_timeout_s + connecting
             self.check(agent.phase.has_workers or waited < most, "%s looks for %.1f s", host.name, waited)
         if conduct.leave_asked_at is not None and not recently:

@@ -201,8 +201,9 @@ class DecisionLaws(Laws):
             self.check(
                 not run.roll.count(MemberState.DISCONNECTED), "a round is formed without a node that may be back"
             )
-            if new:
-                self._judge_settled(run, new)
+            # A quarantined node is taken once too few others are there, and no other is awaited for it.
+            if awaited := {node for node in new if not run.members[node].readiness.quarantined}:
+                self._judge_settled(run, awaited)
         self._arrived_at.pop(run.id, None)
         self._decided_at[run.id] = self.world.queue.now
 
@@ -287,7 +288,7 @@ class DecisionLaws(Laws):
                 well = host.well and self.world.queue.now - host.troubled_until > WELL_FOR_S
                 well = well and member is not None and member.session.id is not None and not member.lease.expired
                 idle = (agent := host.agent) is not None and not agent.phase.has_workers
-                idle = idle and agent is not None and host.clock.read() - agent._without_workers_since > IN_FLIGHT_S
+                idle = idle and agent is not None and host.clock.read() - agent._sweeping.over_at > IN_FLIGHT_S
                 late = self.world.scenario.network.harsh or self.world.faults["network slow"] > 0
                 self.check(not (well and idle) or late, "%s has no workers and is left behind", record.node)
 

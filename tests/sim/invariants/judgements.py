@@ -1,9 +1,11 @@
-"""Invariants of charges against hosts: none without a failed round, and no good host kept out of a round for long."""
+"""Invariants of judgements on hosts: each has its cause, and no good host is kept out of a round for long."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.values.charges import HostCharges, Judge
 from coordinatord.core.rounds.values.records import (
     HostJudged,
     NodeJoined,
@@ -13,7 +15,10 @@ from coordinatord.core.rounds.values.records import (
     RoundFormed,
     RunEnded,
 )
+from coordinatord.protocol.messages import CheckResult
 from tests.sim.invariants.laws import Facts, Laws
+
+PASSES = {CheckResult.GOOD, CheckResult.WARNING}
 
 
 class JudgementLaws(Laws):
@@ -27,10 +32,18 @@ class JudgementLaws(Laws):
         """The hosts that were ever charged."""
         self._host_of: dict[tuple[str, int], str] = {}
         """The host of each process of a node: two hosts may claim one name."""
+        self.checked = 0
+        """How many of these for a failed health check."""
+        self._decided: dict[str, HostJudged] = {}
+        """The last judgement on each host in this life of the coordinator; it may not be durable yet."""
         self._causes: set[str] = set()
         """The hosts of the failure that ended the last round, and of the nodes that it had lost."""
         self._before: set[str] = set()
         """Those of the round before: a coordinator that dies may judge it once more in its next life."""
+
+    def crashed(self) -> None:
+        """Forget what may not be durable."""
+        self._decided.clear()
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check each judgement by the records before it, and each round by the judgements."""
@@ -49,10 +62,11 @@ class JudgementLaws(Laws):
                 self._before, self._causes = self._causes, set()
 
     def _check_judgement(self, record: HostJudged) -> None:
-        hosts = self.facts.replica.cluster.hosts
+        hosts: Mapping[str, HostCharges | HostJudged] = {**self.facts.replica.cluster.hosts, **self._decided}
         known = hosts.get(record.node)
         if record.charges:
             self._charged.add(record.node)
+        self._decided[record.node] = record
         before = 0 if known is None else len(known.charges)
         grown = len(record.charges) > before
         self.check(
@@ -62,16 +76,33 @@ class JudgementLaws(Laws):
             self.check(not record.charges and not record.quarantined, "%s is pardoned, and still charged", record.node)
         elif known is not None and known.quarantined and not record.quarantined:
             self.check(len(self._charged) > 1, "%s is let in, and no other host was charged", record.node)
-        was_wanted = known is not None and known.by_operator
+        was_wanted = known is not None and known.by is Judge.OPERATOR
         ends = bool(was_wanted and not record.quarantined)
         self.check(not ends or "pardoned" in record.reason, "%s is let in against the operator's word", record.node)
-        if record.quarantined and not record.by_operator and (known is None or not known.quarantined):
+        checks = {each.observed.check.result for each in self._members(record.node) if each.observed.check is not None}
+        by_check = known is not None and known.by is Judge.CHECK
+        if record.by is Judge.CHECK and not by_check:
+            self.checked += 1
+            self.check(CheckResult.BAD in checks, "no health check of %s has failed", record.node)
+        if "let in again" in record.reason:
+            self.check(by_check and checks & PASSES, "no health check lets %s in", record.node)
+        if record.quarantined and record.by is not Judge.OPERATOR and (known is None or not known.quarantined):
             self.quarantined += 1
             members = [each for run in self.world.daemon.machine.jobs.values() for each in run.members.values()]
-            there = {member.offer.host for member in members} | {record.node}
+            there = {member.offer.host for member in members if member.durable.outcome is None} | {record.node}
             held = sum(bool(each.quarantined) for host, each in hosts.items() if host in there - {record.node})
             most = max(1, len(there) * self.world.scenario.policy.quarantine_share)
             self.check(held < most, "%s is one too many", record.node)
+
+    def _members(self, host: str) -> list[Member]:
+        runs = self.world.daemon.machine.cluster.live
+        return [each for run in runs for each in run.members.values() if each.offer.host == host]
+
+    def judge_end(self) -> None:
+        """Check that each idle host is let in again, since its health checks pass by now."""
+        for host, known in self.facts.replica.cluster.hosts.items():
+            idle = [each.node for each in self._members(host) if each.state is MemberState.QUARANTINED]
+            self.check(not idle or known.by is not Judge.CHECK, "%s is kept out though it is well", host)
 
     def _check_round(self, record: RoundFormed) -> None:
         machine = self.world.daemon.machine

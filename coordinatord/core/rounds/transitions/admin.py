@@ -29,6 +29,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
+from coordinatord.core.rounds.values.charges import Judge
 from coordinatord.core.rounds.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Result
@@ -252,7 +253,7 @@ def _judge(request: Request, decision: Decision) -> Reply:
     host = min(hosts, default=name)
     known = cluster.durable.hosts.get(host)
     pardons = isinstance(request, PardonNode)
-    if known is None if pardons else known is not None and known.by_operator:
+    if known is None if pardons else known is not None and known.by is Judge.OPERATOR:
         why = "it is not charged" if known is None else known.quarantined
         return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: {why}")
     if not pardons and known is None and len(cluster.durable.hosts) >= judging.HOSTS_MAX:

@@ -50,7 +50,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
             return
         case records.HostJudged():
             cluster.hosts.pop(record.node, None)
-            cluster.hosts[record.node] = HostCharges(record.charges, record.quarantined, record.by_operator, at)
+            cluster.hosts[record.node] = HostCharges(record.charges, record.quarantined, record.by, at)
             cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.counts(at)}
             return
         case records.RunOpened():

@@ -1,7 +1,8 @@
 """Judges hosts when a round is over: which one is charged with its end, and whether rounds do without it from now on.
 
 `values/charges` says what a charge is. A quarantined host stays connected as a spare, and is in a round only if too few
-other nodes are there. It is let in again by an operator, or when its errors turn out to be those of many hosts.
+other nodes are there. It is let in again by an operator, when its errors turn out to be those of many hosts, or when
+the health check passes that had failed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.charges import (
@@ -23,6 +24,7 @@ from coordinatord.core.rounds.values.charges import (
     Charge,
     Fault,
     HostCharges,
+    Judge,
     hosts_with,
     weight,
 )
@@ -30,7 +32,7 @@ from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.messages import HangKind, Report
+from coordinatord.protocol.messages import CheckResult, HangKind, Report
 from coordinatord.protocol.text import clip
 
 HOSTS_MAX = 20_000
@@ -46,19 +48,38 @@ def judge(run: Run, report: Report | None, decision: Decision) -> None:
     host, charge = found
     known = hosts.get(host, HostCharges())
     charges = (*known.as_of(decision.now), charge)[-CHARGES_MAX:]
-    text, why = f"host {host} is charged: {_describe(charge)}", known.quarantined
+    text, why, by = f"host {host} is charged: {_describe(charge)}", known.quarantined, known.by
     held = [each for each in charges if not _is_spread(each, host, run, decision)]
     if charge not in held:
         text += "; it does not count, since the same error came on other hosts too"
-    elif _is_enough(held, run.policy) and not why:
-        if _may_lose_one(run, host, decision):
+    elif _is_enough(held, run.policy) and (not why or by is Judge.CHECK):
+        if why or _may_lose_one(run, host, decision):
+            by = Judge.CHARGES
             why = clip(f"quarantined for {_count(held)}, the last one {_describe(charge)}", MESSAGE_MAX)
             text = f"host {host} is {why}"
         else:
             text += "; it is not quarantined, since as many hosts are as may be (--quarantine-share)"
-    _record(host, charges, why, text, decision, by_operator=known.by_operator)
+    _record(host, charges, why, text, decision, by=by)
     if charge not in held:
         _lift_quarantines(charge, run, decision)
+
+
+def heed_check(run: Run, member: Member, decision: Decision) -> None:
+    """Quarantine the host of a node whose health check failed, or let it in again after one that passes.
+
+    One without an answer changes nothing.
+    """
+    host, check, hosts = member.offer.host, member.observed.check, decision.cluster.durable.hosts
+    known = hosts.get(host, HostCharges())
+    if check is None or (host not in hosts and len(hosts) >= HOSTS_MAX):
+        return
+    charges, is_bad = known.as_of(decision.now), check.result is CheckResult.BAD
+    may_judge = run.policy.quarantine_at > 0 and not known.quarantined
+    if is_bad and may_judge and _may_lose_one(run, host, decision):
+        why = clip(f"quarantined: its health check {check.says}", MESSAGE_MAX)
+        _record(host, charges, why, f"host {host} is {why}", decision, by=Judge.CHECK)
+    elif check.result in {CheckResult.GOOD, CheckResult.WARNING} and known.by is Judge.CHECK:
+        _record(host, charges, "", f"host {host} is let in again: its health check {check.says}", decision)
 
 
 def pardon(host: str, text: str, decision: Decision) -> None:
@@ -69,15 +90,15 @@ def pardon(host: str, text: str, decision: Decision) -> None:
 def quarantine(host: str, text: str, decision: Decision) -> None:
     """Quarantine a host because an operator wants that."""
     charges = decision.cluster.durable.hosts.get(host, HostCharges()).as_of(decision.now)
-    _record(host, charges, clip(text, MESSAGE_MAX), f"host {host} is {text}", decision, by_operator=True)
+    _record(host, charges, clip(text, MESSAGE_MAX), f"host {host} is {text}", decision, by=Judge.OPERATOR)
 
 
 def _record(
-    host: str, charges: Sequence[Charge], why: str, text: str, decision: Decision, *, by_operator: bool = False
+    host: str, charges: Sequence[Charge], why: str, text: str, decision: Decision, *, by: Judge = Judge.CHARGES
 ) -> None:
     cluster = decision.cluster
     spared = [(run, member) for run in cluster.live for member in run.roll.in_state(MemberState.QUARANTINED)]
-    decision.record(HostJudged("", "", text, host, tuple(charges), why, by_operator))
+    decision.record(HostJudged("", "", text, host, tuple(charges), why, by))
     for run, member in spared:
         if member.state is MemberState.READY and run.durable.state is not State.FORMING:
             run.gathering.record_arrival(member, decision.now)  # the round at work may end for it
@@ -134,7 +155,7 @@ def _lift_quarantines(charge: Charge, run: Run, decision: Decision) -> None:
         known = decision.cluster.durable.hosts[host]
         left = [each for each in known.charges if not _is_spread(each, host, run, decision)]
         at_last = [replace(each, age_s=each.age_s - known.charges[-1].age_s) for each in left]
-        if known.quarantined and not known.by_operator and not _is_enough(at_last, run.policy):
+        if known.quarantined and known.by is Judge.CHARGES and not _is_enough(at_last, run.policy):
             text = f"host {host} is no longer quarantined, since an error came on other hosts too: {_describe(charge)}"
             _record(host, known.as_of(decision.now), "", text, decision)
 

@@ -21,6 +21,7 @@ from coordinatord.core.rounds.state.member import Member, MemberState, Session
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.transitions.judging import heed_check
 from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
@@ -170,7 +171,12 @@ def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
     )
     knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
     return (
-        observed.leaving or bool(member.drained) or succeeds or knows_more or _reports_first_step(run, member, observed)
+        observed.leaving
+        or bool(member.drained)
+        or succeeds
+        or knows_more
+        or observed.check != member.readiness.checked
+        or _reports_first_step(run, member, observed)
     )
 
 
@@ -182,7 +188,10 @@ def _reports_first_step(run: Run, member: Member, observed: Observed) -> bool:
 
 
 def record_claims(run: Run, decision: Decision) -> None:
-    """Record what the nodes in `run.claims` have reported: a later round, a first step, a success, a wish to leave."""
+    """Record what the nodes in `run.claims` have reported.
+
+    This is a later round, a first step, a success, a health check, or a wish to leave.
+    """
     claimants, run.claims = [run.members[node] for node in run.claims], {}
     known = (member.observed.round for member in claimants if member.observed.run == run.id)
     latest = max((number for number in known if number <= ROUNDS_REMEMBERED_MAX), default=0)
@@ -198,6 +207,9 @@ def record_claims(run: Run, decision: Decision) -> None:
         if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
             decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.durable.round))
+        if member.observed.check != member.readiness.checked:
+            member.readiness.checked = member.observed.check
+            heed_check(run, member, decision)
         if member.leaves:
             _let_leave(run, member, decision)
 

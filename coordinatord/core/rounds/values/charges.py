@@ -71,6 +71,17 @@ class Charge(Strict, frozen=True):
     """How long ago it was, as of the record that has it."""
 
 
+class Judge(StrEnum):
+    """Who keeps a host in quarantine."""
+
+    CHARGES = "charges"
+    """The coordinator, for charges."""
+    CHECK = "check"
+    """The coordinator, for a failed health check: a check that passes ends it."""
+    OPERATOR = "operator"
+    """Only a pardon ends it."""
+
+
 class HostCharges(Struct, frozen=True):
     """What is on record about one host."""
 
@@ -78,8 +89,8 @@ class HostCharges(Struct, frozen=True):
     """The last ones, the oldest first."""
     quarantined: str = ""
     """Why rounds do without it if they can; empty if they do not."""
-    by_operator: bool = False
-    """Whether an operator wants the quarantine: no other host's failure ends it."""
+    by: Judge = Judge.CHARGES
+    """Who wants the quarantine, if there is one."""
     at: float = 0.0
     """When it was recorded, by the coordinator's clock."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from coordinatord.core.rounds.values.charges import CHARGES_MAX, Charge
+from coordinatord.core.rounds.values.charges import CHARGES_MAX, Charge, Judge
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span, Spent
@@ -307,7 +307,7 @@ class HostJudged(ClusterRecord, frozen=True):
     charges: Annotated[tuple[Charge, ...], Meta(max_length=CHARGES_MAX)] = ()
     quarantined: Sentence = ""
     """Why rounds do without it if they can; empty if they do not."""
-    by_operator: bool = False
+    by: Judge = Judge.CHARGES
 
 
 def _kinds(parent: type[Record]) -> Iterator[type[Record]]:
