@@ -103,6 +103,8 @@ WRONG_NODECLIENT = [
     (("wait", "--cord=h"), "not understood: --cord=h; did you mean --coord?"),
     (("join", "--log-format", "xml", *JOIN[1:]), "argument --log-format"),
     (("join", "--config", "/no/such.toml", *JOIN[1:]), "the settings file /no/such.toml cannot be read"),
+    (("join", "--health-check", "check 'all", *JOIN[1:]), "is no command line: No closing quotation"),
+    (("join", "--health-check", " ", *JOIN[1:]), "expected a command, such as '/opt/check --all'"),
     (("run", "--config", "/no/such.toml", SCRIPT), "the settings file /no/such.toml cannot be read"),
     (("run",), "required: SCRIPT (see"),
     (("run", "no-such-script.py"), "there is no script 'no-such-script.py' in /"),

@@ -37,7 +37,7 @@ class Host:
         self._workers = choices.of((1, 2))
         self._now = 100.0
         preloads, kills, keeps = choices.one_in(4), not choices.one_in(8), choices.one_in(2)
-        settings = Settings(self._workers, 60.0, 10.0, preloads=preloads, keeps=keeps, kills=kills)
+        settings = Settings(self._workers, 60.0, 10.0, preloads=preloads, keeps=keeps, checks_health=True, kills=kills)
         self._agent = Agent(settings, PORT, self._now)
         self._open = False
         self._alive: set[int] = set()
@@ -137,6 +137,8 @@ class Host:
             case effects.Terminate() | effects.Kill():
                 if self._alive and self._has_started:
                     self._end_worker(self._choices.of((-15, 0, 143)))
+            case effects.CheckHealth():
+                self._handle(events.HealthChecked(self._choices.of((0, 1, 2, 3, None)), "GPU\0"))
             case effects.Sweep(looks_at_gpus):
                 self._end_sweep(looks_at_gpus)
 
@@ -225,7 +227,12 @@ class Host:
                     self._kills += 1
                     self._asked.append(effect)
                 case (
-                    effects.Probe() | effects.Terminate() | effects.Sweep() | effects.SaveKept() | effects.HaltWorkers()
+                    effects.Probe()
+                    | effects.Terminate()
+                    | effects.Sweep()
+                    | effects.SaveKept()
+                    | effects.HaltWorkers()
+                    | effects.CheckHealth()
                 ):
                     self._asked.append(effect)
                 case effects.Park(local_rank):

@@ -205,6 +205,18 @@ def test_a_variable_that_asks_for_what_is_not_done_is_remarked_on(variable: str,
     assert join("--coord", "h", "--job-id", "j", **{variable: "0"}).remarks == ()
 
 
+def test_a_health_check_is_a_command_line_without_a_shell(tmp_path: Path) -> None:
+    usual = ("--coord", "h", "--job-id", "j")
+    assert not join(*usual).agent_settings.checks_health
+    words = ("/opt/check", "all of them", "$HOME;")
+    config = join(*usual, "--health-check", "/opt/check 'all of them' $HOME;")
+    assert (config.health_check, config.agent_settings.checks_health) == (words, True)
+    assert join(*usual, NODECLIENT_HEALTH_CHECK="/opt/check 'all of them' $HOME;").health_check == words
+    file = tmp_path / "settings.toml"
+    file.write_text('health-check = ["/opt/check", "all of them", "$HOME;"]')
+    assert join(*usual, "--config", str(file)).health_check == words
+
+
 @pytest.mark.parametrize(("shown", "remarked"), [("7", True), ("1,7", False)])
 def test_a_filter_that_shows_nobody_is_remarked_on(shown: str, remarked: bool) -> None:
     flags = ("--nproc-per-node", "2", "--local-ranks-filter", shown)
