@@ -230,14 +230,16 @@ def test_on_this_host_alone_nothing_listens_but_at_loopback(tmp_path: Path) -> N
 
 
 def listened_at(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """Return the addresses at which a process listens for TCP, see proc_pid_net(5)."""
-    held = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):  # it was closed a moment ago
-            held.add(str(descriptor.readlink()))
+    """Return the addresses at which a process listens for TCP, see proc_pid_net(5); none if it has just ended."""
+    held, tables = set(), list[str]()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # it was closed a moment ago
+                held.add(str(descriptor.readlink()))
+        tables = [Path(f"/proc/{pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
     addresses: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+    for table in tables:
+        for line in table.splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if state == LISTENS and f"socket:[{inode}]" in held:
                 words = bytes.fromhex(local.partition(":")[0])

@@ -74,7 +74,7 @@ class JudgementLaws(Laws):
         )
         if "pardoned" in record.reason:
             self.check(not record.charges and not record.quarantined, "%s is pardoned, and still charged", record.node)
-        elif known is not None and known.quarantined and not record.quarantined:
+        elif known is not None and known.by is Judge.CHARGES and known.quarantined and not record.quarantined:
             self.check(len(self._charged) > 1, "%s is let in, and no other host was charged", record.node)
         was_wanted = known is not None and known.by is Judge.OPERATOR
         ends = bool(was_wanted and not record.quarantined)

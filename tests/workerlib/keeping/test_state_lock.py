@@ -1,5 +1,6 @@
 """Which thread has the state that is kept, and which one answers the question of nodeclient."""
 
+import gc
 import sys
 import threading
 from types import FrameType
@@ -100,12 +101,15 @@ def test_an_interrupt_at_any_call_within_it_leaves_the_state_to_be_saved(lock: S
                 raise KeyboardInterrupt
         return interrupt
 
+    gc.disable()  # its callbacks, such as those of hypothesis, are calls too
     sys.settrace(interrupt)
     try:
         lock.acquire(StateHolder.TRAINING)
         sys.settrace(None)
     except KeyboardInterrupt:
         sys.settrace(None)
+    finally:
+        gc.enable()
     if lock.is_in_step:
         lock.release()
     saver = threading.Thread(target=lock.acquire, args=(StateHolder.SAVER, AT_ONCE), daemon=True)
