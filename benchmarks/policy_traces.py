@@ -4,9 +4,9 @@
 |---|---|
 | Kokolis et al., arXiv 2410.21680 | 6.5 faults in 1,000 days of a host |
 | Llama 3, arXiv 2407.21783, table 5 | the kinds of 419 unplanned ends in 54 days |
-| Lablup, arXiv 2605.09370 | 63 hosts, of which three cause over half of the exclusions; 2 of 3 runs a day fail |
+| Lablup, arXiv 2605.09370 | 63 hosts; three cause over half of the exclusions; three runs a day; a third of retries succeed |
 | Delta, arXiv 2503.11901 | 5 % of spares are enough |
-| Acme, arXiv 2403.07648 | errors of scripts end jobs early, and often |
+| Acme, arXiv 2403.07648 | causes of the ends of 880,740 jobs, but no ids of hosts: so hosts are drawn |
 | pytorch/ci-infra, pull request 1058 | one host with a lost GPU takes a job every few minutes |
 
 Nobody has published which host failed when, so times and hosts are drawn. Rates of the other families are assumed.
