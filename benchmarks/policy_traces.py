@@ -4,7 +4,7 @@
 |---|---|
 | Kokolis et al., arXiv 2410.21680 | 6.5 faults in 1,000 days of a host |
 | Llama 3, arXiv 2407.21783, table 5 | the kinds of 419 unplanned ends in 54 days |
-| Lablup, arXiv 2605.09370 | 63 hosts; three cause over half of the exclusions; three runs a day; a third of retries succeed |
+| Lablup, arXiv 2605.09370 | of 63 hosts, three cause over half of the exclusions; 3 runs a day; 1 retry in 3 succeeds |
 | Delta, arXiv 2503.11901 | 5 % of spares are enough |
 | Acme, arXiv 2403.07648 | causes of the ends of 880,740 jobs, but no ids of hosts: so hosts are drawn |
 | pytorch/ci-infra, pull request 1058 | one host with a lost GPU takes a job every few minutes |
