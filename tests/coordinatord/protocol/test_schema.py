@@ -101,6 +101,7 @@ for thread in threads:
 """Threads that use new classes for the first time, each class all at the same moment."""
 
 
+@pytest.mark.slow
 def test_threads_that_use_a_class_for_the_first_time_at_once_do_not_crash() -> None:
     command = [sys.executable, "-c", FIRST_USES]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
