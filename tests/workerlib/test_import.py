@@ -50,6 +50,9 @@ print(json.dumps(said))
 """
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what a process says that has imported workerlib where nodeclient offers all of its sockets."""
