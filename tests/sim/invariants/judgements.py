@@ -105,8 +105,8 @@ class JudgementLaws(Laws):
             self.check(not idle or known.by is not Judge.CHECK, "%s is kept out though it is well", host)
 
     def _check_round(self, record: RoundFormed) -> None:
-        machine = self.world.daemon.machine
-        quarantined = {host for host, known in machine.cluster.durable.hosts.items() if known.quarantined}
-        taken = [ranks.node for ranks in record.nodes if f"host-{ranks.node}" in quarantined]
-        is_least = len(record.nodes) == machine.jobs[record.job].spec.nodes_min
+        cluster, run = self.world.daemon.machine.cluster, self.world.daemon.machine.jobs[record.job]
+        members = [run.members[ranks.node] for ranks in record.nodes]
+        taken = [member.node for member in members if cluster.durable.why_quarantined(member.offer.host)]
+        is_least = len(members) == run.spec.nodes_min
         self.check(not taken or is_least, "the round has quarantined nodes that it does not need: %s", taken)
