@@ -144,8 +144,9 @@ class Coordinator:
             return self._conclude(decision)
         if self._due is None or now >= self._due:  # otherwise it is still early enough: a lease only ends later now
             self._due = self._first_due()
-        before, is_current = member.session.sent, member.session.sent_revision == run.revision
+        before, revision = member.session.sent, member.session.sent_revision
         sent = send_desired(event.session, run, member, heartbeat_s, now)
+        is_current = member.session.sent_revision == revision
         return Batch((), (sent,), repeats=is_current and _is_renewal(sent.message, before))
 
     def _conclude(self, decision: Decision) -> Batch:

@@ -115,7 +115,7 @@ class Driver:
         After `close`, nothing happens.
         """
         if not self._closed:
-            self._handle(event, self.now, size)
+            self._handle(event, self._loop.time(), size)
 
     def close(self) -> None:
         """Stop deciding: the end of a session now says nothing about its node."""
