@@ -148,7 +148,8 @@ class LiveUpdates:
         self._closed = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
-            wait.reschedule(now)
+            if not wait.expired():  # its task ends in this turn of the loop
+                wait.reschedule(now)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         check_query(request, "job")
