@@ -279,7 +279,7 @@ class Training:
         """Observe until a condition is true. Raises `ClusterError` if a node ends before, or steps no longer come."""
         while not reached():
             if ended := self._exit_codes():
-                early = "the training was over too early" if not any(ended.values()) else "nodes ended"
+                early = "nodes ended" if any(ended.values()) else "the training was over too early (try more --epochs)"
                 raise ClusterError(f"{early}, with these exit codes: {ended}")
             self._observe()
 
