@@ -72,11 +72,14 @@ class Leaving:
         return [Notice(Level.INFO, text, "leaving")]
 
     def on_desired(self, desired: Desired, now: float) -> None:
-        """Stop waiting for a decision if this desired state is one: to stop, to exit, or to write to the disk first."""
-        if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
-            self.decide_by = None
-        elif desired.goal is Goal.RUN:
+        """Stop waiting for a decision if this desired state is one: to stop, to exit, or to write to the disk first.
+
+        While workers are to run, an order to write is none: it may have been sent before the node asked to leave.
+        """
+        if desired.goal is Goal.RUN:
             self.on_undecided(now)  # the last decision was not about its leaving
+        elif desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
+            self.decide_by = None
 
     def on_undecided(self, now: float) -> None:
         """Wait for a decision: the coordinator is connected, and has not decided about the leaving of this node."""

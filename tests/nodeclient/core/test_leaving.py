@@ -1,8 +1,13 @@
-"""A signal by which a node leaves, and the echo of it."""
+"""A signal by which a node leaves, the echo of it, and the wait for a decision."""
 
 import signal
 
+from coordinatord.protocol.kept_state import PersistOrder
+from coordinatord.protocol.messages import Goal
+from nodeclient.core.agent_settings import LEAVE_WITHIN_S
+from nodeclient.core.effects import Terminate
 from nodeclient.core.leaving import ECHO_S, LeaveSignals
+from tests.support.bench import Bench
 
 
 def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
@@ -13,3 +18,13 @@ def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
     assert signals.counts(signal.SIGINT, 100.0 + ECHO_S), "the user insists"
     assert not signals.counts(signal.SIGINT, 100.1 + ECHO_S)
     assert signals.counts(signal.SIGTERM, 100.2 + ECHO_S)
+
+
+def test_an_order_to_write_that_was_sent_before_does_not_make_a_node_that_leaves_wait_for_longer() -> None:
+    node = Bench().running()
+    node.leave()
+    node.receive(Goal.RUN, persist=PersistOrder(1, 4, 1, 1, (), commit=False))
+    node.advance(1.0)
+    node.degraded()
+    node.advance(LEAVE_WITHIN_S - 1.0)
+    assert node.count(Terminate) == 1
