@@ -13,13 +13,16 @@ from tests.sim.invariants.laws import Facts, Laws
 class PlannedEventLaws(Laws):
     """Watches the steps that rounds resume from, in a world of planned events.
 
-    A transfer may arrive damaged nonetheless, and a lost connection may outlast a lease: the law then begins anew.
+    A transfer may arrive damaged nonetheless, and a lost connection may outlast a lease: the law then begins anew. An
+    older step, which nodes had given up by then, is never safe again: a round may still begin from it by old reports.
     """
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._safe: dict[str, KeptStep] = {}
         """The newest step that the nodes of each run have protected, or have resumed from."""
+        self._given_up_before: dict[str, KeptStep] = {}
+        """The newest step that they protected when something failed: they have given up older ones."""
         self.untrained = 0
         """How many rounds that had resumed were stopped before their first step was known."""
 
@@ -38,7 +41,9 @@ class PlannedEventLaws(Laws):
                     self._note(run.id, kept_of(run).protection.whole)
                 case RoundStopped() | NodeLost():
                     self._safe.pop(run.id, None)
+                    if (whole := kept_of(run).protection.whole) is not None:
+                        self._given_up_before[run.id] = max(whole, self._given_up_before.get(run.id, whole))
 
     def _note(self, run: str, at: KeptStep | None) -> None:
-        if at is not None:
+        if at is not None and at >= self._given_up_before.get(run, at):
             self._safe[run] = max(at, self._safe.get(run, at))
