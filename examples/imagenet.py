@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from imagenet_data import NO_CLASS, DataError, Images, Sample, collate, find_files
+from imagenet_data import DataError, Images, Sample, find_files
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -124,12 +124,12 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = self.arguments.lr * 0.1 ** (epoch // EPOCHS_PER_DECAY)
         self.model.train()
-        for images, labels, numbers in self._loader(self.images, batch_sampler=self.sampler):
+        loader = self._loader(self.images, batch_sampler=self.sampler)
+        for micro, (images, labels, numbers) in zip(self.sampler.micro_batches(), loader, strict=True):
             scores = self.replica(images.to(self.ctx.device))
-            loss = cross_entropy(scores, labels.to(self.ctx.device), reduction="sum", ignore_index=NO_CLASS)
-            # DDP averages over the workers, whose shares may differ in size: this turns it into the average over the
-            # images of the batch.
-            loss = loss * self.ctx.world_size / self.sampler.batch_samples
+            # DDP averages over the workers, whose shares may differ in size: the weight turns it into the average over
+            # the images of the batch.
+            loss = cross_entropy(scores, labels.to(self.ctx.device)) * micro.weight
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
@@ -137,7 +137,8 @@ class Training:
             self.steps += 1
             self.ctx.step(self.steps)
 
-            self._trace(epoch, numbers)
+            if micro.weight:
+                self._trace(epoch, numbers)
             if (ends := self.ctx.should_checkpoint()) or self.steps % self.arguments.save_every == 0:
                 self._save()
                 if ends:
@@ -165,7 +166,6 @@ class Training:
         return DataLoader(
             images,
             num_workers=self.arguments.workers,
-            collate_fn=collate,
             pin_memory=self.ctx.device.type == "cuda",
             **batches,
         )

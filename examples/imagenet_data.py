@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".ppm", ".webp"})
 """The endings of image files, in lower case."""
@@ -30,9 +30,6 @@ STANDARD_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
 
 SMALLEST_CROP = 0.6
 """The side of the square that training cuts out of an image is at least this part of the image's shorter side."""
-
-NO_CLASS = -100
-"""The label that torch's `cross_entropy` ignores."""
 
 PPM_HEADER = re.compile(rb"P6\s+(?:#[^\n]*\n\s*)*(\d+)\s+(\d+)\s+255\s")
 """Width and height; a byte for each colour of each pixel follows."""
@@ -122,17 +119,6 @@ def _cut(image: Tensor, side: int, down: float, right: float) -> Tensor:
     """Cut a square out; 0 is at the top or on the left, 1 at the bottom or on the right."""
     top, left = (round((length - side) * place) for length, place in zip(image.shape[1:], (down, right), strict=True))
     return image[:, top : top + side, left : left + side]
-
-
-def collate(samples: list[Sample]) -> list[Tensor]:
-    """Make a batch as torch does; a batch without samples gets a blank image without a class.
-
-    A worker may have no sample in the last batch of an epoch, and has to take part in that step as well.
-    """
-    if samples:
-        batch: list[Tensor] = default_collate(samples)
-        return batch
-    return [torch.zeros(1, 3, 64, 64), torch.tensor([NO_CLASS]), torch.tensor([], dtype=torch.int64)]
 
 
 def read_image(path: Path) -> Tensor:

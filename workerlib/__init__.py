@@ -9,12 +9,13 @@ Importing this package only defines names: it starts no thread, installs no hook
 loaded when a script uses them.
 
 `init` reads the environment of a worker and prepares torch. `progress` reports steps and sections, and `record` an
-exception. `sampler` deals out the samples of an epoch. `stop` records a signal that asks the worker to end, and
-`agreement` has all workers agree on that. `store` serves torch's store, and `gloo` waits for gloo's threads before a
-process group is destroyed. `responder` tells nodeclient where the worker stands, from the first call of this package
-on. `keeping` keeps state that outlives the workers, and tells a script when to write a checkpoint of its own. `reuse`
-lets a process take part in several rounds. Both say what they do in the process, and how to switch that off. `contract`
-has the variables, messages and memory that a worker and nodeclient share. `integrations` has callbacks for frameworks.
+exception. `sampler` deals out the samples of an epoch, and `micro_batches` splits a batch among the workers. `stop`
+records a signal that asks the worker to end, and `agreement` has all workers agree on that. `store` serves torch's
+store, and `gloo` waits for gloo's threads before a process group is destroyed. `responder` tells nodeclient where the
+worker stands, from the first call of this package on. `keeping` keeps state that outlives the workers, and tells a
+script when to write a checkpoint of its own. `reuse` lets a process take part in several rounds. Both say what they do
+in the process, and how to switch that off. `contract` has the variables, messages and memory that a worker and
+nodeclient share. `integrations` has callbacks for frameworks.
 """
 
 from importlib import import_module
@@ -29,6 +30,7 @@ from workerlib.record import record
 if TYPE_CHECKING:
     from workerlib.keeping.checkpoints import checkpointed, should_checkpoint
     from workerlib.keeping.kept_storage import KeptReader, KeptWriter
+    from workerlib.micro_batches import global_batch
     from workerlib.reuse.elastic import elastic, rounds
     from workerlib.sampler import ElasticDistributedSampler
 
@@ -41,6 +43,7 @@ __all__ = [
     "WorkerEnvironment",
     "checkpointed",
     "elastic",
+    "global_batch",
     "init",
     "record",
     "rounds",
@@ -57,6 +60,7 @@ _AT_FIRST_USE = {
     "KeptWriter": "workerlib.keeping.kept_storage",
     "checkpointed": "workerlib.keeping.checkpoints",
     "elastic": "workerlib.reuse.elastic",
+    "global_batch": "workerlib.micro_batches",
     "rounds": "workerlib.reuse.elastic",
     "sampler": "workerlib.sampler",
     "should_checkpoint": "workerlib.keeping.checkpoints",

@@ -3,8 +3,6 @@
 It uses torch only for the default rank and world size.
 """
 
-# ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
-
 from __future__ import annotations
 
 import sys
@@ -14,6 +12,7 @@ from hashlib import shake_128
 from typing import Any, Literal, get_args
 
 from workerlib import responder
+from workerlib.micro_batches import MicroBatch, place, split
 
 Remainder = Literal["exact", "pad", "drop"]
 """What happens to the samples at the end of an epoch that do not fill a batch."""
@@ -28,8 +27,8 @@ class ElasticDistributedSampler:
             sampler.load_state_dict(checkpoint["sampler"])
         for epoch in range(sampler.epoch, epochs):
             sampler.set_epoch(epoch)
-            for images, labels in loader:
-                train_step(images, labels)
+            for micro, (images, labels) in zip(sampler.micro_batches(), loader, strict=True):
+                train_step(images, labels, micro.weight)
                 sampler.advance()
                 if ctx.should_stop():
                     save(model, optimizer, sampler.state_dict())
@@ -44,13 +43,13 @@ class ElasticDistributedSampler:
     These rules hold over a whole epoch, through any number of changes:
 
     * Every rank has the same number of batches, as DDP needs: a rank with one more would wait for the others for ever.
-    * The shares of a batch differ by one sample at most. If they differ, DDP's average of the ranks' mean losses is not
-      quite the mean over the batch. It is if each rank's loss is the sum over its share, times the world size, divided
-      by `batch_samples`.
+    * The shares of a batch differ by one sample at most. With the weights of `micro_batches()`, DDP's average of the
+      ranks' mean losses is the mean over the batch nevertheless.
+    * With `micro`, a rank gets its share of a batch in the micro-batches of `workerlib.global_batch`. A step ends with
+      the one that is `last`, and `advance` is called then.
     * `remainder="exact"`: each sample comes exactly once. The last batch may be smaller than the others. If fewer
       samples than ranks would be left for it, they go into the batch before. Only if a round begins with fewer samples
-      left than it has ranks, some ranks get a batch without samples, an empty list (torch's own `collate_fn` rejects
-      it, see examples/imagenet.py).
+      left than it has ranks, some ranks get a sample that another one has, with the weight 0.
     * `remainder="pad"`: each batch has `batch_size` samples. The last one is filled with samples from the beginning of
       the order; `repeats()` returns them.
     * `remainder="drop"`: each batch has `batch_size` samples. Those at the end that do not fill one are left out;
@@ -68,6 +67,7 @@ class ElasticDistributedSampler:
         dataset: Sized,
         batch_size: int,
         *,
+        micro: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         shuffle: bool = True,
@@ -75,8 +75,9 @@ class ElasticDistributedSampler:
         remainder: Remainder = "exact",
     ) -> None:
         responder.begin()
-        self._rank, self._world_size = _place(rank, world_size)
         self._batch_size = batch_size
+        self._micro = batch_size if micro is None else micro
+        self._rank, self._world_size = place(batch_size, self._micro, rank, world_size)
         self._shuffle = shuffle
         self._seed = seed
         self._remainder = remainder
@@ -87,13 +88,6 @@ class ElasticDistributedSampler:
         """Whether this process has trained on the last batch of the epoch."""
         self._order: tuple[int, array[int]] | None = None
         """An epoch and its order; None before the first use."""
-        if not 0 <= self._rank < self._world_size:
-            raise ValueError(f"rank {self._rank} is not one of {self._world_size} ranks, which count from 0")
-        if batch_size < self._world_size:
-            raise ValueError(
-                f"a batch of {batch_size} samples is too small for {self._world_size} ranks: batch_size is that of all "
-                "ranks together, so give at least one sample a rank"
-            )
         if remainder not in get_args(Remainder):
             raise ValueError(f"remainder is {remainder!r}, but should be one of {', '.join(get_args(Remainder))}")
 
@@ -107,11 +101,6 @@ class ElasticDistributedSampler:
         """How many samples of the epoch were trained on, by all ranks together."""
         return self._done
 
-    @property
-    def batch_samples(self) -> int:
-        """How many samples the next batch has, over all ranks; 0 at the end of the epoch."""
-        return self._size(self._done)
-
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; nothing changes if it is the current one. Call this before each `for batch in loader`."""
         if epoch != self._epoch:
@@ -119,11 +108,11 @@ class ElasticDistributedSampler:
 
     def advance(self) -> None:
         """Record that all ranks have trained on the next batch. Raises `RuntimeError` if the epoch has no more."""
-        size = self.batch_samples
+        size = self._size(self._done)
         if size == 0:
             raise RuntimeError(f"advance() was called more often than epoch {self._epoch} has batches")
         self._done = min(self._done + size, self._length)
-        self._ended = self.batch_samples == 0
+        self._ended = self._size(self._done) == 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint: all ranks have the same one after the same step."""
@@ -152,11 +141,11 @@ class ElasticDistributedSampler:
         self._epoch, self._done, self._ended = state["epoch"], state["samples_done"], False
 
     def __len__(self) -> int:
-        """Return how many batches of the epoch are left, which is the same on all ranks."""
-        return sum(1 for _ in self._starts())
+        """Return how many micro-batches of the epoch are left, which is the same on all ranks."""
+        return sum(len(self._split(start)) for start in self._starts())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Return this rank's share of each batch that is left of the epoch.
+        """Return the samples of each micro-batch of this rank that is left of the epoch.
 
         Raises `RuntimeError` if this process has trained on the whole epoch already.
         """
@@ -165,6 +154,11 @@ class ElasticDistributedSampler:
                 f"epoch {self._epoch} has been trained on: call set_epoch({self._epoch + 1}) before the next one"
             )
         return self._shares()
+
+    def micro_batches(self) -> Iterator[MicroBatch]:
+        """Yield the weight of each micro-batch that is left of the epoch, in step with the loader."""
+        for start in self._starts():
+            yield from self._split(start)
 
     def repeats(self) -> list[int]:
         """Return the samples with which the last batch is filled, each as often as it is repeated."""
@@ -184,8 +178,12 @@ class ElasticDistributedSampler:
     def _shares(self) -> Iterator[list[int]]:
         order = self._samples()
         for start in self._starts():
-            places = range(start + self._rank, start + self._size(start), self._world_size)
-            yield [order[place % self._length] for place in places]
+            for micro in self._split(start):
+                yield [order[(start + place) % self._length] for place in micro.samples]
+
+    def _split(self, start: int) -> tuple[MicroBatch, ...]:
+        """Return the micro-batches of the batch that begins at a place in the order."""
+        return split(self._size(start), self._micro, self._rank, self._world_size)
 
     def _starts(self) -> Iterator[int]:
         """Yield the places in the order at which the batches that are left begin."""
@@ -213,15 +211,6 @@ class ElasticDistributedSampler:
                 _shuffle(order, f"{self._seed} {self._epoch}")
             self._order = self._epoch, order
         return self._order[1]
-
-
-def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if rank is None or world_size is None:
-        import torch.distributed as dist
-
-        rank = dist.get_rank() if rank is None else rank
-        world_size = dist.get_world_size() if world_size is None else world_size
-    return rank, world_size
 
 
 def _shuffle(order: array[int], seed: str) -> None:

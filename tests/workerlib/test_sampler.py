@@ -4,12 +4,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -28,22 +29,33 @@ class Round:
     world_size: int
     batch_size: int
     steps: int | None = None
+    micro: int | None = None
 
     def samplers(self, length: int, **options: Any) -> list[ElasticDistributedSampler]:
         """Return one sampler a rank."""
         world_size = self.world_size
         return [
-            ElasticDistributedSampler(range(length), self.batch_size, rank=rank, world_size=world_size, **options)
+            ElasticDistributedSampler(
+                range(length), self.batch_size, micro=self.micro, rank=rank, world_size=world_size, **options
+            )
             for rank in range(world_size)
         ]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What each rank got in one step, and the announced size of the batch."""
+    """What each rank got in one step, in its micro-batches, and the weights of these."""
 
-    shares: Sequence[Sequence[int]]
-    batch_samples: int
+    parts: Sequence[Sequence[Sequence[int]]]
+    weights: Sequence[Sequence[float]]
+
+    @property
+    def shares(self) -> list[list[int]]:
+        """The samples of each rank, without stand-ins."""
+        return [
+            [sample for part, weight in zip(parts, weights, strict=True) if weight for sample in part]
+            for parts, weights in zip(self.parts, self.weights, strict=True)
+        ]
 
     @property
     def samples(self) -> list[int]:
@@ -79,12 +91,21 @@ class Epoch:
         if len(samplers[0]):
             self.repeats = samplers[0].repeats()
 
-        steps = len(samplers[0]) if round_.steps is None else min(round_.steps, len(samplers[0]))
         ahead = [list(sampler) for sampler in samplers]  # read ahead, as a DataLoader may, to the very end
-        assert {len(shares) for shares in ahead} == {len(samplers[0])}, "every rank has the same number of steps"
-        for shares in list(zip(*ahead, strict=True))[:steps]:
-            assert len({sampler.batch_samples for sampler in samplers}) == 1
-            yield Step(shares, samplers[0].batch_samples)
+        announced = [list(sampler.micro_batches()) for sampler in samplers]
+        counts = {*map(len, ahead), *map(len, announced), *map(len, samplers)}
+        assert len(counts) == 1, "every rank has the same number of micro-batches"
+        ends = [place for place, micro in enumerate(announced[0], 1) if micro.last]
+        for begin, end in list(pairwise([0, *ends]))[: round_.steps]:
+            step = [micros[begin:end] for micros in announced]
+            assert [[micro.last for micro in micros] for micros in step] == [
+                [False] * (end - begin - 1) + [True] for _ in samplers
+            ]
+            parts = [share[begin:end] for share in ahead]
+            assert [[len(micro.samples) for micro in micros] for micros in step] == [
+                [len(part) for part in share] for share in parts
+            ]
+            yield Step(parts, [[micro.weight for micro in micros] for micros in step])
             for sampler in samplers:
                 sampler.advance()
         states = [sampler.state_dict() for sampler in samplers]
@@ -96,7 +117,8 @@ class Epoch:
 def _round(draw: st.DrawFn, *, last: bool = False) -> Round:
     world_size = draw(st.integers(1, 9))
     batch_size = draw(st.integers(world_size, 40))
-    return Round(world_size, batch_size, None if last else draw(st.integers(0, 6)))
+    micro = draw(st.none() | st.integers(1, 12))
+    return Round(world_size, batch_size, None if last else draw(st.integers(0, 6)), micro)
 
 
 @st.composite
@@ -107,6 +129,7 @@ def _epoch(draw: st.DrawFn, remainder: Remainder) -> Epoch:
 
 
 @given(_epoch("exact"))
+@settings(max_examples=1500)
 def test_each_sample_comes_once_whatever_becomes_of_the_ranks(epoch: Epoch) -> None:
     steps = epoch.train()
     samples = [sample for step in steps for sample in step.samples]
@@ -136,20 +159,21 @@ def test_shares_differ_by_one_at_most_and_batches_are_as_large_as_said(epoch: Ep
         sizes = [len(share) for share in step.shares]
         assert max(sizes) - min(sizes) <= 1
         assert sizes == sorted(sizes, reverse=True), "if ranks have less, it is the last ones"
-        assert sum(sizes) == step.batch_samples
+        weights = [weight for weights in step.weights for weight in weights]
+        assert sum(weights) / len(sizes) == pytest.approx(1), "the ranks' average is that of the batch"
 
 
 @given(_round(last=True), st.integers(0, 200), st.sampled_from(["pad", "drop"]))
 def test_where_asked_for_all_batches_are_full(round_: Round, length: int, remainder: Remainder) -> None:
     for step in Epoch(length, [round_], {"remainder": remainder}).train():
-        assert step.batch_samples == round_.batch_size
+        assert len(step.samples) == round_.batch_size
 
 
 @given(_round(last=True), st.integers(0, 200))
 def test_no_rank_is_without_samples_if_there_are_as_many_as_ranks(round_: Round, length: int) -> None:
     for step in Epoch(round_.world_size + length, [round_], {}).train():
         assert all(step.shares)
-        assert step.batch_samples < round_.batch_size + round_.world_size
+        assert len(step.samples) < round_.batch_size + round_.world_size
 
 
 @given(_epoch("exact"), st.integers(9, 40))
@@ -164,17 +188,18 @@ def test_the_batches_are_the_same_on_any_number_of_ranks(epoch: Epoch, batch_siz
 
 def test_a_rest_smaller_than_the_number_of_ranks_goes_into_the_batch_before_it() -> None:
     steps = Epoch(10, [Round(2, 4, steps=1), Round(3, 4)], {"shuffle": False}).train()
-    assert [step.shares for step in steps] == [([0, 2], [1, 3]), ([4, 7], [5, 8], [6, 9])]
+    assert [step.shares for step in steps] == [[[0, 2], [1, 3]], [[4, 7], [5, 8], [6, 9]]]
 
 
-def test_a_round_that_begins_with_fewer_samples_than_ranks_gives_some_an_empty_batch() -> None:
+def test_a_round_that_begins_with_fewer_samples_than_ranks_gives_some_a_stand_in() -> None:
     steps = Epoch(6, [Round(2, 4, steps=1), Round(3, 4)], {"shuffle": False}).train()
-    assert [step.shares for step in steps] == [([0, 2], [1, 3]), ([4], [5], [])]
+    assert [step.parts for step in steps] == [[[[0, 2]], [[1, 3]]], [[[4]], [[5]], [[4]]]]
+    assert steps[1].weights == [[1.5], [1.5], [0]]
 
 
 def test_padding_begins_again_at_the_beginning_of_the_order() -> None:
     steps = Epoch(3, [Round(2, 8)], {"shuffle": False, "remainder": "pad"}).train()
-    assert [step.shares for step in steps] == [([0, 2, 1, 0], [1, 0, 2, 1])]
+    assert [step.shares for step in steps] == [[[0, 2, 1, 0], [1, 0, 2, 1]]]
 
 
 def test_the_order_is_the_same_everywhere_and_for_ever() -> None:
@@ -223,7 +248,7 @@ def test_a_data_loader_goes_on_after_what_was_trained_on_not_after_what_was_read
 def test_an_epoch_that_was_trained_on_is_not_taken_for_one_without_samples() -> None:
     sampler = _alone(4, 4)
     sampler.advance()
-    assert (sampler.samples_done, sampler.batch_samples, len(sampler)) == (4, 0, 0)
+    assert (sampler.samples_done, len(sampler)) == (4, 0)
     with pytest.raises(RuntimeError, match=r"epoch 0 has been trained on: call set_epoch\(1\)"):
         iter(sampler)
     with pytest.raises(RuntimeError, match="more often than epoch 0 has batches"):
@@ -265,6 +290,7 @@ def test_a_state_of_other_samples_is_refused(other: ElasticDistributedSampler, d
         ({"rank": 2}, "rank 2 is not one of 2 ranks"),
         ({"rank": -1}, "rank -1 is not one of 2 ranks"),
         ({"batch_size": 1}, "a batch of 1 samples is too small for 2 ranks"),
+        ({"micro": 0}, "micro is 0, but should be an int of at least 1"),
         ({"remainder": "keep"}, "remainder is 'keep', but should be one of exact, pad, drop"),
     ],
 )
