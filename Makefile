@@ -48,7 +48,7 @@ $(VENV)/.complete: pyproject.toml Makefile
 	$(call install_torch,$(VENV))
 	@echo 'installing coordinatord and the tools for its tests: some 400 MB'
 	$(if $(LOCKED),@$(BIN)/$(PIP) --require-hashes --no-deps --requirement $(LOCK))
-	@PYTHONWARNINGS=ignore $(BIN)/$(PIP) --editable '.[dev]'  # setuptools warns of every editable installation
+	@$(BIN)/$(PIP) --editable '.[demo]' --group dev
 	@$(BIN)/python -c 'import aiohttp, hypothesis, pytest, torch.distributed.run, xdist.plugin'
 	@$(BIN)/python -c 'import torch; print("$(VENV) is ready, with torch", torch.__version__, $(BUILT_FOR))'
 	@touch $@
@@ -119,7 +119,7 @@ sim: setup  ## run histories of a simulated world that goes wrong, for SECONDS=6
 	$(BIN)/python -m tests.sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup  ## play hostile and confused peers, led by coverage (atheris), for SECONDS=60; TARGET= for one of them
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/$(PIP) '.[fuzz]'
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/$(PIP) --group fuzz
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(addprefix --target ,$(TARGET))
 
 mutants: setup  ## plant bugs in the two pure machines, and see the simulated world find them
@@ -139,14 +139,14 @@ $(REAL)/.complete: pyproject.toml Makefile $(LIBRARIES)
 	@$(REAL)/bin/$(PIP) --upgrade pip
 	$(call install_torch,$(REAL))
 	@echo 'installing the libraries: some minutes'
-	@PYTHONWARNINGS=ignore $(REAL)/bin/$(PIP) --editable . --requirement $(LIBRARIES)
+	@$(REAL)/bin/$(PIP) --editable . --requirement $(LIBRARIES)
 	@touch $@
 
 # What builds of torch for CUDA bring along is torch's affair, and is left out.
 lock: setup  ## write requirements-dev.lock anew: what development is locked to, with hashes
 	@$(BIN)/$(PIP) uv
-	{ sed -n '/^#/p' $(LOCK); $(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --quiet \
-	  --generate-hashes --no-emit-index-url --no-header --no-annotate --no-emit-package torch \
+	{ sed -n '/^#/p' $(LOCK); $(BIN)/uv pip compile pyproject.toml --extra demo --group dev \
+	  --universal --python-version 3.11 --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --no-emit-package torch \
 	  | awk '/^(nvidia-|cuda-|triton=)/ {skip = 1; next} /^[^ ]/ {skip = 0} !skip'; } > $(LOCK).new
 	mv $(LOCK).new $(LOCK)
 
@@ -168,4 +168,4 @@ chaos: setup  ## kill, stop and cut off real processes, a few hundred times
 	$(BIN)/python -m tests.chaos.test_hostile
 
 clean:  ## remove what setup and the tests made
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

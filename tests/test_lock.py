@@ -9,7 +9,7 @@ from tests.support.source import ROOT
 
 LOCK = (ROOT / "requirements-dev.lock").read_text()
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TABLES = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 LOCKED = {
     match[1].lower(): match[0] for match in re.finditer(r"^([\w.-]+)==[^\n]*(?:\n    [^\n]+)*", LOCK, re.MULTILINE)
@@ -18,8 +18,9 @@ LOCKED = {
 
 
 def test_each_dependency_is_locked_to_a_version_in_its_range() -> None:
-    extras = PROJECT["optional-dependencies"]
-    wanted = map(Requirement, (*PROJECT["dependencies"], *extras["dev"], *extras["demo"]))
+    project = TABLES["project"]
+    extras = project["optional-dependencies"]
+    wanted = map(Requirement, (*project["dependencies"], *extras["demo"], *TABLES["dependency-groups"]["dev"]))
     for requirement in wanted:
         if requirement.name != "coordinatord":
             version = LOCKED[requirement.name].partition("==")[2].split()[0]

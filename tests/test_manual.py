@@ -1,6 +1,6 @@
 """The manual has what the programs have: each command, flag, exit code and variable; and no flag that there is not.
 
-`pytest --rewrite` prints the tables of flags anew.
+`pytest --rewrite` prints the tables of flags and the man pages anew.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from coordinatord.config.subcommands import _make_parser as make_coordinatord
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.config.parse import SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient
+from tests.support.man_pages import man_page
 from tests.support.printed_tables import check_table
 from tests.support.source import ROOT
 from workerlib.contract.env import WorkerEnvironment
@@ -32,7 +33,9 @@ OF_ALL = {"--help", "--version", "--print-completion", "--coord"}
 
 COORDINATORD: argparse.ArgumentParser
 COORDINATORD, OF_COORDINATORD = make_coordinatord({})
-OF_NODECLIENT: Mapping[str, argparse.ArgumentParser] = make_nodeclient(SUBCOMMANDS, {})[1]
+NODECLIENT: argparse.ArgumentParser
+OF_NODECLIENT: Mapping[str, argparse.ArgumentParser]
+NODECLIENT, OF_NODECLIENT = make_nodeclient(SUBCOMMANDS, {})
 OPERATORS = sorted(OF_NODECLIENT.keys() - {"join", "run", "launch"})
 
 
@@ -80,6 +83,16 @@ def rows_of(parser: argparse.ArgumentParser, *, output: bool) -> list[str]:
 )
 def test_the_reference_has_the_tables_of_all_flags(name: str, rows: list[str], *, rewrite: bool) -> None:
     check_table(DOCS / "reference.md", name, "| flag | default | meaning |", rows, rewrite=rewrite)
+
+
+@pytest.mark.parametrize(("parser", "commands"), [(COORDINATORD, OF_COORDINATORD), (NODECLIENT, OF_NODECLIENT)])
+def test_the_man_pages_have_all_commands_and_flags(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], *, rewrite: bool
+) -> None:
+    path, page = DOCS / f"{parser.prog}.1", man_page(parser, commands)
+    if rewrite:
+        path.write_text(page)
+    assert path.read_text() == page, "run `pytest --rewrite` on this test"
 
 
 def test_the_page_about_torchrun_has_every_flag_of_run_beyond_torchrun() -> None:

@@ -9,3 +9,6 @@ variables of a user's scripts out of our programs. `systemd` notifies the servic
 """
 
 __version__ = "0.1.0"
+
+PAGES = f"https://github.com/coordinatord/coordinatord/blob/v{__version__}"
+"""The address of the pages of this version: an installation has none of them."""

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from coordinatord.runtime import PAGES
 from coordinatord.runtime.logs import LEVELS
 from coordinatord.runtime.settings import Rank, SettingsParser, seconds
 from nodeclient.config import flag_values, flags
@@ -57,7 +58,7 @@ def _add_common(parser: SettingsParser) -> None:
         f"{parser.epilog}\n"
         "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets,"
         " and in the file that --config names."
-        " TORCHRUN.md says what differs."
+        f" What differs: {PAGES}/TORCHRUN.md"
     )
     parser.add_heading("what most jobs need")
     flags.add_size_flags(parser, nodes="1", workers="1", workers_default="1")

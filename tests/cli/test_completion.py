@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.programs import BIN, run
 
-pytest.importorskip("shtab", reason="needs shtab, which is among the dependencies of dev")
-
 pytestmark = pytest.mark.slow
 
 
@@ -55,10 +53,3 @@ def test_bash_completes_commands_flags_and_values(program: str, words: str, expe
     script = f'{ask}; printf "%s\\n" "${{COMPREPLY[@]}}" | grep -v _ | sort | xargs'
     found = subprocess.run(["bash", "-c", script, path, *line], capture_output=True, text=True, check=False)
     assert found.stdout.strip() == expected, found.stderr
-
-
-def test_without_shtab_it_says_what_to_install() -> None:
-    hidden = "import sys; sys.modules['shtab'] = None; from nodeclient.cli import main; main()"
-    ended = run(BIN / "python", "-c", hidden, "--print-completion", "bash")
-    assert ended.returncode == 64
-    assert "needs the package shtab: pip install shtab" in ended.stderr

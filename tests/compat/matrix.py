@@ -65,6 +65,8 @@ SUITE = (
 slow."""
 
 TOOLS = (
+    "hatch-fancy-pypi-readme>=25.1",
+    "hatchling>=1.27",
     "hypothesis>=6.100",
     "msgpack>=1.2.3",
     "pillow>=10",
@@ -74,8 +76,6 @@ TOOLS = (
     "pytest-xdist>=3.6",
     "pyyaml>=6",
     "safetensors>=0.4",
-    "setuptools>=77",
-    "shtab>=1.7",
     "trustme>=1.2",
 )
 """The packages that the tests need, beside the project's own requirements: as in pyproject, without the tools that

@@ -91,7 +91,7 @@ def sources() -> list[Source]:
 
 
 def _is_untracked(name: str) -> bool:
-    return name in UNTRACKED or name.endswith(("_cache", ".egg-info", ".hypothesis"))
+    return name in UNTRACKED or name.endswith(("_cache", ".hypothesis"))
 
 
 def _definitions(node: ast.AST) -> Iterator[Definition]:

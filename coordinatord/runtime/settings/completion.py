@@ -29,7 +29,7 @@ def add_completion(parser: argparse.ArgumentParser, make_whole: Callable[[], arg
         make_whole=make_whole,
         choices=SHELLS,
         metavar="SHELL",
-        help=f"print a script for {', '.join(SHELLS)} that completes commands and flags, and end (needs shtab)",
+        help=f"print a script for {', '.join(SHELLS)} that completes commands and flags, and end",
     )
 
 
@@ -46,11 +46,9 @@ class _PrintCompletion(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         """Print the script and end the program, as `--help` does."""
-        del namespace
-        try:
-            import shtab  # noqa: PLC0415 - see the module
-        except ImportError:
-            parser.error(f"{option_string} needs the package shtab: pip install shtab")
+        del namespace, option_string
+        import shtab  # noqa: PLC0415 - see the module
+
         whole = self._make_whole()
         for action in _actions(whole):
             if action.metavar in FILES:

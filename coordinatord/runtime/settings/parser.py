@@ -18,6 +18,7 @@ from coordinatord.protocol.access_token import contains_token
 from coordinatord.protocol.errors import OperationalError, OutputError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
+from coordinatord.runtime import PAGES
 from coordinatord.runtime.settings.setting import InForce, Rank, Setting
 from coordinatord.runtime.settings.setting_values import types
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
@@ -364,7 +365,7 @@ def help_texts(summary: str, example: str, exit_codes: str) -> dict[str, Any]:
     return {
         "help": summary,
         "description": f"{summary[:1].upper()}{summary[1:]}.",
-        "epilog": f"Example: {example}\nExit codes: {exit_codes}; docs/exit-codes.md has all of them.",
+        "epilog": f"Example: {example}\nExit codes: {exit_codes}; all of them: {PAGES}/docs/exit-codes.md",
     }
 
 

@@ -171,7 +171,6 @@ def test_every_spelling_of_every_flag_of_torchrun_is_understood(
             read(command, spelling, "x")
         return
     if action.dest in ENDS:
-        pytest.importorskip("shtab")
         with pytest.raises(SystemExit) as ended:
             read(command, *given(action, spelling))
         assert (ended.value.code or 0, "nodeclient" in capsys.readouterr().out) == (0, True)

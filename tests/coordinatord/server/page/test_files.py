@@ -1,8 +1,6 @@
 """The files of the page: whole, cached with care, from no other host, and unable to run what is not theirs."""
 
 import re
-import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -82,9 +80,3 @@ def test_each_kind_of_event_of_a_job_is_in_a_group() -> None:
     named = set(re.findall(r'"([A-Z][a-z]+[A-Z]\w+)"', text))
     of_no_job = {kind for kind, record in KINDS_OF_EVENTS.items() if issubclass(record, ClusterRecord)}
     assert named == KINDS_OF_EVENTS.keys() - of_no_job - {"JobForgotten"}, "a job that is forgotten has no page"
-
-
-def test_an_installed_package_has_all_files() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    patterns = project["tool"]["setuptools"]["package-data"]["coordinatord.server.page"]
-    assert [file.name for file in FILES if not any(fnmatch(file.name, pattern) for pattern in patterns)] == []
