@@ -146,7 +146,8 @@ $(REAL)/.complete: pyproject.toml Makefile $(LIBRARIES)
 lock: setup  ## write requirements-dev.lock anew: what development is locked to, with hashes
 	@$(BIN)/$(PIP) uv
 	{ sed -n '/^#/p' $(LOCK); $(BIN)/uv pip compile pyproject.toml --extra demo --group dev \
-	  --universal --python-version 3.11 --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --no-emit-package torch \
+	  --universal --python-version 3.11 --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	  --no-emit-package torch \
 	  | awk '/^(nvidia-|cuda-|triton=)/ {skip = 1; next} /^[^ ]/ {skip = 0} !skip'; } > $(LOCK).new
 	mv $(LOCK).new $(LOCK)
 

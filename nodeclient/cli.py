@@ -42,6 +42,9 @@ def _run() -> int:
         if config.PROGRAM == "replay":
             return _replay(config)
         if config.PROGRAM == "node":
+            from nodeclient.host.foreign_workerlib import check_workerlib  # noqa: PLC0415
+
+            check_workerlib()  # the next imports import workerlib
             return _join(config)
         return operate(config)
     except KeyboardInterrupt:  # after the node has handled its signals

@@ -85,6 +85,15 @@ LAUNCHING = (
         r"ModuleNotFoundError: No module named 'workerlib'",
     ),
     HintRule(
+        "another workerlib",
+        Cause.USER_CODE,
+        "the Python that runs the script on {host} finds a workerlib that is not coordinatord's: another project has a "
+        "package of that name (uninstall it and coordinatord, then install coordinatord again), or a workerlib.py is "
+        "beside the script or on PYTHONPATH",
+        r"module 'workerlib' has no attribute '(?:init|elastic|record|rounds|section|step)'"
+        r"|cannot import name '\w+' from 'workerlib'",
+    ),
+    HintRule(
         "module missing, on one node",
         Cause.USER_CODE,
         "the other nodes had not failed by then; if they have {module}, the environment of {host} differs from theirs "

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime import PAGES, __version__
 from tests.support.programs import run
 from tests.support.source import ROOT, sources
@@ -64,5 +65,12 @@ def test_what_is_installed_runs_and_has_its_man_pages(wheel: Path, tmp_path: Pat
         assert run(path, "--version", environ=environ).stdout.startswith(program)
         assert f"_shtab_{program}" in run(path, "--print-completion", "bash", environ=environ).stdout
         assert (tmp_path / "share" / "man" / "man1" / f"{program}.1").is_file()
-    joined = run(tmp_path / "bin" / "nodeclient", "join", "--standalone", "--", "true", environ=environ)
+    join = (tmp_path / "bin" / "nodeclient", "join", "--standalone", "--", "true")
+    joined = run(*join, environ=environ)
     assert joined.returncode == 0, joined.stderr
+    # By this pip knows the other project's package, which puts its files into the same folder.
+    Path(place, "workerlib-0.5.1.dist-info").mkdir()
+    refused = run(*join, environ=environ)
+    assert refused.returncode == ExitCode.USAGE
+    assert f"{place}/workerlib has files of another project" in refused.stderr
+    assert f"{python} -m pip uninstall workerlib coordinatord" in refused.stderr

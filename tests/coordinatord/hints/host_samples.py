@@ -147,6 +147,8 @@ LAUNCHING = [
     ),
     Sample("module missing", raised("ModuleNotFoundError: No module named 'apex'"), nodes=1, consequences=0),
     Sample("workerlib missing", raised("ModuleNotFoundError: No module named 'workerlib'")),
+    Sample("another workerlib", raised("AttributeError: module 'workerlib' has no attribute 'init'")),
+    Sample("another workerlib", raised("ImportError: cannot import name 'step' from 'workerlib' (/site/workerlib.py)")),
     Sample("module missing", "/usr/bin/python: No module named pkg.nope\n", says="pkg.nope is not installed"),
     Sample(
         "module missing",
