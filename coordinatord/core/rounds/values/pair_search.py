@@ -1,0 +1,194 @@
+"""Finds nodes that are slow, compute wrong values or have a bad link, by turns of tests in pairs. Pure.
+
+In a test both nodes multiply matrices, and then add up a vector over the link between them. A slow or wrong product is
+the node's own. A slow or broken link may be the fault of either node, so in the next turn each of the two is tested
+with a node that is good. If the link is bad again, the node is bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+
+from coordinatord.protocol.pair_messages import PairResult
+
+TURNS_MAX = 3
+"""The most turns. Two are enough if at most a quarter of an even number of nodes is bad. The third is for odd numbers,
+and for pairs of which both nodes are bad."""
+
+SLOW_SHARE = 0.5
+"""A figure below this share of the usual one is slow. Healthy hosts of one kind differ by some percent, and a program
+that disturbs a test costs a healthy one less than half, since the best of several figures counts."""
+
+
+class NodeVerdict(StrEnum):
+    """The verdict of a preflight on a node."""
+
+    GOOD = "good"
+    SLOW = "slow"
+    """Its matrix product was slow in two tests."""
+    WRONG = "wrong"
+    """Its matrix product was not the right one."""
+    BAD_LINK = "bad link"
+    """Its link was bad in tests with two nodes, and one of these is good."""
+    NO_ANSWER = "no answer"
+    """It has measured nothing: its test could not run, or was not over in time."""
+    UNTOLD = "cannot be told"
+    """It was in too few tests with good nodes."""
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is a fault of the node's host. What cannot be told must not cost a host."""
+        return self in {NodeVerdict.SLOW, NodeVerdict.WRONG, NodeVerdict.BAD_LINK}
+
+
+class NodeFinding(Struct, frozen=True):
+    """A verdict on a node, with its best figures."""
+
+    verdict: NodeVerdict
+    gflops: float | None
+    mb_s: float | None
+    text: str
+    """What the verdict rests on, to follow the name of the node."""
+
+
+class _Test(Struct, frozen=True):
+    """A test of two nodes, and their results."""
+
+    nodes: frozenset[str]
+    is_near: bool
+    """Whether the two are on one host, where links are faster than through a network."""
+    results: dict[str, PairResult]
+
+    @property
+    def tells_link(self) -> bool:
+        """Whether both nodes came to the sum: both have computed their products before."""
+        return sum(result.gflops is not None for result in self.results.values()) == len(self.nodes)
+
+    @property
+    def mb_s(self) -> float:
+        """The speed of the link; 0 if it is broken."""
+        return min((result.mb_s or 0.0 for result in self.results.values()), default=0.0)
+
+
+class _Usual(Struct, frozen=True):
+    """The figures that are usual among the nodes."""
+
+    gflops: float
+    mb_s: dict[bool, float]
+    """The speed of links, by whether they are within a host."""
+
+    def is_good_link(self, test: _Test) -> bool:
+        """Whether a test shows that the link is good."""
+        return test.tells_link and 0.0 < test.mb_s >= SLOW_SHARE * self.mb_s[test.is_near]
+
+    def is_slow(self, gflops: float | None) -> bool:
+        """Whether a node computes much slower than others."""
+        return gflops is not None and gflops < SLOW_SHARE * self.gflops
+
+
+class PairSearch:
+    """One search among some nodes."""
+
+    def __init__(self, hosts: Mapping[str, str]) -> None:
+        """Begin with the first turn; `hosts` has the host of each node, and neighbours follow each other.
+
+        Each node of the first half is tested with one of the second half: most links that are used lead far then.
+        """
+        self._hosts, self._tests = dict(hosts), list[_Test]()
+        self.turn = 1
+        nodes, half = [*hosts], (len(hosts) + 1) // 2
+        self.pairs = tuple(zip(nodes[:half], nodes[half:], strict=False))
+        """The pairs of this turn; none once the search is over."""
+
+    def end_turn(self, results: Mapping[str, PairResult]) -> None:
+        """Record the results of the turn, and choose the pairs of the next one; a node that is missing gave none."""
+        for pair in self.pairs:
+            answers = {node: results[node] for node in pair if node in results}
+            is_near = len({self._hosts[node] for node in pair}) == 1
+            self._tests.append(_Test(frozenset(pair), is_near, answers))
+        self.turn += 1
+        self.pairs = () if self.turn > TURNS_MAX else tuple(self._next_pairs())
+
+    def findings(self) -> dict[str, NodeFinding]:
+        """Return what is known of each node."""
+        usual = self._usual()
+        cleared = {node for node in self._hosts if self._is_cleared(node, usual)}
+        return {node: self._finding(node, usual, cleared) for node in self._hosts}
+
+    def bad_links(self) -> list[tuple[str, ...]]:
+        """Return the pairs of good nodes that have a bad link with each other only."""
+        usual, findings = self._usual(), self.findings()
+        good = {node for node, finding in findings.items() if finding.verdict is NodeVerdict.GOOD}
+        bad = [test.nodes for test in self._tests if test.tells_link and not usual.is_good_link(test)]
+        return [tuple(sorted(nodes)) for nodes in bad if nodes <= good]
+
+    def _next_pairs(self) -> Iterator[tuple[str, str]]:
+        """Pair each node in doubt with a good one, or else with another one in doubt, and with none for a second time.
+
+        A node that gave no answer is tested again, since its first test may have taken long to load.
+        """
+        findings = self.findings()
+        in_doubt = {NodeVerdict.UNTOLD, NodeVerdict.NO_ANSWER}
+        doubtful = [node for node, finding in findings.items() if finding.verdict in in_doubt]
+        good = [node for node, finding in findings.items() if finding.verdict is NodeVerdict.GOOD]
+        for partners in (good, doubtful):
+            for node in tuple(doubtful):
+                known = frozenset({node}).union(*(test.nodes for test in self._tests_of(node)))
+                partner = next((each for each in partners if each not in known), None)
+                if node in doubtful and partner is not None:
+                    doubtful.remove(node)
+                    partners.remove(partner)
+                    yield node, partner
+
+    def _tests_of(self, node: str) -> list[_Test]:
+        return [test for test in self._tests if node in test.nodes]
+
+    def _results_of(self, node: str) -> list[PairResult]:
+        return [test.results[node] for test in self._tests_of(node) if node in test.results]
+
+    def _gflops(self, node: str) -> float | None:
+        return max((each.gflops for each in self._results_of(node) if each.gflops is not None), default=None)
+
+    def _usual(self) -> _Usual:
+        gflops = _upper_median(gflops for node in self._hosts if (gflops := self._gflops(node)) is not None)
+        links = {
+            near: [test.mb_s for test in self._tests if test.mb_s and test.is_near is near] for near in (True, False)
+        }
+        return _Usual(gflops, {near: _upper_median(speeds) for near, speeds in links.items()})
+
+    def _is_wrong(self, node: str) -> bool:
+        return any(result.wrong for result in self._results_of(node))
+
+    def _is_cleared(self, node: str, usual: _Usual) -> bool:
+        has_good_link = any(usual.is_good_link(test) for test in self._tests_of(node))
+        return has_good_link and not self._is_wrong(node) and not usual.is_slow(self._gflops(node))
+
+    def _finding(self, node: str, usual: _Usual, cleared: set[str]) -> NodeFinding:
+        results, gflops = self._results_of(node), self._gflops(node)
+        mb_s = max((each.mb_s for each in results if each.mb_s is not None), default=None)
+        told = [test for test in self._tests_of(node) if test.tells_link]
+        partners = sorted(frozenset().union(*(test.nodes for test in told)) - {node})
+        why = next((f": {result.text}" for result in reversed(results) if result.text), "")
+        if node in cleared:
+            verdict, text = NodeVerdict.GOOD, "is good"
+        elif self._is_wrong(node):
+            verdict, text = NodeVerdict.WRONG, "computed a matrix product that is not the right one"
+        elif gflops is None:
+            verdict, text = NodeVerdict.NO_ANSWER, f"gave no answer{why}"
+        elif usual.is_slow(gflops) and len(results) > 1:
+            verdict, text = NodeVerdict.SLOW, f"computes {gflops:.3g} GFLOP/s, and {usual.gflops:.3g} are usual"
+        elif len(partners) > 1 and not cleared.isdisjoint(partners) and not any(map(usual.is_good_link, told)):
+            best = "no sum came" if mb_s is None else f"{mb_s:.3g} MB/s at best"
+            verdict, text = NodeVerdict.BAD_LINK, f"has a bad link with {' and '.join(partners)}: {best}{why}"
+        else:
+            verdict, text = NodeVerdict.UNTOLD, f"was tested with too few good nodes{why}"
+        return NodeFinding(verdict, gflops, mb_s, text)
+
+
+def _upper_median(figures: Iterable[float]) -> float:
+    """Return the middle figure, and of two the higher one; 0 without any."""
+    ordered = sorted(figures)
+    return ordered[len(ordered) // 2] if ordered else 0.0
