@@ -1,0 +1,76 @@
+"""The program of a preflight, run as two processes with gloo between them."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec import json
+
+from coordinatord.protocol.pair_messages import PairResult
+from nodeclient.host.ports import PortReservation
+from tests.support.pair_faults import REPEATS, Fault, interpreter
+from tests.support.programs import TIMEOUT_S, Program, clean_environ
+from workerlib import pair_test
+
+pytestmark = pytest.mark.slow
+
+
+def start(python: str | Path, rank: int, port: int, within_s: float = TIMEOUT_S) -> Program:
+    environ = clean_environ(GLOO_SOCKET_IFNAME="lo")
+    return Program(python, pair_test.__file__, "7", str(rank), "127.0.0.1", str(port), str(within_s), environ=environ)
+
+
+def results(program: Program) -> list[PairResult]:
+    """Return what a program has printed, once it has ended well."""
+    with closing(program):
+        assert program.wait() == 0, program.output
+        lines = [line for line in program.lines if line.startswith("{")]
+    return [json.decode(f'{{"number": 7, {line[1:]}', type=PairResult) for line in lines]
+
+
+def results_of_two(pythons: Sequence[str | Path]) -> list[PairResult]:
+    """Return the last results of a test of two nodes with these interpreters."""
+    with closing(PortReservation()) as reservation:
+        programs = [start(python, rank, reservation.port) for rank, python in enumerate(pythons)]
+        return [results(program)[-1] for program in programs]
+
+
+def test_two_healthy_nodes_measure_the_right_product_and_their_link() -> None:
+    for result in results_of_two([sys.executable] * 2):
+        assert not result.wrong
+        assert not result.text
+        assert result.gflops
+        assert result.mb_s
+
+
+def test_a_wrong_value_in_a_product_is_found_by_its_own_node(tmp_path: Path) -> None:
+    wrong, right = results_of_two([interpreter(tmp_path, Fault.WRONG), sys.executable])
+    assert [wrong.wrong, right.wrong] == [True, False]
+    assert wrong.mb_s
+    assert right.mb_s
+
+
+def test_a_slow_product_is_measured_as_slow(tmp_path: Path) -> None:
+    slow, usual = results_of_two([interpreter(tmp_path, Fault.SLOW), sys.executable])
+    assert slow.gflops is not None
+    assert usual.gflops is not None
+    assert slow.gflops < usual.gflops / (REPEATS / 10)
+    assert not slow.wrong
+
+
+def test_a_node_whose_partner_does_not_come_tells_its_product_and_why_there_is_no_sum() -> None:
+    with closing(PortReservation()) as reservation:
+        first, last = results(start(sys.executable, 0, reservation.port, within_s=1.0))
+    assert first.gflops == last.gflops is not None
+    assert last.mb_s is None
+    assert last.text
+
+
+def test_a_host_without_torch_says_so(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    [result] = results(start(python, 0, 1))
+    assert result == PairResult(7, None, None, text="ModuleNotFoundError: No module named 'torch'")

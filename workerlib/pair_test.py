@@ -1,0 +1,140 @@
+"""The program of a preflight: tests this host together with another one, and prints the figures.
+
+nodeclient starts this file by its path with the interpreter of the workers, which may lack this package. It prints
+lines of JSON with the fields of `PairResult`: one with the matrix product, and one with all figures at the end. So a
+test that hangs in its sum still tells the product. From Python 3.10 on.
+
+    python pair_test.py NUMBER RANK ADDRESS PORT WITHIN_S
+
+All values are small whole numbers. Floats hold their products and sums exactly, in whatever order they are added, so
+the right result is known to the last bit on any hardware, with TF32 too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+SEED = 20_261_128
+
+LARGEST = 8
+"""The limit of the matrices' values: a sum of 4,096 products stays far below 2**24, up to which floats are exact."""
+
+SIZE_CPU, SIZE_GPU = 512, 4096
+"""The rows of a matrix. A product takes some ms on one core, and a third of a ms on an H100."""
+
+BYTES_CPU, BYTES_GPU = 4 << 20, 64 << 20
+"""The size of the vector for the sum. It takes 34 ms through 1 Gbit/s, and some ms through the network of GPUs."""
+
+PRODUCTS_S = 0.5
+"""How long the products are repeated, on all GPUs together. The best one counts: other programs disturb it little."""
+
+SUMS = 10
+"""How often the sum is repeated."""
+
+MARGIN_S = 1.0
+"""How long before the end of its time the program gives up a partner, so that it can say so."""
+
+
+def measure_product(torch: Any, device: Any, seconds: float) -> tuple[float, bool]:
+    """Return the speed of a matrix product in GFLOP/s, and whether each one was right."""
+    size = SIZE_GPU if device.type == "cuda" else SIZE_CPU
+    drawn = torch.Generator().manual_seed(SEED)
+
+    def draw(*shape: int) -> Any:
+        return torch.randint(-LARGEST, LARGEST, shape, generator=drawn).double()
+
+    left, right, probe = draw(size, size), draw(size, size), 2 * draw(size) + 1
+    expected = left @ (right @ probe)  # the probe has no zero, so a single wrong value always shows
+    left, right = left.float().to(device), right.float().to(device)
+    first, best_s, is_right, until = None, float("inf"), True, time.monotonic() + seconds
+    while first is None or time.monotonic() < until:
+        _synchronize(torch, device)
+        began = time.perf_counter()
+        product = left @ right
+        _synchronize(torch, device)
+        if first is not None:  # the first one loads code
+            best_s = min(best_s, time.perf_counter() - began)
+            is_right = is_right and torch.equal(product, first)
+        elif not torch.equal(product.cpu().double() @ probe, expected):
+            is_right = False
+        first = product if first is None else first
+    return (2e-9 * size**3 / best_s if best_s < float("inf") else 0.0), is_right
+
+
+def _synchronize(torch: Any, device: Any) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure_sum(torch: Any, store: Any, rank: int, seconds: float) -> float:
+    """Return the speed of a sum over both nodes in MB/s. Raises `ValueError` if the sum is wrong."""
+    dist, gpu = torch.distributed, str(_gpu_id(torch))
+    store.set(f"gpu{rank}", gpu)
+    other = store.get(f"gpu{1 - rank}").decode()
+    backend = "nccl" if "" not in {gpu, other} and gpu != other else "gloo"  # NCCL refuses two ranks on one GPU
+    device = torch.device("cuda" if backend == "nccl" else "cpu")
+    dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=seconds))
+    count = (BYTES_GPU if backend == "nccl" else BYTES_CPU) // 4
+    own = (torch.arange(count, device=device) % 1000).float() * (rank + 1)
+    expected, best_s = own / (rank + 1) * 3, float("inf")
+    for number in range(SUMS + 1):
+        total = own.clone()
+        _synchronize(torch, device)
+        began = time.perf_counter()
+        dist.all_reduce(total)
+        _synchronize(torch, device)
+        if number:  # the first one connects
+            best_s = min(best_s, time.perf_counter() - began)
+        if not torch.equal(total, expected):
+            raise ValueError("the sum over both nodes is wrong")
+    return 4e-6 * count / best_s
+
+
+def _gpu_id(torch: Any) -> str:
+    """Return what tells the first GPU from all others; empty without one."""
+    if not torch.cuda.is_available():
+        return ""
+    properties = torch.cuda.get_device_properties(0)
+    return str(getattr(properties, "uuid", f"{os.uname().nodename} {properties.name}"))
+
+
+def run(number: int, rank: int, address: str, port: int, within_s: float) -> dict[str, object]:
+    """Run a test, and return the figures; `text` says why one is missing."""
+    gives_up_at = time.monotonic() + within_s - MARGIN_S
+    result: dict[str, object] = {"gflops": None, "mb_s": None, "wrong": False, "text": ""}
+    try:
+        import torch  # noqa: PLC0415 - the host may have none
+
+        torch.set_num_threads(1)  # nodes of one host share its cores
+        torch.backends.cuda.matmul.allow_tf32 = True
+        gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+        devices = gpus or [torch.device("cpu")]
+        products = [measure_product(torch, device, PRODUCTS_S / len(devices)) for device in devices]
+        result["gflops"] = min(gflops for gflops, _ in products)
+        result["wrong"] = not all(is_right for _, is_right in products)
+        _print(result)
+        left_s = max(MARGIN_S, gives_up_at - time.monotonic())
+        dist: Any = torch.distributed
+        store = dist.PrefixStore(str(number), dist.TCPStore(address, port, 2, rank == 0, timedelta(seconds=left_s)))
+        result["mb_s"] = measure_sum(torch, store, rank, left_s)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
+        first_line = next(iter(str(error).splitlines()), "")
+        result["text"] = f"{type(error).__name__}: {first_line}"
+    return result
+
+
+def _print(result: dict[str, object]) -> None:
+    sys.stdout.write(f"{json.dumps(result)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file, whose modules would hide others of the same names
+    number, rank, address, port, within_s = sys.argv[1:]
+    _print(run(int(number), int(rank), address, int(port), float(within_s)))
+    os._exit(0)  # the threads of gloo and NCCL may not end
