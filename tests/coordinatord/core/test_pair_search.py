@@ -76,7 +76,7 @@ def test_good_nodes_are_cleared_in_one_turn_or_two_if_their_number_is_odd(count:
 
 
 @given(count=st.integers(2, 20), data=st.data())
-def test_a_good_node_is_never_blamed_whatever_others_do(count: int, data: st.DataObject) -> None:
+def test_a_good_node_is_never_named_whatever_others_do(count: int, data: st.DataObject) -> None:
     nodes = names(count)
     faults = data.draw(st.dictionaries(st.sampled_from(nodes), st.sampled_from([*FAULTS])))
     found = verdicts(searched(nodes, faults))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime import own_python
 from nodeclient.workers.guard import Guard, GuardError
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S, Program, wait_until
@@ -191,9 +192,10 @@ def test_a_guard_is_up_before_workers_are_started_and_gone_after_a_clean_end(
 
 
 def _broken_package(folder: Path) -> str:
-    """Return a directory with a package of our name that lacks its modules."""
+    """Return a directory with our `workerlib`, and with a `nodeclient` that lacks its modules."""
     (folder / "nodeclient").mkdir()
     (folder / "nodeclient" / "__init__.py").touch()
+    (folder / "workerlib").symlink_to(Path(own_python.PACKAGE_PARENT, "workerlib"))
     return str(folder)
 
 
