@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0+cpu
 CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test quick format lint types tests long bench policy sim fuzz mutants compat integrations lock audit gpu chaos clean
+.PHONY: help setup demo pictures docs test quick format lint types tests long bench policy sim fuzz mutants compat integrations lock audit gpu chaos clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -58,6 +58,11 @@ demo: setup  ## train a small network on three nodes and break things on purpose
 
 pictures: setup  ## make the pictures of the docs from one run of the demo; needs chromium
 	$(BIN)/python -m tests.support.pictures
+
+docs: setup  ## make the site of all pages in build/site/html; a link that leads nowhere fails
+	@$(BIN)/python -c 'import zensical' 2>/dev/null || $(BIN)/$(PIP) --group docs
+	$(BIN)/python -m tests.support.site
+	$(BIN)/zensical build --strict
 
 # mypy keeps one core busy for most of a minute, in which the tests wait as well as compute.
 test: setup  ## formatting, lint, strict types, the quick tests, and each kind of real thing once

@@ -11,6 +11,7 @@ import pytest
 
 from coordinatord.core.rounds.state.member import MemberState
 from tests.support.pages import WIDTH_MAX, dead_links, is_page, targets
+from tests.support.site import listed
 from tests.support.source import Source, sources
 
 README_LINES_MAX = 200
@@ -45,6 +46,10 @@ def test_every_page_in_docs_is_found_from_the_readme() -> None:
             reached.add(path)
             pending += [target for _, target, _ in targets(PAGES[path])]
     assert {path for path in PAGES if path.startswith("docs/")} <= reached
+
+
+def test_the_site_has_all_pages() -> None:
+    assert sorted(listed()) == sorted(path for path in PAGES if not path.startswith(("tests/", ".")))
 
 
 def test_the_glossary_has_every_term_once_in_order() -> None:

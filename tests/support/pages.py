@@ -18,9 +18,11 @@ CELL_MAX = 240
 """The length in characters of prose: a row of a table cannot be folded, and two lines are what a cell takes before it
 is a text of its own, which belongs below the table."""
 
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+"""A link of Markdown, and the place it leads to."""
+
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(r"`[^`]*`")
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
 _ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 _HEADING = re.compile(r"^#{1,6} (.+)$")
 
@@ -63,10 +65,10 @@ def long_cells(source: Source) -> Iterator[Finding]:
 def targets(source: Source) -> Iterator[tuple[int, str, str]]:
     """Iterate over the links to places of this repository: line, path from its root, and anchor or nothing."""
     for number, line in prose(source):
-        for link in _LINK.findall(_CODE.sub("", line)):
+        for link in LINK.findall(_CODE.sub("", line)):
             if "://" not in link:
                 path, _, anchor = link.partition("#")
-                yield number, _resolved(source.path, path), anchor
+                yield number, resolved(source.path, path), anchor
 
 
 def dead_links(source: Source, pages: Mapping[str, Source]) -> Iterator[Finding]:
@@ -99,7 +101,7 @@ def slug_of(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
-def _resolved(page: PurePosixPath, link: str) -> str:
+def resolved(page: PurePosixPath, link: str) -> str:
     """Return the path from the root that a link in a page means."""
     if not link:
         return str(page)
