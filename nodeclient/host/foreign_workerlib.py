@@ -36,9 +36,13 @@ def check_workerlib() -> None:
         )
     spec = find_spec("workerlib")
     found = Path(spec.origin).resolve() if spec is not None and spec.origin is not None else None
+    if found is None:
+        raise ForeignWorkerlibError(
+            f"{ours} is missing, as after another project's workerlib was uninstalled: uninstall coordinatord, and "
+            "install it again"
+        )
     if found != ours.resolve():
         raise ForeignWorkerlibError(
-            f"Python finds {found or 'nothing'} for workerlib, and not {ours}, which coordinatord needs: rename it, "
-            "uninstall its package, or take its folder out of PYTHONPATH; if nothing is found, install coordinatord "
-            "again"
+            f"Python finds {found} for workerlib, and not {ours}, which coordinatord needs: rename it, uninstall its "
+            "package, or take its folder out of PYTHONPATH"
         )

@@ -68,6 +68,8 @@ def test_what_is_installed_runs_and_has_its_man_pages(wheel: Path, tmp_path: Pat
     join = (tmp_path / "bin" / "nodeclient", "join", "--standalone", "--", "true")
     joined = run(*join, environ=environ)
     assert joined.returncode == 0, joined.stderr
+    Path(place, "workerlib", "__init__.py").unlink()
+    assert f"{place}/workerlib/__init__.py is missing" in run(*join, environ=environ).stderr
     # By this pip knows the other project's package, which puts its files into the same folder.
     Path(place, "workerlib-0.5.1.dist-info").mkdir()
     refused = run(*join, environ=environ)
