@@ -36,9 +36,9 @@ class ElasticDistributedSampler:
 
     An epoch is one order of all samples. It depends on `seed`, the epoch and the length of the dataset, and is the same
     on every host, with every number of workers and every version of Python and torch. A batch is the next `batch_size`
-    samples of that order, for *all* ranks together, so a step has the same result on two workers as on five. Rank r of
-    w gets the samples r, r + w, r + 2w ... of the batch. So the state is one number: how many samples of the order are
-    done. Any number of workers, with any batch size, can go on from there.
+    samples of that order, for *all* ranks together, so an epoch has as many steps on two workers as on five, with the
+    same results. Rank r of w gets the samples r, r + w, r + 2w ... of the batch. So the state is one number: how many
+    samples of the order are done. Any number of workers, with any batch size, can go on from there.
 
     These rules hold over a whole epoch, through any number of changes:
 
@@ -47,9 +47,8 @@ class ElasticDistributedSampler:
       ranks' mean losses is the mean over the batch nevertheless.
     * With `micro`, a rank gets its share of a batch in the micro-batches of `workerlib.global_batch`. A step ends with
       the one that is `last`, and `advance` is called then.
-    * `remainder="exact"`: each sample comes exactly once. The last batch may be smaller than the others. If fewer
-      samples than ranks would be left for it, they go into the batch before. Only if a round begins with fewer samples
-      left than it has ranks, some ranks get a sample that another one has, with the weight 0.
+    * `remainder="exact"`: each sample comes exactly once, and the last batch may be smaller than the others. If it has
+      fewer samples than there are ranks, some ranks get its first one as a stand-in, with the weight 0.
     * `remainder="pad"`: each batch has `batch_size` samples. The last one is filled with samples from the beginning of
       the order; `repeats()` returns them.
     * `remainder="drop"`: each batch has `batch_size` samples. Those at the end that do not fill one are left out;
@@ -202,7 +201,7 @@ class ElasticDistributedSampler:
             case "pad":
                 return full if left else 0
             case "exact":
-                return full if left >= full + self._world_size else left
+                return min(left, full)
 
     def _samples(self) -> array[int]:
         if self._order is None or self._order[0] != self._epoch:
