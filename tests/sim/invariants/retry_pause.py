@@ -63,8 +63,8 @@ class RetryPauseLaws(Laws):
             case NodeLeftBehind():
                 self._behind.add(record.node)
                 self._quiet = False
-            case HostJudged():
-                self._quiet &= not record.quarantined
+            case HostJudged() if record.quarantined:  # the next round may be without the host that ended this one
+                self._quiet, self._last = False, None
             case TrainingBegan():
                 self._stepped = True
             case RoundEnded():
