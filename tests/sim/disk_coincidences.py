@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import StopJob
-from tests.sim.coincidences import once, trains
+from tests.sim.coincidences import in_round, once, trains
 from tests.sim.faults import Strike
 from tests.sim.host import Host
 from tests.sim.kept_disk import DiskFault
@@ -91,6 +91,27 @@ def _finder_dies(world: World) -> None:
     _end_run(world, begin)
 
 
+def _unreadable_without_node(world: World) -> None:
+    """Cut a node off until the others cannot read the step to which they go back without its newer one."""
+
+    def cut_off() -> None:
+        away = world.chance.choice(in_round(world))
+        away.cut_off()
+        once(world, lambda: world.state is not State.RUNNING, fail)
+        once(world, lambda: _begins_from_disk(world), away.heal)
+
+    def fail() -> None:
+        world.disks.is_unreadable = True
+        world.queue.plan(AWAY_S, world.disks.repair)
+
+    once(world, lambda: trains(world) and world.disks.shared.whole, cut_off)
+
+
+def _begins_from_disk(world: World) -> bool:
+    resume = world.run.durable.resume
+    return resume is not None and resume.disk is not None
+
+
 def _end_run(world: World, then: Callable[[], object]) -> None:
     """Let an operator end the run after some steps; call `then` when all nodes have gone and the disk has a step."""
 
@@ -129,5 +150,6 @@ PERSISTING: dict[str, Strike] = {
     "coordinator dies and the round goes on": _goes_on_without_coordinator,
     "steps on the disk unreadable": _unreadable,
     "who finds a step dies": _finder_dies,
+    "steps on the disk unreadable while a node is away": _unreadable_without_node,
 }
 """The coincidences of a job whose nodes write steps to a disk, by name."""

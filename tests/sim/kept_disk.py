@@ -286,7 +286,7 @@ class KeptDisk:
         assert resume.disk is not None
         of = resume.disk.run, KeptStep(resume.disk.round, resume.step)
         found = self._directory.find(of)
-        if found is None or self._world.chance.random() < GARBLED:
+        if found is None or self._world.disks.is_unreadable or self._world.chance.random() < GARBLED:
             self._unread[of] = self._world.queue.now + UNREAD_S
             self._find()
             return None

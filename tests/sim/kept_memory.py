@@ -163,15 +163,12 @@ class KeptMemory:
             self.halts_after = self.named = None
         if self.resumed is not None or self._restoring is Restoring.FAILED:
             return
-        self._attempt += 1
         if effect.resume is None:
             self._settle(None, ())
-            return
-        self._restoring = Restoring.FETCHING
-        began_at = self._world.queue.now
-        if effect.resume.complete:
+        elif effect.resume.complete:
+            self._attempt, self._restoring = self._attempt + 1, Restoring.FETCHING
             get = self._fetch if effect.resume.disk is None else self._read
-            self.later(FETCH_S, get, self._attempt, effect.resume, began_at)
+            self.later(FETCH_S, get, self._attempt, effect.resume, self._world.queue.now)
 
     def started(self) -> None:
         """Report that the workers which were just started keep state."""

@@ -6,8 +6,9 @@ import math
 
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
 from coordinatord.core.keeping.copying import plan_for
-from coordinatord.core.keeping.disk_steps import found_by, unusable_to
+from coordinatord.core.keeping.disk_steps import find_step, found_by, unusable_to
 from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.keeping.resumption import has_restored
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.kept_state import Holding, Restoring
@@ -26,6 +27,8 @@ def record_report(kept: KeptState, member: Member, now: float) -> None:
     if observed.run == run.id and observed.round == run.durable.round and member.durable.in_round:
         _record_round(kept, member, holding, protection_changed=protection_changed)
     _record_disk(kept, member, now)
+    if member.durable.in_round:
+        _record_lost_step(kept, member)
 
 
 def _record_round(kept: KeptState, member: Member, holding: Holding | None, *, protection_changed: bool) -> None:
@@ -79,3 +82,15 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
     if disk.work is not None and report is not None and member.observed.run == kept.run.id:
         disk.work.record(member.node, report, now)
+
+
+def _record_lost_step(kept: KeptState, member: Member) -> None:
+    """Record that a node of the round no longer finds the step on the disk that it is to resume from.
+
+    It may report that before it is told to read the step. Then it has nothing to read, and cannot report a failure.
+    """
+    point, stepped = kept.run.durable.resume, kept.run.durable.stepped
+    if point is None or point.disk is None or stepped or has_restored(kept, member):
+        return
+    if find_step(member, point) is None:
+        kept.failed.setdefault(member.node, unusable_to(member) or "it is no longer on the disk")

@@ -334,13 +334,15 @@ class KeptStateLaws(Laws):
                 self.check(has_it or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
 
     def _judge_failed(self, run: Run, *, recording: bool) -> None:
-        """Check that a round ends if one of its nodes cannot get its state."""
+        """Check that a round ends if one of its nodes cannot get its state, or no longer finds it on the disk."""
         goes_on = run.durable.state in {State.STARTING, State.RUNNING}
         for member in run.roll.inside if recording and goes_on else ():
             observed, kept = member.observed, member.observed.kept
             here = (observed.run, observed.round) == (run.id, run.durable.round)
-            failed = here and kept is not None and kept.restoring is Restoring.FAILED
-            self.check(not failed, "%s cannot get its state, and round %d goes on", member.node, run.durable.round)
+            restoring = kept.restoring if here and kept is not None else Restoring.NOTHING
+            lost = restoring is not Restoring.READY and self.persisted.is_lost_to(run, member)
+            fails = restoring is Restoring.FAILED or (lost and not run.durable.stepped)
+            self.check(not fails, "%s cannot get its state, and round %d goes on", member.node, run.durable.round)
 
     def _judge_index(self, run: Run) -> None:
         """Check that the coordinator counts the last reports of members about this run, and nothing else."""

@@ -104,6 +104,13 @@ class PersistedStateLaws(Laws):
             self.check(named == of, "round %d resumes from %s on the disk, not %s", record.round, named, of)
         return disk if from_disk else memory
 
+    def is_lost_to(self, run: Run, member: Member) -> bool:
+        """Whether a round resumes from a step on the disk that one of its nodes no longer finds, as all have said."""
+        point = run.durable.resume
+        if point is None or point.disk is None or not kept_of(run).index.all_heard:
+            return False
+        return (point.disk.run, KeptStep(point.disk.round, point.step)) not in self._found(member)
+
     def stops(self, record: RoundStopped) -> None:
         """Note when a round is stopped."""
         self._stopped[record.run] = self.world.queue.now

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.rounds.values.records import NodeReleased, RoundFormed
+from coordinatord.core.rounds.values.records import NodeReleased, RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Observed
 from tests.support.running_job import desired_of
 from tests.support.script import Stage
@@ -81,6 +81,22 @@ def read_in_vain(*disks: str) -> Stage:
         "write n2 written unusable=digest",
     )
     return stage
+
+
+@pytest.mark.parametrize(("unusable", "why"), [("digest", "digest"), ("", "it is no longer on the disk")])
+def test_a_round_ends_if_one_of_its_nodes_no_longer_finds_the_step_to_resume_from(unusable: str, why: str) -> None:
+    """The node may not have been told to read it yet. Then it cannot report that it failed to."""
+    stage = join("600s", "600s")
+    for node in ("n1", "n2"):
+        stage.play(f"write {node} written {FOUND}")
+    stage.play("prepared n1 n2")
+    observed = stage.puppets["n2"].observed
+    assert observed.kept is not None
+    lost = replace(observed.kept, persisted=(), unusable=unusable)
+    stage.puppets["n2"].observed = replace(observed, kept=lost)
+    stage.play("advance 3s")
+    reasons = [record.reason for _, record in stage.past if isinstance(record, RoundStopped)]
+    assert reasons == [f"node n2 could not get the state of step 1,204: {why}"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
