@@ -13,6 +13,7 @@ from coordinatord.protocol.http.api import (
     ITEMS_MAX,
     AnyText,
     DrainedStatus,
+    HostStatus,
     JobStatus,
     Number,
     ProgressStatus,
@@ -57,6 +58,7 @@ class PageStatus(Struct, frozen=True, kw_only=True):
     """The release of the coordinator."""
     jobs: Annotated[tuple[JobSummary, ...], Meta(max_length=ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Meta(max_length=ITEMS_MAX)]
+    charged: Annotated[tuple[HostStatus, ...], Meta(max_length=ITEMS_MAX)]
     insecure: bool = False
     """Whether the coordinator serves everybody, in the clear."""
     shared: SharedStatus | None = None

@@ -23,7 +23,7 @@ from msgspec import json
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.round_history import RoundHistory
-from coordinatord.core.shown.job_view import drained_view, summary_view, whole_view
+from coordinatord.core.shown.job_view import charged_view, drained_view, summary_view, whole_view
 from coordinatord.core.shown.time_series import TimeSeries
 from coordinatord.protocol.http.api import NodeStatus, SharedStatus
 from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
@@ -251,13 +251,18 @@ class LiveUpdates:
     # States
 
     async def _show_jobs(self, caller: Caller) -> tuple[PageStatus, bool]:
-        cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
+        machine, now = self._driver.machine, self._driver.now
+        cluster, sees_all = machine.cluster, caller.jobs == ALL_JOBS
         runs = [run for run in cluster.jobs.values() if caller.is_for(run.job)]
-        jobs = tuple(summary_view(run, now, store_error) for run in runs)
+        jobs = tuple(summary_view(run, now, machine.store_error) for run in runs)
         is_live = any(map(_is_live, runs))
-        drained = drained_view(cluster.durable) if caller.jobs == ALL_JOBS else ()
         status = PageStatus(
-            version=__version__, jobs=jobs, drained=drained, insecure=self._insecure, shared=self._shared()
+            version=__version__,
+            jobs=jobs,
+            drained=drained_view(cluster.durable) if sees_all else (),
+            charged=charged_view(cluster.durable, machine.policy, now) if sees_all else (),
+            insecure=self._insecure,
+            shared=self._shared(),
         )
         return status, is_live
 

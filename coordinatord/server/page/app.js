@@ -1,7 +1,7 @@
 // The whole page: passes data from the stream to the list of jobs and to the job that the address names.
 
 import { allow } from "./acts.js";
-import { copyable, drainedPanel, endpoint, quoted } from "./commands.js";
+import { chargedPanel, copyable, drainedPanel, endpoint, quoted } from "./commands.js";
 import { h, name, setText, set, show } from "./dom.js";
 import { entryPage, hasLink, letIn } from "./entry.js";
 import { jobPage } from "./job.js";
@@ -22,6 +22,7 @@ const page = {
 };
 const list = jobList();
 const drained = drainedPanel();
+const charged = chargedPanel();
 const nothing = emptyPage();
 const unknown = unknownPage();
 const entry = entryPage();
@@ -50,6 +51,7 @@ function showJobs(data) {
   show(page.body, true);
   set(page.body, "data-empty", jobs.length === 0);
   drained.update(data.drained);
+  charged.update(data.charged);
   if (selected === null) select(jobOf(location.hash));
   list.update(jobs, selected);
   if (!jobs.length && !view?.data.status) present(nothing);
@@ -101,7 +103,7 @@ function showJob(data) {
 }
 
 function present(part) {
-  const beside = part === entry ? [] : [drained.element];
+  const beside = part === entry ? [] : [drained.element, charged.element];
   if (page.main.firstChild !== part.element) page.main.replaceChildren(part.element, ...beside);
 }
 

@@ -1,7 +1,8 @@
 // Commands to type, and beside them buttons that do the same, for viewers who may act.
 
 import { actButton } from "./acts.js";
-import { h, keep, setText, set } from "./dom.js";
+import { h, keep, setText, set, show } from "./dom.js";
+import { ago } from "./format.js";
 
 const COPIED_MS = 1_500; // long enough to be seen
 
@@ -121,16 +122,39 @@ function entry({ what, act }) {
   };
 }
 
+function pardon(host) {
+  return {
+    path: `/v1/nodes/${encodeURIComponent(host)}/pardon`,
+    title: `Pardon ${host}?`,
+    about: "Its charges and its quarantine are dropped, and the next round may have it. Its next health check counts again.",
+    verb: "Pardon",
+  };
+}
+
 // Nodes that an operator keeps out of all jobs.
 export function drainedPanel() {
+  return namesPanel("Drained nodes", ({ node, reason }) => ({ name: node, text: reason || node, act: undrain(node) }));
+}
+
+// Hosts that rounds do without if they can, and those that may be next.
+export function chargedPanel() {
+  return namesPanel("Charged and quarantined hosts", (host) => ({ name: host.host, text: chargesOf(host), act: pardon(host.host) }));
+}
+
+function chargesOf({ host, quarantined, charges }) {
+  const each = charges.map(({ fault, error, age_s: age }) => `${fault}${error && ` (${error})`} ${ago(age)}`);
+  return `${host}: ${[quarantined, each.length ? `charged with ${each.join(", ")}` : ""].filter(Boolean).join("; ")}`;
+}
+
+// A panel of names, each with the act that ends what its text says.
+function namesPanel(title, markOf) {
   const list = h("dl", { class: "commands" });
-  const element = h("section", { class: "panel", "aria-labelledby": "drained-title" },
-    h("header", {}, h("h2", { id: "drained-title" }, "Drained nodes")), list);
+  const element = h("section", { class: "panel", "aria-label": title }, h("header", {}, h("h2", {}, title)), list);
   return {
     element,
     update(marks) {
-      element.hidden = marks.length === 0;
-      keep(list, marks, (mark) => mark.node, mark);
+      show(element, marks.length > 0);
+      keep(list, marks.map(markOf), (each) => each.name, mark);
     },
   };
 }
@@ -141,10 +165,10 @@ function mark() {
   const button = actButton();
   return {
     element: h("div", {}, content, h("dd", {}, line.element, button.element)),
-    update({ node, reason }) {
-      setText(content, reason || node);
-      line.update(command("undrain", node));
-      button.update(undrain(node));
+    update({ name, text, act }) {
+      setText(content, text);
+      line.update(command(act.verb.toLowerCase(), name));
+      button.update(act);
     },
   };
 }

@@ -117,6 +117,9 @@ def test_a_page_without_jobs_says_how_to_begin(own_coordinator: Callable[..., Co
         first.join("a", "--nnodes", "2")
         page.wait_for_text("waiting for nodes: 1 of 2 joined (node a)", ".reason")
         assert page.evaluate("location.hash") == "#job=first"
+        run(BIN / "nodeclient", "quarantine", "--coord", coordinator.endpoint, "--reason", "its GPU is hot", "a")
+        page.wait_for_text("quarantined by ")
+        assert f"nodeclient pardon --coord {coordinator.endpoint} {socket.gethostname()}" in page.text()
     finally:
         first.close()
 
