@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0+cpu
 CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures docs test quick format lint types tests long bench policy sim fuzz mutants compat integrations lock audit gpu chaos clean
+.PHONY: help setup demo pictures docs test quick format lint types tests long bench policy sim fuzz mutants compat integrations lock audit gpu chaos release torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -173,5 +173,12 @@ chaos: setup  ## kill, stop and cut off real processes, a few hundred times
 	$(BIN)/python -m benchmarks.standby_chaos
 	$(BIN)/python -m tests.chaos.test_hostile
 
+release: setup  ## build both packages of VERSION=, train with each, and tag it; DRY_RUN=1 does all but the tag
+	.ci/release "$(VERSION)" $(if $(DRY_RUN),--dry-run)
+
+# For .ci/release, which has made the environment VENV=.
+torch:
+	$(call install_torch,$(VENV))
+
 clean:  ## remove what setup and the tests made
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
